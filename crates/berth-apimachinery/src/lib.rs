@@ -1,0 +1,1 @@
+//! Kubernetes' API mechanics over JSON values, pure.

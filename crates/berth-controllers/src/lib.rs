@@ -1,0 +1,1 @@
+//! API objects to engine to API objects: the Kueue controllers, job integrations, admission checks, webhook logic.

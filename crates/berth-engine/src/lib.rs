@@ -1,0 +1,1 @@
+//! The decisions of a Kueue-compatible batch queueing engine, pure: events in, decisions out.

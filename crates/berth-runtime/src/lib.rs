@@ -1,0 +1,1 @@
+//! The reconcile loop: watch, ordered due-queue, backoff, events, clock; deterministic.

@@ -1,0 +1,1 @@
+//! Scenarios in virtual time, with expectations on what a person would see.

@@ -1,0 +1,1 @@
+//! Revisions, watch history and compaction behind one small trait.

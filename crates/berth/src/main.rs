@@ -1,0 +1,2 @@
+//! The `berth` command line.
+fn main() {}

@@ -1,0 +1,9 @@
+//! Recorded cases of the Kubernetes API machinery.
+
+use super::Runner;
+
+/// The runner of a suite, if it belongs to this module.
+pub fn runner(suite: &str) -> Option<Runner> {
+    let _ = suite;
+    None
+}

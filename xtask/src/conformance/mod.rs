@@ -1,0 +1,221 @@
+//! The conformance runner: walks a folder of recorded cases, runs each through the code that ships, and prints
+//! `suite agree/total` per suite with, on request, the smallest useful difference per disagreement.
+//!
+//! A case names its suite (or its folder does). A *runner* is a function from a case to a verdict; the table in
+//! [`runner_for`] says which module knows which suite. A suite nobody runs counts as disagreeing: agreement is
+//! earned, never assumed.
+
+#[cfg(feature = "machinery")]
+mod apimachinery;
+#[cfg(feature = "server")]
+mod apiserver;
+#[cfg(feature = "kueue")]
+mod jobset;
+#[cfg(feature = "kueue")]
+mod kueue;
+#[cfg(feature = "kueue")]
+mod kueue_controllers;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+/// One recorded case: what it is called, where it came from, and its data.
+pub struct Case {
+    /// Suite name, from the case's `suite` field or, where it has none, its folder.
+    pub suite: String,
+    /// Case name as upstream spells it.
+    pub name: String,
+    /// The file the case was read from, for suites whose cases refer to files beside them.
+    #[allow(dead_code, reason = "only suites with schemas beside them look")]
+    pub file: PathBuf,
+    /// The whole case.
+    pub data: Value,
+}
+
+/// What a runner found: agreement, or the differences field by field.
+pub type Verdict = Result<(), String>;
+
+/// Runs one case.
+pub type Runner = fn(&Case) -> Verdict;
+
+/// What the command line asked for.
+pub struct Options {
+    directory: PathBuf,
+    suite: Option<String>,
+    case: Option<String>,
+    verbose: bool,
+    json: bool,
+}
+
+impl Options {
+    /// Parses the arguments after `conformance`.
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Options {
+            directory: crate::workspace_root().join("../shared/conformance/kueue"),
+            suite: None,
+            case: None,
+            verbose: false,
+            json: false,
+        };
+        while let Some(arg) = args.next() {
+            let mut value = |flag: &str| args.next().ok_or(format!("{flag} needs a value"));
+            match arg.as_str() {
+                "--suite" => options.suite = Some(value("--suite")?),
+                "--case" => options.case = Some(value("--case")?),
+                "--verbose" | "-v" => options.verbose = true,
+                "--output" => match value("--output")?.as_str() {
+                    "json" => options.json = true,
+                    other => return Err(format!("--output {other}: expected json")),
+                },
+                flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
+                directory => options.directory = PathBuf::from(directory),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// How a suite did.
+#[derive(Default)]
+struct Tally {
+    agree: usize,
+    total: usize,
+    disagreements: Vec<(String, String)>,
+}
+
+/// Runs every case under the directory and prints the tallies. Fails only when there is nothing to run: how much
+/// must agree is the concern of the test suite, which holds a baseline.
+pub fn main(options: &Options) -> ExitCode {
+    let cases = match load(&options.directory) {
+        Ok(cases) if cases.is_empty() => {
+            eprintln!("xtask conformance: no cases under {}", options.directory.display());
+            return ExitCode::from(2);
+        }
+        Ok(cases) => cases,
+        Err(message) => {
+            eprintln!("xtask conformance: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    let selected = cases.iter().filter(|case| {
+        options.suite.as_ref().is_none_or(|suite| case.suite == *suite)
+            && options.case.as_ref().is_none_or(|text| case.name.contains(text.as_str()))
+    });
+    let tallies = run(selected);
+    if options.json {
+        let report: BTreeMap<&String, Value> = tallies
+            .iter()
+            .map(|(suite, tally)| {
+                let disagreements: Vec<Value> = tally
+                    .disagreements
+                    .iter()
+                    .map(|(name, difference)| serde_json::json!({"case": name, "difference": difference}))
+                    .collect();
+                (suite, serde_json::json!({"agree": tally.agree, "total": tally.total, "disagreements": disagreements}))
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
+        return ExitCode::SUCCESS;
+    }
+    let (mut agree, mut total) = (0, 0);
+    for (suite, tally) in &tallies {
+        println!("{suite} {}/{}", tally.agree, tally.total);
+        if options.verbose {
+            for (name, difference) in &tally.disagreements {
+                println!("  - {name}\n      {}", difference.replace('\n', "\n      "));
+            }
+        }
+        agree += tally.agree;
+        total += tally.total;
+    }
+    println!("total {agree}/{total}");
+    ExitCode::SUCCESS
+}
+
+fn run<'a>(cases: impl Iterator<Item = &'a Case>) -> BTreeMap<String, Tally> {
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for case in cases {
+        let verdict = match runner_for(case) {
+            // A panic in one case must not hide the others' verdicts.
+            Some(runner) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner(case)))
+                .unwrap_or_else(|_| Err("panicked".to_owned())),
+            None => Err("no runner for this suite yet".to_owned()),
+        };
+        let tally = tallies.entry(case.suite.clone()).or_default();
+        tally.total += 1;
+        match verdict {
+            Ok(()) => tally.agree += 1,
+            Err(difference) => tally.disagreements.push((case.name.clone(), difference)),
+        }
+    }
+    tallies
+}
+
+/// The module that knows a suite. Suite names overlap between folders in no recorded set, so the name decides.
+fn runner_for(case: &Case) -> Option<Runner> {
+    let suite = case.suite.as_str();
+    None.or_else(|| {
+        #[cfg(feature = "machinery")]
+        if let Some(runner) = apimachinery::runner(suite) {
+            return Some(runner);
+        }
+        #[cfg(feature = "server")]
+        if let Some(runner) = apiserver::runner(suite) {
+            return Some(runner);
+        }
+        #[cfg(feature = "kueue")]
+        if let Some(runner) =
+            kueue::runner(suite).or_else(|| jobset::runner(suite)).or_else(|| kueue_controllers::runner(suite))
+        {
+            return Some(runner);
+        }
+        None
+    })
+}
+
+/// Reads every case under a directory: each `*.json` holds one case or an array of them.
+fn load(directory: &Path) -> Result<Vec<Case>, String> {
+    let mut files = Vec::new();
+    collect(directory, &mut files)?;
+    files.sort();
+    let mut cases = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let data: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let folder = file.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
+        let folder = folder.unwrap_or_default();
+        let list = match data {
+            Value::Array(list) => list,
+            one => vec![one],
+        };
+        for (index, data) in list.into_iter().enumerate() {
+            let text = |key: &str| data.get(key).and_then(Value::as_str).map(str::to_owned);
+            cases.push(Case {
+                suite: text("suite").unwrap_or_else(|| folder.clone()),
+                name: text("name").unwrap_or_else(|| format!("#{index}")),
+                file: file.clone(),
+                data,
+            });
+        }
+    }
+    Ok(cases)
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let entries = std::fs::read_dir(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    for entry in entries {
+        let path = entry.map_err(|e| format!("{}: {e}", directory.display()))?.path();
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            if name != "schemas" {
+                collect(&path, files)?;
+            }
+        } else if name.ends_with(".json") && name != "index.json" && name != "feature-gate-defaults.json" {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! Chores that are not the product: `cargo xtask conformance [DIR]` runs recorded cases.
+
+mod conformance;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("conformance") => match conformance::Options::parse(args) {
+            Ok(options) => conformance::main(&options),
+            Err(message) => {
+                eprintln!("xtask conformance: {message}");
+                ExitCode::from(2)
+            }
+        },
+        other => {
+            if let Some(other) = other {
+                eprintln!("xtask: unknown chore `{other}`");
+            }
+            eprintln!("usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json]");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The root of the checkout, for paths that do not depend on the working directory.
+pub fn workspace_root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
+}
