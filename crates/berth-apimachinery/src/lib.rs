@@ -1,1 +1,9 @@
 //! Kubernetes' API mechanics over JSON values, pure.
+//!
+//! Everything a Kubernetes API server does to an object between the wire and the store, as functions over
+//! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
+//! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
+
+pub mod field;
+pub mod meta;
+pub mod status;
