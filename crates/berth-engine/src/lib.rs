@@ -1,1 +1,62 @@
 //! The decisions of a Kueue-compatible batch queueing engine, pure: events in, decisions out.
+//!
+//! One [`Engine`] holds the state of one platform: queues, cohorts, flavors, nodes and every workload that waits or
+//! holds quota. It reads no clock, draws no random number, does no I/O and knows no Kubernetes type; the section
+//! numbers in its comments (§) are those of the semantics it implements.
+//!
+//! # Who calls what, when
+//!
+//! ```text
+//! watch event of any object ──▶ translate ──▶ engine.apply(event, now)
+//!                                                │  Effects: whose status to refresh
+//! woken (an event came, or next_wakeup is due) ──▶ engine.cycle(now) ──▶ CycleOutcome { decisions, more, next_wakeup }
+//!                                                        │
+//!            for each decision: write to the API (Admit, Preempt, Wait, Evict), in any order, behind
+//!                 Admit ok      → nothing: the watch brings the object back and confirms what was assumed
+//!                 Admit failed  → engine.apply(Event::AdmissionFailed(key), now)   (skip it if the object is gone:
+//!                                 WorkloadRemoved says so)
+//!                 Preempt failed→ engine.apply(Event::PreemptionFailed(victim), now)
+//!                 Wait / Evict  → nothing; the next evaluation says it again
+//! ```
+//!
+//! * **Send newest states.** [`Event::WorkloadUpserted`] is sent for every version a watch delivers (also at start, for
+//!   all of them, before the first cycle). The engine works out from the object whether it waits, holds quota, was
+//!   evicted, released its quota or finished, frees quota and wakes exactly the queues this can help.
+//! * **Assume.** `cycle` counts an admission at once; an older version of the object arriving meanwhile does not undo it.
+//!   It ends by the object showing the reservation, by `AdmissionFailed`, or by `WorkloadRemoved`.
+//! * **Requeue.** The engine keeps the newest object itself; whatever did not get in goes back to its place in its queue
+//!   inside `cycle`. Nothing needs to be requeued from outside.
+//! * **Wake.** Call `cycle` after every batch of events, again at once while `more` is true, and at
+//!   [`Engine::next_wakeup`] (back-offs that end, flushes that were collected, second passes that are due).
+//!   Conditions that depend on time alone (Requeued=True after a back-off, PodsReady timeouts, maximum execution time)
+//!   belong to the workload controller, not to the engine.
+//! * **Status.** [`Engine::cluster_queue_status`], [`Engine::local_queue_status`], [`Engine::cohort_status`] give the
+//!   figures of the objects' statuses; [`Effects`] lists whose figures an event or cycle may have changed.
+//!
+//! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
+//! and events (rendered by the controllers from decisions), reconciling jobs.
+
+mod amount;
+mod config;
+mod decision;
+mod engine;
+mod event;
+mod ids;
+pub mod model;
+mod status;
+
+pub use amount::{Amount, times};
+pub use config::{
+    AdmissionFairSharing, EngineConfig, FairSharing, FeatureGates, PreemptionStrategy, QuotaCheckStrategy,
+    RequeuingTimestamp,
+};
+pub use decision::{
+    Admit, AssignmentMode, CycleOutcome, Decision, EntryStatus, Explanation, Finding, FlavorAttempt, PendingReason,
+    PodSetExplanation, PreemptionMode, PreemptionReason, RequeueReason, Verdict, Victim, Wait,
+};
+pub use engine::{Effects, Engine};
+pub use event::Event;
+pub use ids::Name;
+pub use status::{
+    ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, WeightedShare,
+};

@@ -1,0 +1,414 @@
+//! What a cycle decides, and why.
+//!
+//! A [`Decision`] is complete: carrying it out needs no further choice. Its reasons are data made by the code that
+//! decided; the texts beside them are renderings of that data in Kueue's words.
+
+use std::collections::BTreeMap;
+
+use crate::ids::Name;
+use crate::model::{Admission, ResourceList, Time, WorkloadKey};
+
+/// Everything one scheduling cycle decided.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CycleOutcome {
+    /// Number of this cycle, from 1.
+    pub cycle: u64,
+    /// Decisions, in the order they were taken.
+    pub decisions: Vec<Decision>,
+    /// Workloads that were set aside unseen because an equivalent one just failed (§4.8), with the reason to show.
+    pub bypassed: Vec<(WorkloadKey, PendingReason)>,
+    /// Per cluster queue, entries that lost their preemption in this cycle because of others (§5.6 steps 7 and 8).
+    pub skipped_preemptions: BTreeMap<Name, u32>,
+    /// Per cluster queue and result (`new_targets`, `deferred_fit`, `skipped`), recomputed preemption targets.
+    pub target_recomputations: BTreeMap<Name, BTreeMap<&'static str, u32>>,
+    /// True when another cycle right now could decide something more.
+    pub more: bool,
+    /// When to call `cycle` next even if no event comes (back-offs, flush delays, second passes); see
+    /// [`crate::Engine::next_wakeup`].
+    pub next_wakeup: Option<Time>,
+}
+
+impl CycleOutcome {
+    /// True if something was admitted or evicted (§5.12).
+    pub fn is_success(&self) -> bool {
+        self.decisions.iter().any(|decision| matches!(decision.verdict, Verdict::Admit(_) | Verdict::Evict { .. }))
+    }
+}
+
+/// What to do about one workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// The cluster queue it waits in.
+    pub cluster_queue: Name,
+    /// What to do.
+    pub verdict: Verdict,
+}
+
+/// The kinds of decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Write this admission. The engine already counts it; report `AdmissionFailed` if the write fails.
+    Admit(Admit),
+    /// Evict these victims, then show why the workload still waits. The engine keeps the victims' quota counted until
+    /// their objects say it was released.
+    Preempt {
+        /// Whom to evict.
+        victims: Vec<Victim>,
+        /// What to show for the workload itself.
+        wait: Wait,
+    },
+    /// It waits; show why.
+    Wait(Wait),
+    /// Evict the workload itself (a failed node without replacement, §5.6 step 2).
+    Evict {
+        /// Reason of condition Evicted.
+        reason: &'static str,
+        /// Its message.
+        message: String,
+    },
+}
+
+/// An admission to write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admit {
+    /// Quota, counts and topology.
+    pub admission: Admission,
+    /// Admission checks this admission has to pass, in name order; empty: it is admitted at once (§17.2).
+    pub checks: Vec<Name>,
+    /// True when the workload held a reservation already and only its topology is new (§17.6).
+    pub second_pass: bool,
+    /// The elastic slice that ends with this admission (§13.3).
+    pub replaces: Option<WorkloadKey>,
+    /// The sibling variant to evict with reason `FlavorMigration` before this one is admitted (§23).
+    pub migrates_from: Option<WorkloadKey>,
+    /// How it was found.
+    pub explanation: Explanation,
+}
+
+/// A workload to evict for another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Victim {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// Its UID.
+    pub uid: Name,
+    /// The cluster queue it runs in.
+    pub cluster_queue: Name,
+    /// Why it may be preempted.
+    pub reason: PreemptionReason,
+    /// Message for its conditions Evicted and Preempted (§11.1).
+    pub message: String,
+    /// False when it is being evicted already: nothing has to be written.
+    pub write: bool,
+}
+
+/// Why a workload waits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wait {
+    /// Reason of QuotaReserved=False.
+    pub reason: PendingReason,
+    /// Message of the condition and event.
+    pub message: String,
+    /// How far the entry got (§5.10).
+    pub status: EntryStatus,
+    /// How it went back to its queue.
+    pub requeue: RequeueReason,
+    /// True when the condition, `status.resourceRequests` and an event are to be written (§5.10).
+    pub write_status: bool,
+    /// True when it went back to the second-pass queue instead: emit only the event `SecondPassFailed`.
+    pub second_pass_failed: bool,
+    /// True when BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
+    pub blocked_on_preemption_gates: bool,
+    /// Total requests per pod set, for `status.resourceRequests`.
+    pub requests: Vec<(Name, ResourceList)>,
+    /// What was tried.
+    pub explanation: Explanation,
+}
+
+/// How far an entry got in a cycle (§5.10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EntryStatus {
+    /// No assignment was good enough.
+    NotNominated,
+    /// Its assignment was good, but carrying it out failed.
+    Nominated,
+    /// Another entry of the cycle came first.
+    Skipped,
+    /// It would preempt but may not yet.
+    PreemptionGated,
+    /// It was evicted.
+    Evicted,
+    /// It was admitted.
+    Assumed,
+}
+
+impl EntryStatus {
+    /// Upstream's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EntryStatus::NotNominated => "",
+            EntryStatus::Nominated => "nominated",
+            EntryStatus::Skipped => "skipped",
+            EntryStatus::PreemptionGated => "preemptionGated",
+            EntryStatus::Evicted => "evicted",
+            EntryStatus::Assumed => "assumed",
+        }
+    }
+}
+
+/// Why a workload went back to its queue (§4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RequeueReason {
+    /// Nothing in particular.
+    #[default]
+    Generic,
+    /// Nominated, but not carried out.
+    FailedAfterNomination,
+    /// Its namespace is not selected by the queue.
+    NamespaceMismatch,
+    /// It waits for its victims.
+    PendingPreemption,
+    /// It waits for its sibling variant to leave.
+    PendingMigration,
+    /// Its victims could not be evicted.
+    PreemptionFailed,
+    /// It may not preempt yet.
+    PreemptionGated,
+    /// No flavor can take it.
+    NoFit,
+    /// It needs preemption and found nobody to preempt.
+    PreemptionNoCandidates,
+}
+
+impl RequeueReason {
+    /// Upstream's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RequeueReason::Generic => "",
+            RequeueReason::FailedAfterNomination => "FailedAfterNomination",
+            RequeueReason::NamespaceMismatch => "NamespaceMismatch",
+            RequeueReason::PendingPreemption => "PendingPreemption",
+            RequeueReason::PendingMigration => "PendingMigration",
+            RequeueReason::PreemptionFailed => "PreemptionFailed",
+            RequeueReason::PreemptionGated => "PreemptionGated",
+            RequeueReason::NoFit => "NoFit",
+            RequeueReason::PreemptionNoCandidates => "PreemptionNoCandidates",
+        }
+    }
+}
+
+/// Reasons of condition QuotaReserved=False (§22).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PendingReason {
+    /// No flavor matches the pods.
+    NoMatchingFlavor,
+    /// Asks for more than could ever be given.
+    ExceedsMaxQuota,
+    /// Would fit if others left.
+    WaitingForQuota,
+    /// Quota would do, the nodes would not.
+    TopologyPlacementFailed,
+    /// Victims are leaving.
+    WaitingForPreemptedWorkloads,
+    /// Its queue or object is wrong.
+    Misconfigured,
+    /// Its queue is stopped or inactive.
+    Suspended,
+    /// Not looked at yet.
+    PendingEvaluation,
+    /// An admitted workload's pods are not ready.
+    WaitingForPodsReady,
+    /// A gate is closed.
+    AdmissionGated,
+    /// On hold.
+    OnHold,
+    /// Deactivated.
+    Deactivated,
+}
+
+impl PendingReason {
+    /// The condition's reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PendingReason::NoMatchingFlavor => "NoMatchingFlavor",
+            PendingReason::ExceedsMaxQuota => "ExceedsMaxQuota",
+            PendingReason::WaitingForQuota => "WaitingForQuota",
+            PendingReason::TopologyPlacementFailed => "TopologyPlacementFailed",
+            PendingReason::WaitingForPreemptedWorkloads => "WaitingForPreemptedWorkloads",
+            PendingReason::Misconfigured => "Misconfigured",
+            PendingReason::Suspended => "Suspended",
+            PendingReason::PendingEvaluation => "PendingEvaluation",
+            PendingReason::WaitingForPodsReady => "WaitingForPodsReady",
+            PendingReason::AdmissionGated => "AdmissionGated",
+            PendingReason::OnHold => "OnHold",
+            PendingReason::Deactivated => "Deactivated",
+        }
+    }
+}
+
+/// Why a victim may be preempted (§9.4, §10.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PreemptionReason {
+    /// By priority, in the same queue.
+    InClusterQueue,
+    /// Its queue uses what belongs to the preemptor's.
+    InCohortReclamation,
+    /// Fair sharing.
+    InCohortFairSharing,
+    /// By priority, from a queue that borrows too.
+    InCohortReclaimWhileBorrowing,
+}
+
+impl PreemptionReason {
+    /// Reason of condition Preempted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PreemptionReason::InClusterQueue => "InClusterQueue",
+            PreemptionReason::InCohortReclamation => "InCohortReclamation",
+            PreemptionReason::InCohortFairSharing => "InCohortFairSharing",
+            PreemptionReason::InCohortReclaimWhileBorrowing => "InCohortReclaimWhileBorrowing",
+        }
+    }
+
+    /// How messages say it.
+    pub fn human(self) -> &'static str {
+        match self {
+            PreemptionReason::InClusterQueue => "prioritization in the ClusterQueue",
+            PreemptionReason::InCohortReclamation => "reclamation within the cohort",
+            PreemptionReason::InCohortFairSharing => "Fair Sharing within the cohort",
+            PreemptionReason::InCohortReclaimWhileBorrowing => "reclamation within the cohort while borrowing",
+        }
+    }
+}
+
+/// What was tried for a workload.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Explanation {
+    /// Per pod set, the flavors looked at.
+    pub pod_sets: Vec<PodSetExplanation>,
+    /// Highest level of the cohort tree the assignment borrows from; 0 when it does not borrow.
+    pub borrowing_level: u32,
+}
+
+/// Flavors looked at for one pod set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodSetExplanation {
+    /// Pod set name.
+    pub pod_set: Name,
+    /// Attempts in the order they were made.
+    pub attempts: Vec<FlavorAttempt>,
+}
+
+/// How well a flavor suits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AssignmentMode {
+    /// Not at all.
+    NoFit,
+    /// If others are preempted.
+    Preempt,
+    /// Once the victims of another entry have left (§5.6 step 1).
+    DeferredFit,
+    /// Now.
+    Fit,
+}
+
+impl AssignmentMode {
+    /// Upstream's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AssignmentMode::NoFit => "NoFit",
+            AssignmentMode::Preempt => "Preempt",
+            AssignmentMode::DeferredFit => "DeferredFit",
+            AssignmentMode::Fit => "Fit",
+        }
+    }
+}
+
+/// One flavor tried for one pod set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlavorAttempt {
+    /// Flavor.
+    pub flavor: Name,
+    /// How well it suits.
+    pub mode: AssignmentMode,
+    /// What preemption would be like.
+    pub preemption: PreemptionMode,
+    /// Level of the cohort tree it would borrow from.
+    pub borrowing_level: u32,
+    /// What was short or wrong.
+    pub findings: Vec<Finding>,
+    /// The least severe reason it does not fit, if it does not.
+    pub no_fit: Option<PendingReason>,
+}
+
+/// The finer mode the search compares flavors by (§8.7), worst to best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PreemptionMode {
+    /// Cannot be used.
+    NoFit,
+    /// Needs preemption, and there is nobody to preempt.
+    NoPreemptionCandidates,
+    /// By preempting in its own queue.
+    Preempt,
+    /// By reclaiming what other queues borrowed.
+    Reclaim,
+    /// Without preemption.
+    Fit,
+}
+
+/// One thing found about a flavor or a pod set; rendered by `Display` in Kueue's words.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finding {
+    /// No resource group of the queue covers the resource.
+    ResourceUnavailable {
+        /// The resource.
+        resource: Name,
+    },
+    /// The flavor object does not exist.
+    FlavorNotFound {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// A taint nobody tolerates.
+    UntoleratedTaint {
+        /// The taint as Kueue prints it.
+        taint: String,
+        /// The flavor.
+        flavor: Name,
+    },
+    /// Node selector or affinity exclude the flavor.
+    AffinityMismatch {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// The request exceeds what the flavor could give if nothing else ran.
+    ExceedsMaximum {
+        /// The resource.
+        resource: Name,
+        /// The flavor.
+        flavor: Name,
+        /// Asked for by earlier pod sets of the workload.
+        assumed: i64,
+        /// Asked for by this pod set.
+        requested: i64,
+        /// The most that could ever be available.
+        maximum: crate::Amount,
+    },
+    /// The flavor could give it, but not now.
+    InsufficientQuota {
+        /// The resource.
+        resource: Name,
+        /// The flavor.
+        flavor: Name,
+        /// How much is missing.
+        missing: i64,
+        /// How much was asked for in total.
+        requested: i64,
+        /// How much is available now.
+        available: crate::Amount,
+    },
+    /// Anything about topology or slices, already in words.
+    Other(String),
+}

@@ -1,0 +1,107 @@
+//! Dense identifiers and the interner that turns names into them.
+//!
+//! Inside the engine everything is an index into a vector; names exist only at the border, where events come in and
+//! decisions go out. Identifiers are never reused while an engine lives, so an index held across events cannot
+//! silently point at something else.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A name shared by reference: cluster queue, flavor, resource, pod set, label key…
+pub type Name = Arc<str>;
+
+/// An index type made by [`define_ids`].
+pub(crate) trait Id: Copy + Eq + Ord {
+    fn from_index(index: usize) -> Self;
+    fn index(self) -> usize;
+}
+
+macro_rules! define_ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u32);
+
+        impl Id for $name {
+            fn from_index(index: usize) -> Self {
+                Self(u32::try_from(index).expect("an engine holds fewer than 2^32 objects of a kind"))
+            }
+
+            fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+define_ids! {
+    /// A cluster queue.
+    QueueId;
+    /// A local queue.
+    LocalQueueId;
+    /// A cohort.
+    CohortId;
+    /// A node of the quota tree: a cluster queue or a cohort.
+    NodeId;
+    /// A resource flavor.
+    FlavorId;
+    /// A resource name.
+    ResourceId;
+    /// A workload.
+    WorkloadId;
+    /// A class of workloads that no decision can tell apart (§4.8).
+    ClassId;
+}
+
+/// A flavor and a resource: the unit quota is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlavorResource {
+    /// The flavor.
+    pub flavor: FlavorId,
+    /// The resource.
+    pub resource: ResourceId,
+}
+
+/// Names of one kind, numbered in order of first appearance.
+#[derive(Debug, Clone)]
+pub(crate) struct Interner<I> {
+    ids: HashMap<Name, I>,
+    names: Vec<Name>,
+    kind: PhantomData<I>,
+}
+
+impl<I> Default for Interner<I> {
+    fn default() -> Self {
+        Self { ids: HashMap::new(), names: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<I: Id> Interner<I> {
+    /// The identifier of a name, made now if the name is new.
+    pub fn intern(&mut self, name: &Name) -> I {
+        if let Some(&id) = self.ids.get(name) {
+            return id;
+        }
+        let id = I::from_index(self.names.len());
+        self.names.push(name.clone());
+        self.ids.insert(name.clone(), id);
+        id
+    }
+
+    /// The identifier of a name that has been seen.
+    pub fn get(&self, name: &str) -> Option<I> {
+        self.ids.get(name).copied()
+    }
+
+    /// The name behind an identifier.
+    pub fn name(&self, id: I) -> &Name {
+        &self.names[id.index()]
+    }
+
+    /// How many names have been seen.
+    #[allow(dead_code)]
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+}

@@ -1,0 +1,72 @@
+//! What the engine is told about the world: its own vocabulary, free of any Kubernetes type.
+//!
+//! The translator in `berth-controllers` fills these from API objects; tests fill them with builders. Names follow
+//! Kueue's documents. Amounts are integers in base units, times are nanoseconds since the Unix epoch.
+
+mod placement;
+mod queues;
+mod topology;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+pub use placement::{
+    LabelSelector, NodeAffinity, Operator, PreferredTerm, Requirement, SelectorTerm, Taint, TaintEffect, Toleration,
+};
+pub use queues::{
+    AdmissionCheck, AdmissionCheckRule, AdmissionScope, BorrowWithinCohort, ClusterQueue, Cohort,
+    ConcurrentAdmissionPolicy, FlavorFungibility, FlavorQuotas, FungibilityPolicy, FungibilityPreference, LocalQueue,
+    PreemptionPolicies, PreemptionPolicy, QueueingStrategy, Quota, ResourceFlavor, ResourceGroup, StopPolicy,
+};
+pub use topology::{
+    Node, NodePod, SliceConstraint, Topology, TopologyAssignment, TopologyDomain, TopologyMode, TopologyRequest,
+};
+pub use workload::{
+    Admission, CheckState, CheckStatus, Eviction, PodSet, PodSetAssignment, PodTemplate, Variant, Workload, WorkloadKey,
+};
+
+use crate::ids::Name;
+
+/// Amounts per resource name, in base units, in name order.
+pub type ResourceList = BTreeMap<Name, i64>;
+
+/// A set of labels.
+pub type Labels = BTreeMap<Name, Name>;
+
+/// An instant: nanoseconds since the Unix epoch. [`Time::UNSET`] is older than everything (Go's zero time).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// No time given: older than every other.
+    pub const UNSET: Time = Time(i64::MIN);
+
+    /// The instant at a whole second of the Unix epoch.
+    pub fn from_seconds(seconds: i64) -> Time {
+        Time(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// The whole second this instant lies in; API objects carry no more than that.
+    pub fn seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+
+    /// The instant `duration` later.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Time {
+        Time(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long before `later` this instant lies; zero if it does not.
+    pub fn until(self, later: Time) -> Duration {
+        Duration::from_nanos(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for WorkloadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

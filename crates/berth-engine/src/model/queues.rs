@@ -1,0 +1,277 @@
+//! Queues, cohorts, flavors, checks: the configuration decisions are made under.
+
+use std::collections::BTreeSet;
+
+use super::{LabelSelector, Labels, Taint, Toleration};
+use crate::amount::Amount;
+use crate::ids::Name;
+
+/// A ClusterQueue: quota, and the rules by which workloads share it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterQueue {
+    /// Name.
+    pub name: Name,
+    /// Cohort it belongs to.
+    pub cohort: Option<Name>,
+    /// Namespaces whose workloads may use it; `None` selects nothing, an empty selector everything.
+    pub namespace_selector: Option<LabelSelector>,
+    /// Strategy.
+    pub strategy: QueueingStrategy,
+    /// Quotas, in order of declaration.
+    pub resource_groups: Vec<ResourceGroup>,
+    /// Which flavor to take when several would do.
+    pub fungibility: FlavorFungibility,
+    /// Whom its workloads may preempt.
+    pub preemption: PreemptionPolicies,
+    /// Whether it is stopped.
+    pub stop_policy: StopPolicy,
+    /// Fair sharing weight in thousandths of 1 (default 1000). Zero means: any borrowing is infinitely unfair.
+    pub fair_weight_milli: i64,
+    /// Admission checks every (or some) workload needs.
+    pub checks: Vec<AdmissionCheckRule>,
+    /// Usage-based fairness between its local queues (§16).
+    pub admission_scope: Option<AdmissionScope>,
+    /// Concurrent admission of variants, if asked for (§23).
+    pub concurrent_admission: Option<ConcurrentAdmissionPolicy>,
+    /// True once it is being deleted.
+    pub terminating: bool,
+}
+
+impl ClusterQueue {
+    /// A queue with the API's defaults and no quota.
+    pub fn new(name: impl Into<Name>) -> Self {
+        ClusterQueue {
+            name: name.into(),
+            cohort: None,
+            namespace_selector: Some(LabelSelector::default()),
+            strategy: QueueingStrategy::BestEffortFifo,
+            resource_groups: Vec::new(),
+            fungibility: FlavorFungibility::default(),
+            preemption: PreemptionPolicies::default(),
+            stop_policy: StopPolicy::None,
+            fair_weight_milli: 1000,
+            checks: Vec::new(),
+            admission_scope: None,
+            concurrent_admission: None,
+            terminating: false,
+        }
+    }
+}
+
+/// Order in which a queue lets its workloads pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum QueueingStrategy {
+    /// The head blocks everything behind it.
+    StrictFifo,
+    /// A workload that cannot run now lets others pass.
+    #[default]
+    BestEffortFifo,
+}
+
+/// Resources that always get the same flavor together, and the flavors to try in order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResourceGroup {
+    /// Resources covered.
+    pub resources: Vec<Name>,
+    /// Flavors with a quota for each resource.
+    pub flavors: Vec<FlavorQuotas>,
+}
+
+/// Quotas of one flavor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlavorQuotas {
+    /// Flavor name.
+    pub flavor: Name,
+    /// Resource and quota, in order of declaration.
+    pub quotas: Vec<(Name, Quota)>,
+}
+
+/// The quota of one flavor and resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// Guaranteed amount.
+    pub nominal: Amount,
+    /// How much more may be taken from the cohort; unlimited if absent.
+    pub borrowing_limit: Option<Amount>,
+    /// How much of the nominal amount others may take; everything if absent.
+    pub lending_limit: Option<Amount>,
+}
+
+/// Which flavor is good enough (§8.10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlavorFungibility {
+    /// Stop at a flavor that fits by borrowing?
+    pub when_can_borrow: FungibilityPolicy,
+    /// Stop at a flavor that fits by preempting?
+    pub when_can_preempt: FungibilityPolicy,
+    /// What is better among the flavors seen.
+    pub preference: FungibilityPreference,
+}
+
+impl Default for FlavorFungibility {
+    fn default() -> Self {
+        FlavorFungibility {
+            when_can_borrow: FungibilityPolicy::MayStopSearch,
+            when_can_preempt: FungibilityPolicy::TryNextFlavor,
+            preference: FungibilityPreference::BorrowingOverPreemption,
+        }
+    }
+}
+
+/// Whether a search ends at a flavor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FungibilityPolicy {
+    /// Take this flavor (v1beta1 spelled it `Borrow` or `Preempt`).
+    MayStopSearch,
+    /// Look further.
+    TryNextFlavor,
+}
+
+/// Which of two imperfect flavors is better (§8.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FungibilityPreference {
+    /// Rather borrow than preempt.
+    #[default]
+    BorrowingOverPreemption,
+    /// Rather preempt than borrow.
+    PreemptionOverBorrowing,
+}
+
+/// Whom workloads of a queue may preempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PreemptionPolicies {
+    /// Among workloads of the same queue.
+    pub within_cluster_queue: PreemptionPolicy,
+    /// Among workloads of other queues of the cohort that borrow.
+    pub reclaim_within_cohort: PreemptionPolicy,
+    /// Whether preempting while borrowing is allowed.
+    pub borrow_within_cohort: BorrowWithinCohort,
+}
+
+/// Which workloads are eligible victims (§9.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PreemptionPolicy {
+    /// None.
+    #[default]
+    Never,
+    /// Those of lower priority.
+    LowerPriority,
+    /// Those of lower priority, and newer ones of equal priority.
+    LowerOrNewerEqualPriority,
+    /// All.
+    Any,
+}
+
+/// Preemption by a workload that would be borrowing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum BorrowWithinCohort {
+    /// Not allowed.
+    #[default]
+    Never,
+    /// Of lower-priority workloads, and only up to the threshold if there is one.
+    LowerPriority {
+        /// Highest priority that may be preempted.
+        max_priority_threshold: Option<i64>,
+    },
+}
+
+/// `spec.stopPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum StopPolicy {
+    /// Running.
+    #[default]
+    None,
+    /// No new reservations.
+    Hold,
+    /// No new reservations, and admitted workloads are evicted.
+    HoldAndDrain,
+}
+
+/// A check that workloads of a queue need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdmissionCheckRule {
+    /// Name of the AdmissionCheck.
+    pub check: Name,
+    /// Flavors it applies to; empty: all.
+    pub on_flavors: BTreeSet<Name>,
+}
+
+/// How local queues of one cluster queue share it over time (§16).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AdmissionScope {
+    /// The local queue that used least goes first.
+    UsageBased,
+    /// Not by usage.
+    NoFairSharing,
+}
+
+/// Concurrent admission of variants (§23).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConcurrentAdmissionPolicy {
+    /// True for `RetainFirstAdmission`, false for `TryPreferredFlavors`.
+    pub retain_first_admission: bool,
+    /// Least favorable flavor that a migration may still leave for a better one.
+    pub last_acceptable_flavor: Option<Name>,
+}
+
+/// A Cohort: quota shared by the queues and cohorts below it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cohort {
+    /// Name.
+    pub name: Name,
+    /// Parent cohort.
+    pub parent: Option<Name>,
+    /// Quotas of its own; coverage has no meaning here.
+    pub resource_groups: Vec<ResourceGroup>,
+    /// Fair sharing weight in thousandths of 1 (default 1000).
+    pub fair_weight_milli: i64,
+}
+
+impl Cohort {
+    /// A root cohort without quota of its own.
+    pub fn new(name: impl Into<Name>) -> Self {
+        Cohort { name: name.into(), parent: None, resource_groups: Vec::new(), fair_weight_milli: 1000 }
+    }
+}
+
+/// A LocalQueue: a namespace's door to a cluster queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalQueue {
+    /// Namespace.
+    pub namespace: Name,
+    /// Name.
+    pub name: Name,
+    /// Cluster queue it leads to.
+    pub cluster_queue: Name,
+    /// Whether it is stopped.
+    pub stop_policy: StopPolicy,
+    /// Admission fair sharing weight in thousandths of 1 (default 1000).
+    pub fair_weight_milli: i64,
+}
+
+/// A ResourceFlavor: a kind of nodes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResourceFlavor {
+    /// Name.
+    pub name: Name,
+    /// Labels its nodes carry.
+    pub node_labels: Labels,
+    /// Taints its nodes carry.
+    pub node_taints: Vec<Taint>,
+    /// Tolerations added to its workloads' pods.
+    pub tolerations: Vec<Toleration>,
+    /// Topology of its nodes; set for topology-aware scheduling.
+    pub topology: Option<Name>,
+}
+
+/// An AdmissionCheck as far as decisions depend on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdmissionCheck {
+    /// Name.
+    pub name: Name,
+    /// Condition Active.
+    pub active: bool,
+    /// The controller's name (`kueue.x-k8s.io/provisioning-request`, `kueue.x-k8s.io/multikueue`, …): the first delays
+    /// topology assignment (§14.3), the second has rules of its own for a queue's readiness (§5.3).
+    pub controller: Name,
+}

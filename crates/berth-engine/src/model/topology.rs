@@ -1,0 +1,92 @@
+//! Topology-aware scheduling: what is asked for, what exists, what was assigned (§14).
+
+use super::{Labels, ResourceList, Taint};
+use crate::ids::Name;
+
+/// A Topology: node label keys from coarse to fine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    /// Name.
+    pub name: Name,
+    /// Node label keys, coarse to fine.
+    pub levels: Vec<Name>,
+}
+
+/// A Node as placement sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Name.
+    pub name: Name,
+    /// Labels.
+    pub labels: Labels,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// Allocatable amounts, `pods` included.
+    pub allocatable: ResourceList,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+}
+
+/// A running pod that topology-aware scheduling does not manage but whose requests take room on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePod {
+    /// Namespace.
+    pub namespace: Name,
+    /// Name.
+    pub name: Name,
+    /// Node it is bound to.
+    pub node: Name,
+    /// Its requests, without the implied one of `pods`.
+    pub requests: ResourceList,
+}
+
+/// What a pod set asks of the topology.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TopologyRequest {
+    /// Required, preferred or unconstrained; `None` when only slices or a group are given.
+    pub mode: Option<TopologyMode>,
+    /// Slice constraints from coarse to fine; more than one is a multi-layer request.
+    pub slices: Vec<SliceConstraint>,
+    /// Name that pod sets placed together share.
+    pub group: Option<Name>,
+}
+
+/// How the whole pod set relates to one topology domain.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TopologyMode {
+    /// All pods in one domain of this level.
+    Required(Name),
+    /// Preferably in one domain of this level.
+    Preferred(Name),
+    /// Anywhere there is room.
+    Unconstrained,
+}
+
+/// Groups of `size` pods must each fit in one domain of a level.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SliceConstraint {
+    /// Level.
+    pub level: Name,
+    /// Pods per slice.
+    pub size: i32,
+}
+
+/// Which domains the pods of a pod set go to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TopologyAssignment {
+    /// Levels the domain values are for.
+    pub levels: Vec<Name>,
+    /// Domains in order of their values.
+    pub domains: Vec<TopologyDomain>,
+}
+
+/// One domain and how many pods go there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopologyDomain {
+    /// One value per level.
+    pub values: Vec<Name>,
+    /// Pods.
+    pub count: i32,
+}

@@ -1,0 +1,232 @@
+//! Workloads: what wants to run, what it needs, and what its object says has happened to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Labels, NodeAffinity, ResourceList, Time, Toleration, TopologyAssignment, TopologyRequest};
+use crate::ids::Name;
+
+/// Namespace and name of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    /// Namespace.
+    pub namespace: Name,
+    /// Name.
+    pub name: Name,
+}
+
+impl WorkloadKey {
+    /// The key of `namespace/name`.
+    pub fn new(namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
+        WorkloadKey { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// The newest known state of a Workload object, as far as decisions depend on it.
+///
+/// The engine derives every transition (queued, reserved, admitted, evicted, released, finished) by comparing the
+/// newest state with the one it holds; whoever watches the objects need not classify what changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// Namespace and name.
+    pub key: WorkloadKey,
+    /// UID; the last tie-break of every order.
+    pub uid: Name,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created: Time,
+    /// `spec.queueName`, a local queue of the same namespace; empty when there is none.
+    pub queue: Name,
+    /// `spec.priority`.
+    pub priority: i64,
+    /// Annotation `kueue.x-k8s.io/priority-boost`; counts only with gate PriorityBoost.
+    pub priority_boost: i32,
+    /// `spec.active`.
+    pub active: bool,
+    /// What has to run, with effective requests (§2).
+    pub pod_sets: Vec<PodSet>,
+    /// Why no queue may admit it although its requests are known: requests above limits or LimitRange violations (§2.8),
+    /// as the message to show.
+    pub inadmissible: Option<String>,
+    /// Annotation `kueue.x-k8s.io/admission-gated-by` names at least one gate.
+    pub admission_gated: bool,
+    /// A preemption gate of the workload is closed.
+    pub preemption_gated: bool,
+    /// `status.admission`, when QuotaReserved is True.
+    pub admission: Option<Admission>,
+    /// When QuotaReserved became True.
+    pub reserved_at: Option<Time>,
+    /// Condition Admitted is True.
+    pub admitted: bool,
+    /// Condition Finished is True.
+    pub finished: bool,
+    /// QuotaReserved=False with reason OnHold.
+    pub on_hold: bool,
+    /// WaitingForReplacementPods is True.
+    pub waiting_for_replacement_pods: bool,
+    /// Condition PodsReady is True.
+    pub pods_ready: bool,
+    /// Condition Evicted, when True.
+    pub evicted: Option<Eviction>,
+    /// Condition Preempted, when True.
+    pub preempted: Option<Eviction>,
+    /// Status of condition Requeued, if present: `Some(false)` blocks the queue.
+    pub requeued: Option<bool>,
+    /// `status.requeueState.requeueAt`.
+    pub requeue_at: Option<Time>,
+    /// States of its admission checks.
+    pub checks: Vec<CheckStatus>,
+    /// Nodes of its topology assignment that failed.
+    pub unhealthy_nodes: Vec<Name>,
+    /// The elastic slice this workload replaces (§13).
+    pub replaces: Option<WorkloadKey>,
+    /// The concurrent-admission variant this workload is (§23).
+    pub variant: Option<Variant>,
+    /// True when a single Pod owns it; with SkipReassignmentForPodOwnedWorkloads it keeps its nodes (§15.5).
+    pub owned_by_pod: bool,
+    /// Label `kueue.x-k8s.io/job-uid`, for messages.
+    pub job_uid: Option<Name>,
+}
+
+impl Workload {
+    /// A pending workload with the API's defaults and no pod sets.
+    pub fn new(namespace: impl Into<Name>, name: impl Into<Name>) -> Self {
+        Workload {
+            key: WorkloadKey::new(namespace, name),
+            uid: Name::from(""),
+            generation: 0,
+            created: Time::UNSET,
+            queue: Name::from(""),
+            priority: 0,
+            priority_boost: 0,
+            active: true,
+            pod_sets: Vec::new(),
+            inadmissible: None,
+            admission_gated: false,
+            preemption_gated: false,
+            admission: None,
+            reserved_at: None,
+            admitted: false,
+            finished: false,
+            on_hold: false,
+            waiting_for_replacement_pods: false,
+            pods_ready: false,
+            evicted: None,
+            preempted: None,
+            requeued: None,
+            requeue_at: None,
+            checks: Vec::new(),
+            unhealthy_nodes: Vec::new(),
+            replaces: None,
+            variant: None,
+            owned_by_pod: false,
+            job_uid: None,
+        }
+    }
+}
+
+/// Pods that are alike and start together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodSet {
+    /// Name.
+    pub name: Name,
+    /// `spec.podSets[].count`.
+    pub count: i32,
+    /// Fewest pods it can start with; `None` when it cannot be reduced.
+    pub min_count: Option<i32>,
+    /// Pods that no longer need their quota (`status.reclaimablePods`).
+    pub reclaimable: i32,
+    /// Quota one pod needs: its requests after exclusion and transformation (§2.3).
+    pub requests: ResourceList,
+    /// What the pods look like; shared between workloads that are alike.
+    pub template: Arc<PodTemplate>,
+    /// What it asks of the topology.
+    pub topology: Option<TopologyRequest>,
+}
+
+/// Placement facts of a pod template.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct PodTemplate {
+    /// The pod's own requests, before exclusion and transformation; topology counts with these (§14.1).
+    pub requests: ResourceList,
+    /// `spec.nodeSelector`.
+    pub node_selector: Labels,
+    /// `spec.affinity.nodeAffinity`.
+    pub affinity: NodeAffinity,
+    /// `spec.tolerations`.
+    pub tolerations: Vec<Toleration>,
+    /// Digest of everything else that makes pods differ for the equivalence of §4.8 (containers' own requests, runtime
+    /// class, pod priority, spread constraints, overhead, resource claims). Only equality matters.
+    pub shape: u64,
+}
+
+/// Quota given to a workload, and where its pods go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Cluster queue that gave the quota.
+    pub cluster_queue: Name,
+    /// One per pod set.
+    pub pod_sets: Vec<PodSetAssignment>,
+}
+
+/// Quota given to one pod set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodSetAssignment {
+    /// Pod set name.
+    pub name: Name,
+    /// Flavor per resource.
+    pub flavors: BTreeMap<Name, Name>,
+    /// Total amounts for all its pods.
+    pub usage: ResourceList,
+    /// Pods admitted; `None` when the object does not say (then the pod set's count).
+    pub count: Option<i32>,
+    /// Topology domains.
+    pub topology: Option<TopologyAssignment>,
+    /// The topology is chosen later: `Some(true)` while pending, `Some(false)` once it was (§14.3).
+    pub delayed_topology_pending: Option<bool>,
+}
+
+/// A condition that says a workload was thrown out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// The condition's reason.
+    pub reason: Name,
+    /// The condition's lastTransitionTime.
+    pub at: Time,
+}
+
+/// State of one admission check of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckStatus {
+    /// Check name.
+    pub name: Name,
+    /// State.
+    pub state: CheckState,
+    /// Node selector entries its podSetUpdates add, per pod set.
+    pub node_selectors: BTreeMap<Name, Labels>,
+    /// Tolerations its podSetUpdates add, per pod set.
+    pub tolerations: BTreeMap<Name, Vec<Toleration>>,
+}
+
+/// `status.admissionChecks[].state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CheckState {
+    /// Not decided.
+    Pending,
+    /// Passed.
+    Ready,
+    /// Evict and try again.
+    Retry,
+    /// Deactivate.
+    Rejected,
+}
+
+/// A concurrent-admission variant (§23).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    /// The workload it is a variant of.
+    pub parent: Option<Name>,
+    /// The flavors it may use.
+    pub allowed_flavors: Vec<Name>,
+}

@@ -1,0 +1,105 @@
+//! Figures for the statuses of queues and cohorts, and the places of waiting workloads.
+
+use std::collections::BTreeMap;
+
+use crate::ids::Name;
+use crate::model::{Time, WorkloadKey};
+
+/// Amounts of one flavor and resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlavorUsage {
+    /// Amount in use.
+    pub total: i64,
+    /// Part of it above nominal quota; zero for queues without cohort.
+    pub borrowed: i64,
+}
+
+/// Figures of a ClusterQueue's status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ClusterQueueStatus {
+    /// Waiting workloads: heap, set aside and in flight.
+    pub pending: u32,
+    /// Workloads that hold quota.
+    pub reserving: u32,
+    /// Workloads that are admitted.
+    pub admitted: u32,
+    /// Per flavor (in the order of the queue's resource groups) and resource, reserved amounts.
+    pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
+    /// The same for admitted workloads only.
+    pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
+    /// Whether it may admit, and why not.
+    pub readiness: QueueReadiness,
+    /// Fair sharing figure, when fair sharing is configured.
+    pub weighted_share: WeightedShare,
+}
+
+/// Condition Active of a ClusterQueue (§5.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueReadiness {
+    /// Active=True.
+    pub active: bool,
+    /// The condition's reason: `Ready`, `Stopped`, `FlavorNotFound`, …
+    pub reason: &'static str,
+    /// The condition's message.
+    pub message: String,
+}
+
+impl Default for QueueReadiness {
+    fn default() -> Self {
+        QueueReadiness { active: true, reason: "Ready", message: "Can admit new workloads".to_owned() }
+    }
+}
+
+/// Dominant resource share divided by weight (§10.3).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WeightedShare {
+    /// Rounded up; `i64::MAX` when infinite.
+    pub value: i64,
+    /// The resource it stems from, if anything is borrowed.
+    pub dominant_resource: Option<Name>,
+    /// True if any flavor and resource is above the node's own quota.
+    pub borrowing: bool,
+    /// The exact value; infinite when the weight is zero.
+    pub precise: f64,
+}
+
+/// Figures of a LocalQueue's status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LocalQueueStatus {
+    /// Waiting workloads.
+    pub pending: u32,
+    /// Workloads that hold quota.
+    pub reserving: u32,
+    /// Workloads that are admitted.
+    pub admitted: u32,
+    /// Reserved amounts, in the order of the cluster queue's flavors.
+    pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
+    /// Admitted amounts.
+    pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
+    /// Admission fair sharing: what it consumed and when that was recorded (§16.5).
+    pub consumed: Option<(BTreeMap<Name, i64>, Time)>,
+}
+
+/// Figures of a Cohort's status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CohortStatus {
+    /// Fair sharing figure.
+    pub weighted_share: WeightedShare,
+}
+
+/// A waiting workload's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuePosition {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// Its local queue.
+    pub local_queue: Name,
+    /// Effective priority.
+    pub priority: i64,
+    /// Place among all waiting workloads of the cluster queue, from 0.
+    pub in_cluster_queue: u32,
+    /// Place among those of its local queue, from 0.
+    pub in_local_queue: u32,
+    /// True when it is set aside until something changes, false when it is a candidate now.
+    pub inadmissible: bool,
+}
