@@ -4,6 +4,7 @@
 //! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
 //! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
 
+pub mod builtin;
 pub mod field;
 pub mod meta;
 pub mod status;

@@ -1,0 +1,149 @@
+//! The published OpenAPI definitions of Kubernetes' built-in kinds, embedded.
+//!
+//! One compressed document (see `data/NOTICE`) is unpacked on first use and then shared: the API server validates,
+//! prunes, patches and documents built-in objects with it, and generated CustomResourceDefinitions embed its pod and
+//! job templates. The document has definitions only; paths are the server's business. It carries no defaults: the
+//! defaults of built-in kinds are code upstream, so they are code here too, elsewhere.
+
+use std::io::Read;
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+static COMPRESSED: &[u8] = include_bytes!("../data/openapi-v2.json.gz");
+static DOCUMENT: OnceLock<Value> = OnceLock::new();
+
+const REFERENCE_PREFIX: &str = "#/definitions/";
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
+const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
+const FIELDS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1";
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// The pattern CustomResourceDefinitions put on quantities, as kubebuilder's generator does.
+pub const QUANTITY_PATTERN: &str =
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+
+/// The whole document: `{swagger, info, definitions}`. Unpacked once, on first call.
+pub fn document() -> &'static Value {
+    DOCUMENT.get_or_init(|| {
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(COMPRESSED)
+            .read_to_end(&mut text)
+            .expect("the embedded OpenAPI document is well-formed gzip, a test unpacks it");
+        serde_json::from_slice(&text).expect("the embedded OpenAPI document is well-formed JSON, a test parses it")
+    })
+}
+
+/// All definitions by name, e.g. `io.k8s.api.core.v1.PodTemplateSpec`.
+pub fn definitions() -> &'static Map<String, Value> {
+    document()["definitions"].as_object().expect("the embedded OpenAPI document has definitions, a test looks")
+}
+
+/// One definition as published, with its `$ref`s. `None` when Kubernetes has none of that name among the kinds served.
+pub fn definition(name: &str) -> Option<&'static Value> {
+    definitions().get(name)
+}
+
+/// One definition as a structural schema, ready to be embedded in a CustomResourceDefinition: references are
+/// replaced by what they refer to, quantities and int-or-strings get the spelling CustomResourceDefinitions use,
+/// free-form objects preserve unknown fields, object metadata is a plain object, and extensions that a
+/// CustomResourceDefinition must not carry (`x-kubernetes-patch-*`, `-unions`, `-group-version-kind`) are gone.
+/// A field's own description wins over that of the type it refers to.
+///
+/// `None` when there is no such definition. A definition that contains itself (only JSON schemas do) is cut at the
+/// second visit with a node that preserves unknown fields.
+pub fn structural(name: &str) -> Option<Value> {
+    definition(name)?;
+    Some(resolve_name(name, &mut Vec::new()))
+}
+
+fn resolve_name(name: &str, stack: &mut Vec<String>) -> Value {
+    match name {
+        QUANTITY => {
+            return json!({
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "pattern": QUANTITY_PATTERN,
+                "x-kubernetes-int-or-string": true,
+            });
+        }
+        INT_OR_STRING => {
+            return json!({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true});
+        }
+        RAW_EXTENSION | FIELDS => return json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        OBJECT_META => return json!({"type": "object"}),
+        _ => {}
+    }
+    let Some(definition) = definition(name) else {
+        return json!({"x-kubernetes-preserve-unknown-fields": true});
+    };
+    if stack.iter().any(|seen| seen == name) {
+        return json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    }
+    stack.push(name.to_owned());
+    let resolved = resolve(definition, stack);
+    stack.pop();
+    resolved
+}
+
+fn resolve(schema: &Value, stack: &mut Vec<String>) -> Value {
+    let Some(schema) = schema.as_object() else { return schema.clone() };
+    let mut out = Map::new();
+    if let Some(name) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE_PREFIX))
+        && let Value::Object(target) = resolve_name(name, stack)
+    {
+        out = target;
+    }
+    for (key, value) in schema {
+        let value = match key.as_str() {
+            "$ref" | "x-kubernetes-group-version-kind" | "x-kubernetes-unions" => continue,
+            key if key.starts_with("x-kubernetes-patch-") => continue,
+            "properties" => {
+                let fields = value.as_object().into_iter().flatten();
+                fields.map(|(name, field)| (name.clone(), resolve(field, stack))).collect::<Map<_, _>>().into()
+            }
+            "items" | "additionalProperties" => resolve(value, stack),
+            _ => value.clone(),
+        };
+        out.insert(key.clone(), value);
+    }
+    Value::Object(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_the_templates_and_every_reference_leads_somewhere() {
+        assert!(definition("io.k8s.api.core.v1.PodTemplateSpec").is_some());
+        assert!(definition("io.k8s.api.batch.v1.JobTemplateSpec").is_some());
+        fn check(value: &Value) {
+            match value {
+                Value::Object(map) => {
+                    if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+                        let name = reference.strip_prefix(REFERENCE_PREFIX).expect("references are local");
+                        assert!(definition(name).is_some(), "{name}");
+                    }
+                    map.values().for_each(check);
+                }
+                Value::Array(list) => list.iter().for_each(check),
+                _ => {}
+            }
+        }
+        check(&document()["definitions"]);
+    }
+
+    #[test]
+    fn a_structural_pod_template_has_no_references_and_keeps_list_keys() {
+        let template = structural("io.k8s.api.core.v1.PodTemplateSpec").expect("published");
+        let text = template.to_string();
+        assert!(!text.contains("\"$ref\":\""));
+        assert!(!text.contains("x-kubernetes-patch-"));
+        let containers = &template["properties"]["spec"]["properties"]["containers"];
+        assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
+        let limits = &containers["items"]["properties"]["resources"]["properties"]["limits"];
+        assert_eq!(limits["additionalProperties"]["x-kubernetes-int-or-string"], json!(true));
+        assert_eq!(template["properties"]["metadata"]["type"], json!("object"));
+    }
+}
