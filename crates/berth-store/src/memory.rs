@@ -1,0 +1,69 @@
+//! A store without an engine: writes are visible when `commit` returns. For simulation and tests, and safe under paused
+//! time: no thread, no waiting.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::mvcc::Mvcc;
+use crate::{CommitFuture, HISTORY_DEFAULT, ListQuery, Listing, ReadError, Record, Store, Watcher, Write};
+
+/// Objects in memory only.
+pub struct MemoryStore {
+    mvcc: Mvcc,
+    /// One writer at a time.
+    writer: Mutex<()>,
+}
+
+impl MemoryStore {
+    /// An empty store that keeps [`HISTORY_DEFAULT`] changes.
+    pub fn new() -> MemoryStore {
+        MemoryStore::with_limits(HISTORY_DEFAULT, None)
+    }
+
+    /// An empty store that keeps `history` changes and drops watchers that lag more than `watcher_buffer` behind.
+    pub fn with_limits(history: usize, watcher_buffer: Option<usize>) -> MemoryStore {
+        MemoryStore { mvcc: Mvcc::new(history, watcher_buffer, false), writer: Mutex::new(()) }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore::new()
+    }
+}
+
+impl Store for MemoryStore {
+    fn revision(&self) -> u64 {
+        self.mvcc.revision()
+    }
+
+    fn get(&self, key: &str) -> Option<Arc<Record>> {
+        self.mvcc.get(key)
+    }
+
+    fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError> {
+        self.mvcc.list(query)
+    }
+
+    fn commit(&self, write: Write) -> CommitFuture {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = self.mvcc.plan();
+        let result = plan.add(write).map(|planned| {
+            let committed = planned.committed();
+            self.mvcc.publish(plan, &[planned]);
+            committed
+        });
+        Box::pin(std::future::ready(result))
+    }
+
+    fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
+        self.mvcc.watch(prefix, after)
+    }
+
+    fn compact(&self, revision: u64) {
+        self.mvcc.compact(revision);
+    }
+
+    fn compacted(&self) -> u64 {
+        self.mvcc.compacted()
+    }
+}

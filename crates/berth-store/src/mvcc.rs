@@ -1,0 +1,324 @@
+//! The memory side shared by both stores: the current state as a persistent map, the recent history, the watchers.
+//!
+//! A write goes through two steps. [`Plan`] checks the guard and makes the new record against the state plus everything
+//! planned before it; [`Mvcc::publish`] makes a planned write visible. In between the engine makes it durable, or the
+//! plan is dropped and nothing happened.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use crate::record::{Change, Event, Record};
+use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
+use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
+
+/// The live objects by key.
+type State = rpds::RedBlackTreeMapSync<Arc<str>, Arc<Record>>;
+
+/// What readers see: swapped as a whole.
+#[derive(Clone)]
+struct Snapshot {
+    state: State,
+    revision: u64,
+}
+
+/// History and watchers; locked for as long as a change is put in or a watcher is registered, never while serialising,
+/// parsing or writing to disk.
+struct Feed {
+    /// Changes after `compacted`, oldest first, revisions strictly rising.
+    history: VecDeque<Arc<Event>>,
+    compacted: u64,
+    watchers: Watchers,
+    /// Revisions whose rows no reader can ask for any more, if an engine wants to know.
+    garbage: Option<Vec<u64>>,
+}
+
+impl Feed {
+    /// Forgets the oldest changes as long as `too_old` says so.
+    fn forget(&mut self, too_old: impl Fn(&Event, usize) -> bool) {
+        while let Some(event) = self.history.front()
+            && too_old(event, self.history.len())
+        {
+            self.compacted = self.compacted.max(event.revision());
+            if let Some(garbage) = &mut self.garbage {
+                garbage.extend(event.previous_record().map(|record| record.revision));
+                if matches!(event.change, Change::Deleted(_)) {
+                    garbage.push(event.revision());
+                }
+            }
+            self.history.pop_front();
+        }
+    }
+}
+
+pub(crate) struct Mvcc {
+    current: RwLock<Snapshot>,
+    feed: Mutex<Feed>,
+    history_max: usize,
+    watcher_buffer: usize,
+}
+
+/// A write that passed its guard and has its revision, but is not visible yet.
+pub(crate) struct Planned {
+    pub(crate) event: Arc<Event>,
+    pub(crate) value: Arc<Value>,
+}
+
+impl Planned {
+    pub(crate) fn committed(&self) -> Committed {
+        Committed { record: self.event.record.clone(), value: self.value.clone() }
+    }
+
+    pub(crate) fn is_delete(&self) -> bool {
+        matches!(self.event.change, Change::Deleted(_))
+    }
+}
+
+/// A sequence of writes planned on top of each other.
+pub(crate) struct Plan {
+    base: Snapshot,
+}
+
+impl Plan {
+    /// Checks the guard of `write` and makes its record.
+    pub(crate) fn add(&mut self, write: Write) -> Result<Planned, CommitError> {
+        let revision = self.base.revision + 1;
+        let found = |key: &str| self.base.state.get(key).cloned();
+        let guarded = |key: String, expected: u64| match found(&key) {
+            None => Err(CommitError::NotFound { key }),
+            Some(record) if record.revision != expected => {
+                Err(CommitError::Conflict { key, expected, actual: record.revision })
+            }
+            Some(record) => Ok(record),
+        };
+        let (record, value, change) = match write {
+            Write::Create { key, value } => {
+                if let Some(record) = found(&key) {
+                    return Err(CommitError::Exists { key, revision: record.revision });
+                }
+                let (record, value) = Record::stamp(Arc::from(key), revision, value);
+                (record, value, Change::Created)
+            }
+            Write::Update { key, expected, value } => {
+                let previous = guarded(key, expected)?;
+                let (record, value) = Record::stamp(previous.key.clone(), revision, value);
+                (record, value, Change::Updated(previous))
+            }
+            Write::Delete { key, expected, last } => {
+                let previous = guarded(key, expected)?;
+                let last = last.unwrap_or_else(|| previous.value().as_ref().clone());
+                let (record, value) = Record::stamp(previous.key.clone(), revision, last);
+                (record, value, Change::Deleted(previous))
+            }
+        };
+        self.base.revision = revision;
+        match change {
+            Change::Deleted(_) => self.base.state.remove_mut(record.key.as_ref()),
+            _ => {
+                self.base.state.insert_mut(record.key.clone(), record.clone());
+                true
+            }
+        };
+        Ok(Planned { event: Arc::new(Event::new(record, change, Some(value.clone()))), value })
+    }
+}
+
+impl Mvcc {
+    /// `collect_garbage`: whether an engine will call [`Mvcc::take_garbage`].
+    pub(crate) fn new(history_max: usize, watcher_buffer: Option<usize>, collect_garbage: bool) -> Mvcc {
+        Mvcc {
+            current: RwLock::new(Snapshot { state: State::new_sync(), revision: 0 }),
+            feed: Mutex::new(Feed {
+                history: VecDeque::new(),
+                compacted: 0,
+                watchers: Watchers::default(),
+                garbage: collect_garbage.then(Vec::new),
+            }),
+            history_max,
+            watcher_buffer: watcher_buffer.unwrap_or(WATCHER_BUFFER),
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn feed(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A plan on top of what is visible. There must be only one writer between this and `publish`.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan { base: self.snapshot() }
+    }
+
+    /// Makes the writes of a plan visible: watchers' buffers first, then the state, so that whoever reads a revision
+    /// finds all changes up to it in the buffers already.
+    pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) {
+        let mut feed = self.feed();
+        for write in writes {
+            feed.history.push_back(Arc::new(write.event.light()));
+            feed.watchers.publish(&write.event);
+        }
+        feed.forget(|_, length| length > self.history_max);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = plan.base;
+    }
+
+    /// Puts back one row of the log at start. Rows come in the order of their revisions; `value` is `None` for a delete.
+    pub(crate) fn replay(&self, key: Arc<str>, revision: u64, bytes: Option<bytes::Bytes>) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let previous = current.state.get(key.as_ref()).cloned();
+        let (record, change) = match (bytes, previous) {
+            (Some(bytes), previous) => {
+                let record = Arc::new(Record::new(key, revision, bytes));
+                current.state.insert_mut(record.key.clone(), record.clone());
+                (record, previous.map_or(Change::Created, Change::Updated))
+            }
+            (None, Some(previous)) => {
+                current.state.remove_mut(key.as_ref());
+                let last = previous.value().as_ref().clone();
+                (Record::stamp(key, revision, last).0, Change::Deleted(previous))
+            }
+            // The delete of an object whose own row was compacted away: nothing to tell.
+            (None, None) => {
+                current.revision = revision;
+                return;
+            }
+        };
+        current.revision = revision;
+        let mut feed = self.feed();
+        feed.history.push_back(Arc::new(Event::new(record, change, None)));
+        feed.forget(|_, length| length > self.history_max);
+    }
+
+    /// After [`Mvcc::replay`]: the last revision and the end of forgotten history, which the rows alone may not show.
+    pub(crate) fn finish_replay(&self, revision: u64, compacted: u64) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        current.revision = current.revision.max(revision);
+        drop(current);
+        self.compact(compacted);
+    }
+
+    /// Takes at most `max` revisions whose rows can go, and the revision up to which history is forgotten.
+    pub(crate) fn take_garbage(&self, max: usize) -> (Vec<u64>, u64) {
+        let mut feed = self.feed();
+        let compacted = feed.compacted;
+        let taken = feed.garbage.as_mut().map_or_else(Vec::new, |garbage| {
+            let keep = garbage.len().saturating_sub(max);
+            garbage.split_off(keep)
+        });
+        (taken, compacted)
+    }
+
+    /// Gives back what [`Mvcc::take_garbage`] took, when it could not be removed.
+    pub(crate) fn return_garbage(&self, revisions: Vec<u64>) {
+        if let Some(garbage) = &mut self.feed().garbage {
+            garbage.extend(revisions);
+        }
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).revision
+    }
+
+    pub(crate) fn compacted(&self) -> u64 {
+        self.feed().compacted
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<Record>> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).state.get(key).cloned()
+    }
+
+    pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError> {
+        let (snapshot, undo) = match query.at_revision {
+            None => (self.snapshot(), BTreeMap::new()),
+            Some(revision) => self.undo(query.prefix, revision)?,
+        };
+        let start = match query.start_after {
+            Some(after) if after > query.prefix => Bound::Excluded(after),
+            _ => Bound::Included(query.prefix),
+        };
+        let revision = query.at_revision.unwrap_or(snapshot.revision);
+        let current = snapshot
+            .state
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(query.prefix))
+            .filter(|(key, _)| !undo.contains_key(key.as_ref()))
+            .map(|(key, record)| (key.as_ref(), record));
+        let mut listing = Listing { records: Vec::new(), revision, remaining: 0 };
+        let mut take = |record: &Arc<Record>| {
+            if query.limit == 0 || listing.records.len() < query.limit {
+                listing.records.push(record.clone());
+            } else {
+                listing.remaining += 1;
+            }
+        };
+        // Merge what still is as it was with what the undone changes bring back.
+        let mut restored = undo
+            .iter()
+            .filter(|(key, _)| query.start_after.is_none_or(|after| key.as_ref() > after))
+            .filter_map(|(key, record)| record.as_ref().map(|record| (key.as_ref(), record)))
+            .peekable();
+        for (key, record) in current {
+            while let Some((_, earlier)) = restored.next_if(|(other, _)| *other < key) {
+                take(earlier);
+            }
+            take(record);
+        }
+        restored.for_each(|(_, record)| take(record));
+        Ok(listing)
+    }
+
+    /// The current state, and for each key below `prefix` that changed after `revision` what was there at `revision`.
+    fn undo(
+        &self,
+        prefix: &str,
+        revision: u64,
+    ) -> Result<(Snapshot, BTreeMap<Arc<str>, Option<Arc<Record>>>), ReadError> {
+        let feed = self.feed();
+        // Under the feed's lock nothing is published, so state and history belong together.
+        let snapshot = self.snapshot();
+        check_revision(revision, feed.compacted, snapshot.revision)?;
+        let mut undo = BTreeMap::new();
+        for event in feed.history.iter().rev().take_while(|event| event.revision() > revision) {
+            if event.record.key.starts_with(prefix) {
+                undo.insert(event.record.key.clone(), event.previous_record().cloned());
+            }
+        }
+        Ok((snapshot, undo))
+    }
+
+    pub(crate) fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
+        let mut feed = self.feed();
+        check_revision(after, feed.compacted, self.revision())?;
+        let from = feed.history.partition_point(|event| event.revision() <= after);
+        // A copy per watcher: parsed values must not stay in the history.
+        let backlog = feed
+            .history
+            .range(from..)
+            .filter(|event| event.record.key.starts_with(prefix))
+            .map(|event| Arc::new(event.light()))
+            .collect();
+        Ok(feed.watchers.add(prefix, backlog, self.watcher_buffer))
+    }
+
+    pub(crate) fn compact(&self, revision: u64) {
+        let revision = revision.min(self.revision());
+        let mut feed = self.feed();
+        feed.forget(|event, _| event.revision() <= revision);
+        feed.compacted = feed.compacted.max(revision);
+    }
+}
+
+/// Whether the state at `revision`, and all changes after it, are known.
+fn check_revision(revision: u64, compacted: u64, current: u64) -> Result<(), ReadError> {
+    if revision < compacted {
+        return Err(ReadError::Compacted { requested: revision, oldest: compacted });
+    }
+    if revision > current {
+        return Err(ReadError::Future { requested: revision, current });
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! A stored object and a change of one.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// An object as stored at one revision. Bytes are what is kept; the parsed form is shared while somebody holds it.
+#[derive(Debug)]
+pub struct Record {
+    /// The key.
+    pub key: Arc<str>,
+    /// Revision of the write that stored this; also in the object as `metadata.resourceVersion`.
+    pub revision: u64,
+    /// The object as JSON, `resourceVersion` included.
+    pub bytes: Bytes,
+    parsed: Mutex<Weak<Value>>,
+}
+
+impl Record {
+    /// A record of bytes that are known to be JSON (written by this store).
+    pub(crate) fn new(key: Arc<str>, revision: u64, bytes: Bytes) -> Record {
+        Record { key, revision, bytes, parsed: Mutex::new(Weak::new()) }
+    }
+
+    /// Stamps `revision` into `value` and serialises it.
+    pub(crate) fn stamp(key: Arc<str>, revision: u64, mut value: Value) -> (Arc<Record>, Arc<Value>) {
+        if let Some(object) = value.as_object_mut() {
+            let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Default::default()));
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
+            }
+        }
+        let bytes = Bytes::from(serde_json::to_vec(&value).expect("a JSON value always serialises"));
+        let value = Arc::new(value);
+        let record = Record { key, revision, bytes, parsed: Mutex::new(Arc::downgrade(&value)) };
+        (Arc::new(record), value)
+    }
+
+    /// The object, parsed; shared with everybody who holds it at the moment.
+    pub fn value(&self) -> Arc<Value> {
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = parsed.upgrade() {
+            return value;
+        }
+        let value: Value = serde_json::from_slice(&self.bytes).expect("the store holds only JSON that it wrote or checked");
+        let value = Arc::new(value);
+        *parsed = Arc::downgrade(&value);
+        value
+    }
+}
+
+/// What happened to an object.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Stored for the first time.
+    Created,
+    /// Replaced; with what was there before.
+    Updated(Arc<Record>),
+    /// Removed; with what was there before.
+    Deleted(Arc<Record>),
+}
+
+/// One write as watchers see it. Shared by all of them, so what one of them parses the others need not.
+#[derive(Debug)]
+pub struct Event {
+    /// The object after the write; after a delete its last state, stamped with the revision of the delete.
+    pub record: Arc<Record>,
+    /// What happened.
+    pub change: Change,
+    value: OnceLock<Arc<Value>>,
+    previous: OnceLock<Arc<Value>>,
+}
+
+impl Event {
+    pub(crate) fn new(record: Arc<Record>, change: Change, value: Option<Arc<Value>>) -> Event {
+        Event {
+            record,
+            change,
+            value: value.map(OnceLock::from).unwrap_or_default(),
+            previous: OnceLock::new(),
+        }
+    }
+
+    /// The revision of the write.
+    pub fn revision(&self) -> u64 {
+        self.record.revision
+    }
+
+    /// The object after the write, parsed.
+    pub fn value(&self) -> &Arc<Value> {
+        self.value.get_or_init(|| self.record.value())
+    }
+
+    /// The object before the write, parsed; `None` when it was created by it.
+    pub fn previous(&self) -> Option<&Arc<Value>> {
+        match &self.change {
+            Change::Created => None,
+            Change::Updated(record) | Change::Deleted(record) => {
+                Some(self.previous.get_or_init(|| record.value()))
+            }
+        }
+    }
+
+    /// The record before the write.
+    pub(crate) fn previous_record(&self) -> Option<&Arc<Record>> {
+        match &self.change {
+            Change::Created => None,
+            Change::Updated(record) | Change::Deleted(record) => Some(record),
+        }
+    }
+
+    /// The same change without parsed values, for the history.
+    pub(crate) fn light(&self) -> Event {
+        Event::new(self.record.clone(), self.change.clone(), None)
+    }
+}

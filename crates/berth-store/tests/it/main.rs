@@ -1,0 +1,1 @@
+//! Tests of both stores through the trait.
