@@ -1,1 +1,34 @@
 //! The embedded Kubernetes API server: one path for every kind, a kind is a row in a table.
+//!
+//! A request enters through [`ApiServer::handle`], whatever carried it (an in-process client or the TLS listener), and
+//! leaves as a response whose body may be a stream. On the way: path → row of the [`registry`] → authorization →
+//! decoding → admission → strategy and schema → [`berth_store`] → conversion to the version and form that was asked for.
+//! Objects are `serde_json::Value` throughout; Kubernetes' mechanics on them live in [`berth_apimachinery`].
+//!
+//! The crate never reads a clock, draws a random number or opens a file by itself: those are handed in with [`Config`].
+//! It does not know controllers, garbage collection or any kind of batch object; what must happen at admission is
+//! plugged in through [`admission::AdmissionPlugin`].
+
+pub mod admission;
+pub mod auth;
+pub mod body;
+pub mod discovery;
+pub mod kubeconfig;
+pub mod machinery;
+pub mod openapi;
+pub mod pki;
+pub mod printers;
+pub mod registry;
+pub mod request;
+pub mod tls;
+pub mod user;
+
+mod objects;
+mod server;
+
+pub use body::Body;
+pub use objects::Objects;
+pub use registry::{Registry, ResourceInfo, VersionInfo};
+pub use request::RequestInfo;
+pub use server::{ApiServer, Clock, Config, InProcess, PodLogs};
+pub use user::UserInfo;

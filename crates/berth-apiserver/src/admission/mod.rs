@@ -1,0 +1,72 @@
+//! The admission chain: what looks at an object between decoding and storing. Plugins run in order, first all
+//! [`AdmissionPlugin::mutate`], then (after defaulting and schema validation) all [`AdmissionPlugin::validate`].
+//!
+//! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write.
+
+use std::sync::Arc;
+
+use berth_apimachinery::status::Status;
+use serde_json::Value;
+
+use crate::{Objects, UserInfo};
+
+/// What a request does to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The object is new.
+    Create,
+    /// The object (or one of its subresources) changes.
+    Update,
+    /// The object goes.
+    Delete,
+    /// A subresource such as `exec` that is not about stored state.
+    Connect,
+}
+
+/// One object on its way through admission.
+pub struct AdmissionRequest<'a> {
+    /// What is being done.
+    pub operation: Operation,
+    /// Group of the requested resource, empty for core.
+    pub group: &'a str,
+    /// Version of the request; `object` and `old_object` are of this version.
+    pub version: &'a str,
+    /// Plural name of the resource.
+    pub resource: &'a str,
+    /// Subresource, empty for the object itself.
+    pub subresource: &'a str,
+    /// Kind of `object`.
+    pub kind: &'a str,
+    /// Namespace, empty for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// Name; empty on create with `generateName` until the name was made.
+    pub name: &'a str,
+    /// The object as it is to be stored; `None` on delete.
+    pub object: Option<Value>,
+    /// The stored object, on update and delete.
+    pub old_object: Option<Arc<Value>>,
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// Whether nothing will be stored.
+    pub dry_run: bool,
+    /// Other stored objects.
+    pub objects: &'a Objects,
+    /// Texts for `Warning` headers of the answer.
+    pub warnings: Vec<String>,
+}
+
+/// Looks at requests that change objects; may change or refuse them.
+pub trait AdmissionPlugin: Send + Sync {
+    /// Name for messages.
+    fn name(&self) -> &str;
+
+    /// Changes `request.object` before it is defaulted and validated; an error refuses the request.
+    fn mutate(&self, _request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// Looks at the final object; an error refuses the request.
+    fn validate(&self, _request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Response bodies: nothing, bytes that are all there, or a stream of chunks (watches, big lists, logs).
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::Stream;
+use http_body::{Frame, SizeHint};
+
+/// Body of a response. Reading it never fails: what can go wrong was decided before the first byte, and a watch that
+/// ends early says so in its last event.
+pub struct Body(Inner);
+
+enum Inner {
+    Full(Option<Bytes>),
+    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+}
+
+impl Body {
+    /// A body without content.
+    pub fn empty() -> Body {
+        Body(Inner::Full(None))
+    }
+
+    /// A body sent chunk by chunk as `chunks` yields them.
+    pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+        Body(Inner::Stream(Box::pin(chunks)))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(content: T) -> Body {
+        let bytes = content.into();
+        Body(Inner::Full((!bytes.is_empty()).then_some(bytes)))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.get_mut().0 {
+            Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Stream(stream) => {
+                stream.as_mut().poll_next(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.0, Inner::Full(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Inner::Stream(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A read handle on stored objects, for authorization and admission: what the server holds right now, in the storage
+//! version of each kind, without a request's trimmings.
+
+use std::sync::Arc;
+
+use berth_store::Store;
+use serde_json::Value;
+
+/// Reads stored objects. Cheap to clone; never waits.
+#[derive(Clone)]
+pub struct Objects {
+    store: Arc<dyn Store>,
+}
+
+impl Objects {
+    /// A handle on `store`.
+    pub fn new(store: Arc<dyn Store>) -> Objects {
+        Objects { store }
+    }
+
+    /// The object of that name, if it exists. `namespace` is empty for cluster-scoped kinds.
+    pub fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.store.get(&key(group, resource, namespace, name)).map(|record| record.value())
+    }
+
+    /// All objects of a kind, in one namespace or (`None`) everywhere, by namespace and name.
+    pub fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let prefix = prefix(group, resource, namespace);
+        let listing = self.store.list(&berth_store::ListQuery::all(&prefix)).expect("the current revision is never compacted");
+        listing.records.iter().map(|record| record.value()).collect()
+    }
+}
+
+/// Storage key of an object: `/<group or "core">/<plural>/<namespace>/<name>`, or without the namespace.
+pub(crate) fn key(group: &str, resource: &str, namespace: &str, name: &str) -> String {
+    let mut key = prefix(group, resource, (!namespace.is_empty()).then_some(namespace));
+    key.push_str(name);
+    key
+}
+
+/// What the keys of a kind's objects begin with, in one namespace or everywhere.
+pub(crate) fn prefix(group: &str, resource: &str, namespace: Option<&str>) -> String {
+    let group = if group.is_empty() { "core" } else { group };
+    match namespace {
+        Some(namespace) => format!("/{group}/{resource}/{namespace}/"),
+        None => format!("/{group}/{resource}/"),
+    }
+}

@@ -1,0 +1,1 @@
+//! The certificate authority, serving and client certificates.

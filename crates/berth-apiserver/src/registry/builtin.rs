@@ -1,0 +1,342 @@
+//! The rows of the built-in kinds, facts as Kubernetes' discovery publishes them (release-1.36 line, the versions that
+//! are generally available). Left out on purpose: kinds of a running control plane nobody stores (component statuses,
+//! flow control), and connections into containers (exec, attach, port-forward, proxy), which a simulated node has not.
+
+use std::sync::Arc;
+
+use super::{Origin, Registry, ResourceInfo, ScalePaths, SchemaSource, Subresource, VersionInfo};
+
+/// What the main resource answers.
+#[derive(Clone, Copy, PartialEq)]
+enum Verbs {
+    /// Everything.
+    All,
+    /// Everything but deleting a collection.
+    NoDeleteCollection,
+    /// Only create; the answer is computed, nothing is stored.
+    Review,
+}
+
+const ALL: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const NO_DELETE_COLLECTION: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
+const READ_WRITE: [&str; 3] = ["get", "patch", "update"];
+
+/// One built-in kind; lists are separated by blanks.
+struct Row {
+    group_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short_names: &'static str,
+    categories: &'static str,
+    namespaced: bool,
+    verbs: Verbs,
+    subresources: &'static str,
+    fields: &'static str,
+}
+
+const fn row(group_version: &'static str, kind: &'static str, plural: &'static str, namespaced: bool) -> Row {
+    Row {
+        group_version,
+        kind,
+        plural,
+        short_names: "",
+        categories: "",
+        namespaced,
+        verbs: Verbs::All,
+        subresources: "",
+        fields: "",
+    }
+}
+
+/// A kind whose objects live in namespaces.
+const fn namespaced(group_version: &'static str, kind: &'static str, plural: &'static str) -> Row {
+    row(group_version, kind, plural, true)
+}
+
+/// A kind whose objects belong to the whole cluster.
+const fn cluster(group_version: &'static str, kind: &'static str, plural: &'static str) -> Row {
+    row(group_version, kind, plural, false)
+}
+
+impl Row {
+    const fn short(mut self, names: &'static str) -> Row {
+        self.short_names = names;
+        self
+    }
+
+    const fn category(mut self, categories: &'static str) -> Row {
+        self.categories = categories;
+        self
+    }
+
+    const fn sub(mut self, subresources: &'static str) -> Row {
+        self.subresources = subresources;
+        self
+    }
+
+    /// Fields a selector may name besides name and namespace, as in the object.
+    const fn fields(mut self, fields: &'static str) -> Row {
+        self.fields = fields;
+        self
+    }
+
+    const fn verbs(mut self, verbs: Verbs) -> Row {
+        self.verbs = verbs;
+        self
+    }
+}
+
+const CORE: &str = "v1";
+const ADMISSION: &str = "admissionregistration.k8s.io/v1";
+const APPS: &str = "apps/v1";
+const AUTHENTICATION: &str = "authentication.k8s.io/v1";
+const AUTHORIZATION: &str = "authorization.k8s.io/v1";
+const BATCH: &str = "batch/v1";
+const NETWORKING: &str = "networking.k8s.io/v1";
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const RESOURCE: &str = "resource.k8s.io/v1";
+const STORAGE: &str = "storage.k8s.io/v1";
+
+const ROWS: &[Row] = &[
+    namespaced(CORE, "Binding", "bindings").verbs(Verbs::Review),
+    namespaced(CORE, "ConfigMap", "configmaps").short("cm"),
+    namespaced(CORE, "Endpoints", "endpoints").short("ep"),
+    namespaced(CORE, "Event", "events").short("ev").fields(
+        ".involvedObject.kind .involvedObject.namespace .involvedObject.name .involvedObject.uid \
+         .involvedObject.apiVersion .involvedObject.resourceVersion .involvedObject.fieldPath .reason \
+         .reportingComponent .source .type",
+    ),
+    namespaced(CORE, "LimitRange", "limitranges").short("limits"),
+    cluster(CORE, "Namespace", "namespaces")
+        .short("ns")
+        .verbs(Verbs::NoDeleteCollection)
+        .sub("finalize status")
+        .fields(".status.phase"),
+    cluster(CORE, "Node", "nodes").short("no").sub("status").fields(".spec.unschedulable"),
+    namespaced(CORE, "PersistentVolumeClaim", "persistentvolumeclaims").short("pvc").sub("status"),
+    cluster(CORE, "PersistentVolume", "persistentvolumes").short("pv").sub("status"),
+    namespaced(CORE, "Pod", "pods").short("po").category("all").sub("binding eviction log status").fields(
+        ".spec.nodeName .spec.restartPolicy .spec.schedulerName .spec.serviceAccountName .spec.hostNetwork \
+         .status.phase .status.podIP .status.nominatedNodeName",
+    ),
+    namespaced(CORE, "PodTemplate", "podtemplates"),
+    namespaced(CORE, "ReplicationController", "replicationcontrollers")
+        .short("rc")
+        .category("all")
+        .sub("scale status")
+        .fields(".status.replicas"),
+    namespaced(CORE, "ResourceQuota", "resourcequotas").short("quota").sub("status"),
+    namespaced(CORE, "Secret", "secrets").fields(".type"),
+    namespaced(CORE, "ServiceAccount", "serviceaccounts").short("sa").sub("token"),
+    namespaced(CORE, "Service", "services")
+        .short("svc")
+        .category("all")
+        .sub("status")
+        .fields(".spec.clusterIP .spec.type"),
+    cluster(ADMISSION, "MutatingAdmissionPolicy", "mutatingadmissionpolicies").category("api-extensions"),
+    cluster(ADMISSION, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings").category("api-extensions"),
+    cluster(ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations").category("api-extensions"),
+    cluster(ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies")
+        .category("api-extensions")
+        .sub("status"),
+    cluster(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings")
+        .category("api-extensions"),
+    cluster(ADMISSION, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations").category("api-extensions"),
+    cluster("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+        .short("crd crds")
+        .category("api-extensions")
+        .sub("status"),
+    cluster("apiregistration.k8s.io/v1", "APIService", "apiservices").category("api-extensions").sub("status"),
+    namespaced(APPS, "ControllerRevision", "controllerrevisions"),
+    namespaced(APPS, "DaemonSet", "daemonsets").short("ds").category("all").sub("status"),
+    namespaced(APPS, "Deployment", "deployments").short("deploy").category("all").sub("scale status"),
+    namespaced(APPS, "ReplicaSet", "replicasets")
+        .short("rs")
+        .category("all")
+        .sub("scale status")
+        .fields(".status.replicas"),
+    namespaced(APPS, "StatefulSet", "statefulsets").short("sts").category("all").sub("scale status"),
+    cluster(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews").verbs(Verbs::Review),
+    cluster(AUTHENTICATION, "TokenReview", "tokenreviews").verbs(Verbs::Review),
+    namespaced(AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews").verbs(Verbs::Review),
+    cluster(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews").verbs(Verbs::Review),
+    cluster(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews").verbs(Verbs::Review),
+    cluster(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews").verbs(Verbs::Review),
+    namespaced("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+        .short("hpa")
+        .category("all")
+        .sub("status"),
+    namespaced(BATCH, "CronJob", "cronjobs").short("cj").category("all").sub("status"),
+    namespaced(BATCH, "Job", "jobs").category("all").sub("status").fields(".status.successful"),
+    cluster("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests")
+        .short("csr")
+        .sub("approval status")
+        .fields(".spec.signerName"),
+    namespaced("coordination.k8s.io/v1", "Lease", "leases"),
+    namespaced("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    namespaced("events.k8s.io/v1", "Event", "events").short("ev").fields(
+        ".regarding.kind .regarding.namespace .regarding.name .regarding.uid .regarding.apiVersion \
+         .regarding.resourceVersion .regarding.fieldPath .reason .reportingController .type",
+    ),
+    cluster(NETWORKING, "IngressClass", "ingressclasses"),
+    namespaced(NETWORKING, "Ingress", "ingresses").short("ing").sub("status"),
+    namespaced(NETWORKING, "NetworkPolicy", "networkpolicies").short("netpol"),
+    cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses"),
+    namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets").short("pdb").sub("status"),
+    cluster(RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    cluster(RBAC, "ClusterRole", "clusterroles"),
+    namespaced(RBAC, "RoleBinding", "rolebindings"),
+    namespaced(RBAC, "Role", "roles"),
+    cluster(RESOURCE, "DeviceClass", "deviceclasses"),
+    namespaced(RESOURCE, "ResourceClaim", "resourceclaims").sub("status"),
+    namespaced(RESOURCE, "ResourceClaimTemplate", "resourceclaimtemplates"),
+    cluster(RESOURCE, "ResourceSlice", "resourceslices").fields(".spec.nodeName .spec.driver"),
+    cluster("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses").short("pc"),
+    cluster(STORAGE, "CSIDriver", "csidrivers"),
+    cluster(STORAGE, "CSINode", "csinodes"),
+    namespaced(STORAGE, "CSIStorageCapacity", "csistoragecapacities"),
+    cluster(STORAGE, "StorageClass", "storageclasses").short("sc"),
+    cluster(STORAGE, "VolumeAttachment", "volumeattachments").sub("status"),
+    cluster(STORAGE, "VolumeAttributesClass", "volumeattributesclasses").short("vac"),
+];
+
+impl Registry {
+    /// The built-in kinds.
+    pub fn builtin() -> Registry {
+        let mut registry = Registry::default();
+        for row in ROWS {
+            registry.insert(info(row));
+        }
+        registry
+    }
+}
+
+fn info(row: &Row) -> ResourceInfo {
+    let (group, version) = row.group_version.split_once('/').unwrap_or(("", row.group_version));
+    let verbs: &[&str] = match row.verbs {
+        Verbs::All => &ALL,
+        Verbs::NoDeleteCollection => &NO_DELETE_COLLECTION,
+        Verbs::Review => &["create"],
+    };
+    ResourceInfo {
+        group: group.to_owned(),
+        kind: row.kind.to_owned(),
+        list_kind: format!("{}List", row.kind),
+        plural: row.plural.to_owned(),
+        singular: row.kind.to_lowercase(),
+        short_names: words(row.short_names),
+        categories: words(row.categories),
+        namespaced: row.namespaced,
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        storage_version: version.to_owned(),
+        versions: vec![VersionInfo {
+            name: version.to_owned(),
+            served: true,
+            deprecation_warning: None,
+            subresources: row.subresources.split_whitespace().map(|name| subresource(row, group, version, name)).collect(),
+            schema: SchemaSource::BuiltIn,
+            columns: Vec::new(),
+            selectable_fields: words(row.fields),
+        }],
+        origin: if row.verbs == Verbs::Review { Origin::Virtual } else { Origin::BuiltIn },
+    }
+}
+
+fn subresource(row: &Row, group: &str, version: &str, name: &str) -> Subresource {
+    let (group, version, kind, verbs): (&str, &str, &str, &[&str]) = match name {
+        "scale" => ("autoscaling", "v1", "Scale", &READ_WRITE),
+        "binding" => ("", "v1", "Binding", &["create"]),
+        "eviction" => ("policy", "v1", "Eviction", &["create"]),
+        "token" => ("authentication.k8s.io", "v1", "TokenRequest", &["create"]),
+        "log" => (group, version, row.kind, &["get"]),
+        "finalize" => (group, version, row.kind, &["update"]),
+        _ => (group, version, row.kind, &READ_WRITE),
+    };
+    Subresource {
+        name: name.to_owned(),
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: kind.to_owned(),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        scale: (name == "scale").then(|| ScalePaths {
+            spec_replicas: ".spec.replicas".to_owned(),
+            status_replicas: ".status.replicas".to_owned(),
+            selector: Some(".spec.selector".to_owned()),
+        }),
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Where a row's objects are kept, when not under its own group and name: `events.k8s.io` shows the core group's events.
+pub(super) fn storage_of(row: &ResourceInfo) -> (&str, &str) {
+    if row.group == "events.k8s.io" && row.plural == "events" { ("", "events") } else { (&row.group, &row.plural) }
+}
+
+/// The built-in registry, made once.
+pub fn shared() -> Arc<Registry> {
+    static SHARED: std::sync::OnceLock<Arc<Registry>> = std::sync::OnceLock::new();
+    SHARED.get_or_init(|| Arc::new(Registry::builtin())).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_kind_has_a_published_schema() {
+        let known: std::collections::BTreeSet<(String, String, String)> = berth_apimachinery::builtin::definitions()
+            .values()
+            .filter_map(|definition| definition.get("x-kubernetes-group-version-kind")?.as_array())
+            .flatten()
+            .map(|gvk| {
+                let text = |key: &str| gvk[key].as_str().unwrap_or_default().to_owned();
+                (text("group"), text("version"), text("kind"))
+            })
+            .collect();
+        for row in Registry::builtin().rows() {
+            for version in &row.versions {
+                let key = (row.group.clone(), version.name.clone(), row.kind.clone());
+                assert!(known.contains(&key), "{key:?}");
+                for sub in &version.subresources {
+                    let key = (sub.group.clone(), sub.version.clone(), sub.kind.clone());
+                    assert!(known.contains(&key), "{}/{}: {key:?}", row.plural, sub.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn paths_and_verbs_agree_with_the_published_list() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/kubernetes/resources.csv");
+        let Ok(csv) = std::fs::read_to_string(path) else {
+            println!("skipped: shared/kubernetes/resources.csv not present");
+            return;
+        };
+        let published: std::collections::BTreeMap<&str, &str> = csv
+            .lines()
+            .skip(1)
+            .filter_map(|line| Some((line.split(',').next()?, line.rsplit(',').next()?)))
+            .collect();
+        for row in Registry::builtin().rows() {
+            for version in &row.versions {
+                let root = if row.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", row.group) };
+                let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
+                let collection = format!("{root}/{}{scope}/{}", version.name, row.plural);
+                let actions = published.get(collection.as_str()).unwrap_or_else(|| panic!("{collection} is not published"));
+                assert_eq!(actions.contains("deletecollection"), row.verbs.contains(&"deletecollection".to_owned()), "{collection}");
+                assert!(actions.contains("post"), "{collection}");
+                for sub in &version.subresources {
+                    let name = if row.plural == "namespaces" { format!("{root}/v1/namespaces/{{name}}") } else { format!("{collection}/{{name}}") };
+                    let path = format!("{name}/{}", sub.name);
+                    let actions = published.get(path.as_str()).unwrap_or_else(|| panic!("{path} is not published"));
+                    for (verb, action) in [("get", "get"), ("create", "post"), ("update", "put"), ("patch", "patch")] {
+                        assert_eq!(actions.split(' ').any(|a| a == action), sub.verbs.iter().any(|v| v == verb), "{path} {verb}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Events are one kind under two groups: `v1` and `events.k8s.io/v1`. They are stored as the core group has them; this
+//! module renames the fields that differ. Renaming loses nothing: each side has a place for every field of the other.
+
+use serde_json::Value;
+
+/// Field of a core event, and the same in `events.k8s.io/v1`.
+const RENAMED: [(&str, &str); 7] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+    ("reportingComponent", "reportingController"),
+];
+
+/// Makes an `events.k8s.io/v1` event a core event.
+pub fn to_core(event: &mut Value) {
+    rename(event, "v1", RENAMED.map(|(core, new)| (new, core)));
+}
+
+/// Makes a core event an `events.k8s.io/v1` event.
+pub fn from_core(event: &mut Value) {
+    rename(event, "events.k8s.io/v1", RENAMED);
+}
+
+fn rename(event: &mut Value, api_version: &str, fields: [(&str, &str); 7]) {
+    let Some(event) = event.as_object_mut() else { return };
+    event.insert("apiVersion".to_owned(), api_version.into());
+    for (from, to) in fields {
+        if let Some(value) = event.remove(from) {
+            event.insert(to.to_owned(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_survives_the_way_there_and_back() {
+        let core = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a"}, "count": 3, "message": "m",
+            "involvedObject": {"kind": "Pod"}, "reason": "r", "reportingComponent": "c", "reportingInstance": "i"});
+        let mut event = core.clone();
+        from_core(&mut event);
+        assert_eq!(event["note"], "m");
+        assert_eq!(event["regarding"]["kind"], "Pod");
+        assert_eq!(event.get("message"), None);
+        to_core(&mut event);
+        assert_eq!(event, core);
+    }
+}

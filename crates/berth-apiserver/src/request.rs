@@ -1,0 +1,164 @@
+//! From path, method and query to what is being asked: group, version, resource, namespace, name, subresource, verb.
+//! Behaviour after Kubernetes' `RequestInfo` (conformance suite `request-info`).
+
+use http::Method;
+
+/// What a request asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// Whether this concerns objects (as opposed to discovery, health, OpenAPI).
+    pub is_resource_request: bool,
+    /// The URL's path as sent.
+    pub path: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-cased HTTP method
+    /// for requests that are not about resources.
+    pub verb: String,
+    /// `api` or `apis`.
+    pub api_prefix: String,
+    /// Group, empty for core.
+    pub api_group: String,
+    /// Version.
+    pub api_version: String,
+    /// Namespace, empty for cluster-scoped requests and lists over all namespaces.
+    pub namespace: String,
+    /// Plural name of the resource.
+    pub resource: String,
+    /// Subresource, empty for the resource itself.
+    pub subresource: String,
+    /// Name of the object, empty for collections.
+    pub name: String,
+    /// Path segments from the resource on.
+    pub parts: Vec<String>,
+    /// The label selector as sent, for verbs on collections.
+    pub label_selector: String,
+    /// The field selector as sent, for verbs on collections.
+    pub field_selector: String,
+}
+
+/// Third path segments of `/api/v1/namespaces/<name>/<segment>` that belong to the namespace object.
+const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
+
+impl RequestInfo {
+    /// Reads a request line. `query` is the raw query string without `?`. Never fails: what is not understood is a
+    /// request that is not about resources, or one whose resource nobody serves.
+    pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
+        let mut info = RequestInfo {
+            path: path.to_owned(),
+            verb: method.as_str().to_lowercase(),
+            ..RequestInfo::default()
+        };
+        let trimmed = path.trim_matches('/');
+        let parts: Vec<&str> = if trimmed.is_empty() { Vec::new() } else { trimmed.split('/').collect() };
+        if parts.len() < 3 || !(parts[0] == "api" || parts[0] == "apis") {
+            return info;
+        }
+        info.api_prefix = parts[0].to_owned();
+        let mut rest = &parts[1..];
+        if parts[0] == "apis" {
+            // /apis/<group>/<version> without a resource is discovery.
+            if rest.len() < 3 {
+                return info;
+            }
+            info.api_group = rest[0].to_owned();
+            rest = &rest[1..];
+        }
+        info.is_resource_request = true;
+        info.api_version = rest[0].to_owned();
+        rest = &rest[1..];
+        let mut special = false;
+        if matches!(rest[0], "proxy" | "watch") {
+            // The old `/watch/` and `/proxy/` prefixes name the verb themselves.
+            if rest.len() < 2 {
+                info.is_resource_request = false;
+                return info;
+            }
+            info.verb = rest[0].to_owned();
+            special = true;
+            rest = &rest[1..];
+        } else {
+            info.verb = match *method {
+                Method::POST => "create",
+                Method::GET | Method::HEAD => "get",
+                Method::PUT => "update",
+                Method::PATCH => "patch",
+                Method::DELETE => "delete",
+                _ => "",
+            }
+            .to_owned();
+        }
+        if rest[0] == "namespaces" {
+            if let Some(namespace) = rest.get(1) {
+                info.namespace = (*namespace).to_owned();
+                // /namespaces/<ns>/<resource>: step over the scope, unless the third part belongs to the namespace.
+                if rest.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&rest[2]) {
+                    rest = &rest[2..];
+                }
+            }
+        }
+        info.parts = rest.iter().map(|part| (*part).to_owned()).collect();
+        let is_proxy = special && info.verb == "proxy";
+        if let Some(subresource) = rest.get(2).filter(|_| !is_proxy) {
+            info.subresource = (*subresource).to_owned();
+        }
+        if let Some(name) = rest.get(1) {
+            info.name = (*name).to_owned();
+        }
+        info.resource = rest[0].to_owned();
+        if special {
+            return info;
+        }
+        if info.name.is_empty() && info.verb == "get" {
+            let watch = query_values(query, "watch").next();
+            let is_watch = watch.is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "False" | "FALSE" | "f" | "F"));
+            info.verb = if is_watch { "watch" } else { "list" }.to_owned();
+        }
+        if info.name.is_empty() && info.verb == "delete" {
+            info.verb = "deletecollection".to_owned();
+        }
+        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
+            info.label_selector = query_values(query, "labelSelector").next().unwrap_or_default();
+            info.field_selector = query_values(query, "fieldSelector").next().unwrap_or_default();
+            if let Ok(selector) = berth_apimachinery::selector::FieldSelector::parse(&info.field_selector)
+                && let Some(name) = selector.exact("metadata.name")
+                && !name.contains('/')
+                && !matches!(name, "" | "." | "..")
+            {
+                info.name = name.to_owned();
+            }
+        }
+        info
+    }
+}
+
+/// The values of `name` in a raw query string, decoded, in order.
+pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+    query.split('&').filter(|pair| !pair.is_empty()).filter_map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (percent_decode(key) == name).then(|| percent_decode(value))
+    })
+}
+
+/// Decodes `%XX` and `+` of a query component. Malformed escapes stay as they are.
+pub fn percent_decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (bytes[at], escape.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                decoded.push(byte);
+                at += 3;
+            }
+            (b'+', _) => {
+                decoded.push(b' ');
+                at += 1;
+            }
+            (byte, _) => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

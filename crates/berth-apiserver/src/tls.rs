@@ -1,0 +1,1 @@
+//! The TLS listener: accepts connections, authenticates, calls [`crate::ApiServer::handle`].

@@ -1,0 +1,47 @@
+//! Who is asking. Filled by authentication (or given by whoever makes an in-process client), read by authorization,
+//! admission and `managedFields`.
+
+use std::collections::BTreeMap;
+
+/// The identity behind a request, as Kubernetes' `UserInfo` has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserInfo {
+    /// `system:admin`, `system:serviceaccount:<namespace>/<name>`, an e-mail address.
+    pub name: String,
+    /// Stable identifier, empty when the authenticator has none.
+    pub uid: String,
+    /// Groups in the order the authenticator gave them.
+    pub groups: Vec<String>,
+    /// Further facts from the authenticator; keys are lower case.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl UserInfo {
+    /// A user with the given name and groups; `system:authenticated` is added.
+    pub fn new(name: impl Into<String>, groups: &[&str]) -> UserInfo {
+        let mut groups: Vec<String> = groups.iter().map(|group| group.to_string()).collect();
+        if !groups.iter().any(|group| group == "system:authenticated") {
+            groups.push("system:authenticated".to_owned());
+        }
+        UserInfo { name: name.into(), uid: String::new(), groups, extra: BTreeMap::new() }
+    }
+
+    /// A user that may do everything (`system:masters`); what a component inside the process runs as.
+    pub fn master(name: impl Into<String>) -> UserInfo {
+        UserInfo::new(name, &["system:masters"])
+    }
+
+    /// The identity of requests nobody authenticated.
+    pub fn anonymous() -> UserInfo {
+        UserInfo {
+            name: "system:anonymous".to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+            ..UserInfo::default()
+        }
+    }
+
+    /// Whether the user is in `group`.
+    pub fn in_group(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+}
