@@ -148,7 +148,7 @@ impl ErrorKind {
 pub struct Error {
     /// What kind of mistake.
     pub kind: ErrorKind,
-    /// The path of the field; empty for the whole object.
+    /// The path of the field; `<nil>` for the whole object.
     pub field: String,
     /// The offending value; `None` where showing it would not help (it is huge, or there is none).
     pub bad_value: Option<Value>,
@@ -158,7 +158,12 @@ pub struct Error {
 
 impl Error {
     fn new(kind: ErrorKind, path: &Path<'_>, bad_value: Option<Value>, detail: impl Into<String>) -> Self {
-        Error { kind, field: path.to_string(), bad_value, detail: detail.into() }
+        let mut field = path.to_string();
+        if field.is_empty() {
+            // An error about the whole object; upstream spells its path so, and clients see it in the causes.
+            field.push_str("<nil>");
+        }
+        Error { kind, field, bad_value, detail: detail.into() }
     }
 
     /// A value that must be there is missing or empty.
@@ -247,9 +252,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An error without a field is about the whole object; upstream spells its path `<nil>`.
-        let field = if self.field.is_empty() { "<nil>" } else { self.field.as_str() };
-        write!(f, "{field}: {}", self.body())
+        write!(f, "{}: {}", self.field, self.body())
     }
 }
 
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_the_whole_object_has_no_field() {
+    fn an_error_about_the_whole_object_says_so() {
         assert_eq!(Error::required(&Path::root(), "").to_string(), "<nil>: Required value");
     }
 
