@@ -1,0 +1,3 @@
+//! The cluster autoscaler's API, group `autoscaling.x-k8s.io`: a request for capacity for a number of pods, all at once.
+
+pub mod v1;

@@ -1,0 +1,79 @@
+//! `autoscaling.x-k8s.io/v1`: ProvisioningRequest. Version v1beta1 has the same fields and needs no conversion but of `apiVersion`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::resource::{always_written, custom_resource};
+use crate::schema;
+
+custom_resource! {
+    /// A request for capacity for a number of pods, all at once. Its spec is immutable. Namespaced.
+    ProvisioningRequest: namespaced "autoscaling.x-k8s.io" "v1" "provisioningrequests" {
+        /// What is requested.
+        spec: ProvisioningRequestSpec,
+        /// How the request fares, written by the autoscaler.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<ProvisioningRequestStatus>,
+    }
+}
+always_written!(ProvisioningRequestSpec);
+
+const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
+
+/// What a [`ProvisioningRequest`] asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ProvisioningRequestSpec {
+    /// Groups of equal pods.
+    #[schemars(length(min = 1, max = 32), extend("x-rules" = IMMUTABLE))]
+    pub pod_sets: Vec<PodSet>,
+    /// How the capacity is to be found; names the controller.
+    #[schemars(schema_with = "schema::dns_subdomain", extend("x-rules" = IMMUTABLE))]
+    pub provisioning_class_name: String,
+    /// Parameters of the class.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::provisioning_parameters", extend("x-rules" = IMMUTABLE))]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A number of equal pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct PodSet {
+    /// PodTemplate object in the same namespace.
+    pub pod_template_ref: Reference,
+    /// Number of pods.
+    #[schemars(range(min = 1))]
+    pub count: i32,
+}
+
+/// Reference by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Reference {
+    /// Name of the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(schema_with = "schema::dns_subdomain", extend("x-required" = true))]
+    pub name: String,
+}
+
+/// How a [`ProvisioningRequest`] fares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ProvisioningRequestStatus {
+    /// See `autoscaling::conditions` for the types.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// What the class tells about the capacity, for example names of what was made.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::provisioning_details")]
+    pub provisioning_class_details: BTreeMap<String, String>,
+}

@@ -1,0 +1,41 @@
+//! Berth's own group, `berth.dev/v1alpha1`: what describes an embedded cluster.
+//!
+//! [`NodePool`] is an API object (GKE keeps pools in a cloud API, so Kubernetes has no kind for them).
+//! [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a scenario. Both are plain data
+//! with validation that names the field and what would be accepted; what they mean for nodes is berth-cluster's.
+
+mod configuration;
+mod duration;
+mod machines;
+mod node_pool;
+mod problem;
+
+pub use configuration::{
+    AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
+    PodRuntime, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration,
+};
+pub use duration::{Duration, DurationError};
+pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
+pub use node_pool::{
+    Accelerator, Instance, LocationPolicy, MachineShape, NodePool, NodePoolSpec, NodePoolStatus, NodeTaint,
+    Provisioning, ResizeRequest, TaintEffect,
+};
+pub use problem::{ConfigurationError, Problem};
+
+/// The group of Berth's own kinds.
+pub const GROUP: &str = "berth.dev";
+/// The version of Berth's own kinds.
+pub const VERSION: &str = "v1alpha1";
+/// `apiVersion` of Berth's own kinds.
+pub const API_VERSION: &str = "berth.dev/v1alpha1";
+
+/// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or `forever`.
+pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
+/// Pod annotation: the exit code the simulated containers end with.
+pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
+/// Node annotation: when the node reports Ready (RFC 3339).
+pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
+/// Node annotation: when the accelerators' device plugin is ready (RFC 3339).
+pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
+/// Node label on nodes made for one ProvisioningRequest: the request's `ResizeRequestName` (as on GKE).
+pub const RESIZE_REQUEST_LABEL: &str = "autoscaling.gke.io/provisioning-request";

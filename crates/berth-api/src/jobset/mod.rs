@@ -1,0 +1,3 @@
+//! JobSet's API, group `jobset.x-k8s.io`.
+
+pub mod v1alpha2;

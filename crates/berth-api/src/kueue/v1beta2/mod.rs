@@ -1,0 +1,36 @@
+//! `kueue.x-k8s.io/v1beta2`, the storage version of Kueue's API and the one Berth's controllers work with.
+
+mod admission_check;
+mod cluster_queue;
+mod cohort;
+mod local_queue;
+mod multikueue;
+mod resource_flavor;
+mod topology;
+mod workload;
+
+pub use admission_check::*;
+pub use cluster_queue::*;
+pub use cohort::*;
+pub use local_queue::*;
+pub use multikueue::*;
+pub use resource_flavor::*;
+pub use topology::*;
+pub use workload::*;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema;
+
+/// Weight in fair sharing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct FairSharing {
+    /// Relative claim on what can be borrowed. Default 1; 0 makes every borrowing count as infinite share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::quantity", extend("default" = 1))]
+    pub weight: Option<Quantity>,
+}

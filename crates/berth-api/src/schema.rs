@@ -1,0 +1,151 @@
+//! Pieces of schemas shared by the types, and the pass that turns what `schemars` derives into structural schemas as `controller-gen` writes them.
+//!
+//! The types state what Kubernetes' schema language has and JSON Schema has not in three short private keywords, which [`structural`] expands:
+//! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and `x-kubernetes-list-map-keys`;
+//! * `x-rules`: pairs of CEL rule and message become `x-kubernetes-validations`;
+//! * `x-optional` / `x-required`: overrides whether the property is required. Without it, a property is required unless it can be left out when written,
+//!   which is the rule of Go's `omitempty`.
+//!
+//! Types of Kubernetes itself are not derived here (a pod template alone is 8,000 lines); they are placed by name, `x-embed`, and filled in from the
+//! OpenAPI document Kubernetes publishes.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// A DNS-1123 subdomain, the shape of most object names.
+pub const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// A DNS-1123 label.
+pub const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// A kind.
+pub const KIND: &str = r"^(?i)[a-z]([-a-z0-9]*[a-z0-9])?$";
+/// A label key with optional prefix.
+pub const LABEL_KEY: &str =
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
+/// A quantity in its written form.
+pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+
+/// A name that is a DNS subdomain of at most 253 characters.
+pub fn dns_subdomain(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": 253, "pattern": DNS_SUBDOMAIN })
+}
+
+/// A name that is a DNS label of at most 63 characters.
+pub fn dns_label(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": 63, "pattern": DNS_LABEL })
+}
+
+/// A quantity: number or string.
+pub fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [{ "type": "integer" }, { "type": "string" }],
+        "pattern": QUANTITY,
+        "x-kubernetes-int-or-string": true,
+    })
+}
+
+/// Quantities by resource name.
+pub fn quantity_map(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": quantity(generator) })
+}
+
+/// Flavor names by resource name.
+pub fn flavor_map(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": dns_subdomain(generator) })
+}
+
+/// Parameters of a provisioning class.
+pub fn provisioning_parameters(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 100, "additionalProperties": { "type": "string", "maxLength": 255 } })
+}
+
+/// Details of a provisioned request.
+pub fn provisioning_details(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 64, "additionalProperties": { "type": "string", "maxLength": 32768 } })
+}
+
+/// A timestamp.
+pub fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "date-time" })
+}
+
+/// A list of conditions, a map by type.
+pub fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-list": "map:type",
+        "items": {
+            "type": "object",
+            "description": "One aspect of the state of the object.",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When the status changed last." },
+                "message": { "type": "string", "maxLength": 32768, "description": "Details for people." },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the object the condition was computed from." },
+                "reason": {
+                    "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                    "description": "Why, in one word.",
+                },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "Does it hold?" },
+                "type": {
+                    "type": "string", "maxLength": 316,
+                    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+                    "description": "Which aspect, in CamelCase.",
+                },
+            },
+        },
+    })
+}
+
+/// A label selector.
+pub fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-embed": "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector" })
+}
+
+/// A pod template.
+pub fn pod_template(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-embed": "io.k8s.api.core.v1.PodTemplateSpec" })
+}
+
+/// A job template.
+pub fn job_template(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-embed": "io.k8s.api.batch.v1.JobTemplateSpec" })
+}
+
+/// Templates of volume claims.
+pub fn volume_claim_templates(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 50,
+        "x-list": "atomic",
+        "items": { "x-embed": "io.k8s.api.core.v1.PersistentVolumeClaim" },
+    })
+}
+
+/// Taints of a flavor's nodes.
+pub fn node_taints(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 8,
+        "x-list": "atomic",
+        "items": { "x-embed": "io.k8s.api.core.v1.Taint" },
+        "x-rules": [
+            ["self.all(x, x.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])", "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'"]
+        ],
+    })
+}
+
+/// Tolerations added to pods.
+pub fn tolerations(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 8,
+        "x-list": "atomic",
+        "items": { "x-embed": "io.k8s.api.core.v1.Toleration" },
+        "x-rules": [
+            ["self.all(x, !has(x.key) ? x.operator == 'Exists' : true)", "operator must be Exists when 'key' is empty, which means 'match all values and all keys'"],
+            ["self.all(x, has(x.tolerationSeconds) ? x.effect == 'NoExecute' : true)", "effect must be 'NoExecute' when 'tolerationSeconds' is set"],
+            ["self.all(x, !has(x.operator) || x.operator in ['Equal', 'Exists'])", "supported toleration values: 'Equal'(default), 'Exists'"],
+            ["self.all(x, has(x.operator) && x.operator == 'Exists' ? !has(x.value) : true)", "a value must be empty when 'operator' is 'Exists'"],
+            ["self.all(x, !has(x.effect) || x.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])", "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'"]
+        ],
+    })
+}
