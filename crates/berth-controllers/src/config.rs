@@ -1,0 +1,366 @@
+//! Configuration of the controllers: Kueue's own configuration file (`kind: Configuration`), with its defaults.
+//!
+//! Only what changes behaviour here is modelled; parts about ports, certificates or leader election belong to the
+//! binary. Unknown fields are accepted when reading, so that a Kueue installation's file can be used as it is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_engine::{
+    AdmissionFairSharing as EngineFairUsage, EngineConfig, FairSharing as EngineFairSharing, Name, PreemptionStrategy,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde::{Deserialize, Serialize};
+
+use crate::duration;
+use crate::gates::Gates;
+
+/// What the controllers do and how. [`Config::default`] is what Kueue does without a configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Config {
+    /// Manage jobs that name no queue too: they stay suspended until someone names one.
+    pub manage_jobs_without_queue_name: bool,
+    /// Namespaces in which jobs are managed; by default all but `kube-system` and `kueue-system`.
+    pub managed_jobs_namespace_selector: LabelSelector,
+    /// Evict workloads whose pods do not become ready; absent: do not.
+    pub wait_for_pods_ready: Option<WaitForPodsReady>,
+    /// Which kinds of job are managed.
+    pub integrations: Integrations,
+    /// Fair sharing between cluster queues; absent: borrow in order of arrival.
+    pub fair_sharing: Option<FairSharing>,
+    /// Fairness between local queues by past usage; absent: off.
+    pub admission_fair_sharing: Option<AdmissionFairSharing>,
+    /// How requests are counted.
+    pub resources: Resources,
+    /// When finished or deactivated objects are deleted; absent: never.
+    pub object_retention_policies: Option<ObjectRetentionPolicies>,
+    /// Feature gates that differ from the defaults.
+    pub feature_gates: BTreeMap<String, bool>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let requirement = LabelSelectorRequirement {
+            key: "kubernetes.io/metadata.name".to_owned(),
+            operator: "NotIn".to_owned(),
+            values: Some(vec!["kube-system".to_owned(), "kueue-system".to_owned()]),
+        };
+        Config {
+            manage_jobs_without_queue_name: false,
+            managed_jobs_namespace_selector: LabelSelector {
+                match_expressions: Some(vec![requirement]),
+                match_labels: None,
+            },
+            wait_for_pods_ready: Some(WaitForPodsReady::default()),
+            integrations: Integrations::default(),
+            fair_sharing: None,
+            admission_fair_sharing: None,
+            resources: Resources::default(),
+            object_retention_policies: None,
+            feature_gates: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The gates with their overrides applied.
+    pub fn gates(&self) -> Gates {
+        let mut gates = Gates::default();
+        for (name, on) in &self.feature_gates {
+            gates.set(name, *on);
+        }
+        gates
+    }
+
+    /// `waitForPodsReady`, unless it is absent or its gate says no.
+    pub fn pods_ready(&self) -> Option<&WaitForPodsReady> {
+        if self.gates().on("DisableWaitForPodsReady") {
+            return None;
+        }
+        self.wait_for_pods_ready.as_ref()
+    }
+
+    /// The part of the configuration that decisions depend on.
+    pub fn engine(&self) -> EngineConfig {
+        let mut engine = EngineConfig::default();
+        for (name, on) in &self.feature_gates {
+            // Gates the engine does not know concern other parts.
+            let _ = engine.gates.set(name, *on);
+        }
+        engine.fair_sharing = self.fair_sharing.as_ref().map(|fair| EngineFairSharing {
+            preemption_strategies: fair
+                .preemption_strategies
+                .iter()
+                .map(|strategy| match strategy {
+                    FairSharingStrategy::LessThanOrEqualToFinalShare => PreemptionStrategy::LessThanOrEqualToFinalShare,
+                    FairSharingStrategy::LessThanInitialShare => PreemptionStrategy::LessThanInitialShare,
+                })
+                .collect(),
+        });
+        engine.admission_fair_sharing = self.admission_fair_sharing.as_ref().map(|fair| EngineFairUsage {
+            usage_half_life: fair.usage_half_life_time.unwrap_or_default(),
+            usage_sampling_interval: fair.usage_sampling_interval.unwrap_or(Duration::from_secs(300)),
+            resource_weights_milli: fair
+                .resource_weights
+                .iter()
+                .map(|(name, weight)| (Name::from(name.as_str()), (weight * 1000.0).round() as i64))
+                .collect(),
+        });
+        engine.quota_check_strategy = match self.resources.quota_check_strategy {
+            QuotaCheckStrategy::BlockUndeclared => berth_engine::QuotaCheckStrategy::BlockUndeclared,
+            QuotaCheckStrategy::IgnoreUndeclared => berth_engine::QuotaCheckStrategy::IgnoreUndeclared,
+        };
+        if let Some(wait) = self.pods_ready() {
+            engine.block_admission_on_pods_ready = wait.block_admission;
+            engine.requeuing_timestamp = match wait.requeuing_strategy.timestamp {
+                RequeuingTimestamp::Eviction => berth_engine::RequeuingTimestamp::Eviction,
+                RequeuingTimestamp::Creation => berth_engine::RequeuingTimestamp::Creation,
+            };
+        }
+        engine
+    }
+}
+
+/// `waitForPodsReady`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitForPodsReady {
+    /// How long after admission all pods must be ready.
+    #[serde(with = "duration::option")]
+    pub timeout: Option<Duration>,
+    /// Admit nothing while an admitted workload's pods are not ready.
+    pub block_admission: bool,
+    /// How long a workload may take to replace a failed pod; absent: `timeout`; zero: for ever.
+    #[serde(with = "duration::option")]
+    pub recovery_timeout: Option<Duration>,
+    /// How evicted workloads come back.
+    pub requeuing_strategy: RequeuingStrategy,
+}
+
+impl Default for WaitForPodsReady {
+    fn default() -> Self {
+        WaitForPodsReady {
+            timeout: Some(WaitForPodsReady::TIMEOUT_DEFAULT),
+            block_admission: false,
+            recovery_timeout: None,
+            requeuing_strategy: RequeuingStrategy::default(),
+        }
+    }
+}
+
+impl WaitForPodsReady {
+    /// Default timeout: 30 minutes.
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+
+    /// Time from admission to readiness.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(Self::TIMEOUT_DEFAULT)
+    }
+
+    /// Time to recover from a failed pod; `None` when there is no limit.
+    pub fn recovery_timeout(&self) -> Option<Duration> {
+        match self.recovery_timeout {
+            Some(limit) if limit.is_zero() => None,
+            Some(limit) => Some(limit),
+            None => Some(self.timeout()),
+        }
+    }
+}
+
+/// How workloads evicted for readiness come back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequeuingStrategy {
+    /// Which time they queue by.
+    pub timestamp: RequeuingTimestamp,
+    /// How often they may come back; absent: always.
+    pub backoff_limit_count: Option<i32>,
+    /// First delay, in seconds; doubles each time.
+    pub backoff_base_seconds: i32,
+    /// Longest delay, in seconds.
+    pub backoff_max_seconds: i32,
+}
+
+impl Default for RequeuingStrategy {
+    fn default() -> Self {
+        RequeuingStrategy {
+            timestamp: RequeuingTimestamp::Eviction,
+            backoff_limit_count: None,
+            backoff_base_seconds: 60,
+            backoff_max_seconds: 3600,
+        }
+    }
+}
+
+/// Which time a workload evicted for readiness queues by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequeuingTimestamp {
+    /// When it was evicted.
+    #[default]
+    Eviction,
+    /// When it was created.
+    Creation,
+}
+
+/// Which kinds of job are managed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Integrations {
+    /// Names of integrations, for example `batch/job`.
+    pub frameworks: Vec<String>,
+    /// Kinds other controllers integrate, as `Kind.version.group`; jobs they own are not queued by themselves.
+    pub external_frameworks: Vec<String>,
+    /// Label keys copied from jobs to their workloads.
+    pub label_keys_to_copy: Vec<String>,
+    /// Annotation keys copied from jobs to their workloads.
+    pub annotations_to_copy: Vec<String>,
+}
+
+impl Default for Integrations {
+    fn default() -> Self {
+        Integrations {
+            frameworks: vec!["batch/job".to_owned(), "jobset.x-k8s.io/jobset".to_owned()],
+            external_frameworks: Vec::new(),
+            label_keys_to_copy: Vec::new(),
+            annotations_to_copy: Vec::new(),
+        }
+    }
+}
+
+impl Integrations {
+    /// Is this integration enabled?
+    pub fn enabled(&self, name: &str) -> bool {
+        self.frameworks.iter().any(|framework| framework == name)
+    }
+}
+
+/// Fair sharing between cluster queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FairSharing {
+    /// Rules a preemption must satisfy, tried in order.
+    pub preemption_strategies: Vec<FairSharingStrategy>,
+}
+
+impl Default for FairSharing {
+    fn default() -> Self {
+        FairSharing {
+            preemption_strategies: vec![
+                FairSharingStrategy::LessThanOrEqualToFinalShare,
+                FairSharingStrategy::LessThanInitialShare,
+            ],
+        }
+    }
+}
+
+/// When fair sharing allows a preemption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FairSharingStrategy {
+    /// The preemptor's share is at most what the victim's queue is left with.
+    LessThanOrEqualToFinalShare,
+    /// The preemptor's share is below what the victim's queue had.
+    LessThanInitialShare,
+}
+
+/// Fairness between local queues by past usage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AdmissionFairSharing {
+    /// Time after which half of the usage is forgotten.
+    #[serde(with = "duration::option")]
+    pub usage_half_life_time: Option<Duration>,
+    /// How often usage is recorded; 5 minutes by default.
+    #[serde(with = "duration::option")]
+    pub usage_sampling_interval: Option<Duration>,
+    /// Weights of resources; 1 when not listed.
+    pub resource_weights: BTreeMap<String, f64>,
+}
+
+/// How requests are counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resources {
+    /// Resources with these prefixes do not count.
+    pub exclude_resource_prefixes: Vec<String>,
+    /// Resources that count as others.
+    pub transformations: Vec<ResourceTransformation>,
+    /// What to do with resources no quota covers.
+    pub quota_check_strategy: QuotaCheckStrategy,
+}
+
+/// One resource that counts as others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceTransformation {
+    /// The requested resource.
+    pub input: String,
+    /// Keep the input, or replace it.
+    pub strategy: TransformationStrategy,
+    /// Multiply by the amount of this resource.
+    pub multiply_by: Option<String>,
+    /// Amounts per unit of the input, as quantities.
+    pub outputs: BTreeMap<String, String>,
+}
+
+/// What becomes of a transformed resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TransformationStrategy {
+    /// It counts too.
+    #[default]
+    Retain,
+    /// Only the outputs count.
+    Replace,
+}
+
+/// What to do with requested resources no quota covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QuotaCheckStrategy {
+    /// The workload does not fit.
+    #[default]
+    BlockUndeclared,
+    /// They do not count.
+    IgnoreUndeclared,
+}
+
+/// When objects are deleted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectRetentionPolicies {
+    /// Policies for workloads.
+    pub workloads: Option<WorkloadRetentionPolicy>,
+}
+
+/// When workloads, or the jobs they stand for, are deleted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadRetentionPolicy {
+    /// A finished Workload is deleted this long after it finished.
+    #[serde(with = "duration::option")]
+    pub after_finished: Option<Duration>,
+    /// The job of a workload that was deactivated by a controller is deleted this long after that.
+    #[serde(with = "duration::option")]
+    pub after_deactivated_by_kueue: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_file_of_kueue_is_read() {
+        let config: Config = serde_json::from_value(serde_json::json!({
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "waitForPodsReady": {"timeout": "5m", "requeuingStrategy": {"backoffLimitCount": 3}},
+            "fairSharing": {},
+            "featureGates": {"PriorityBoost": true},
+        }))
+        .unwrap();
+        assert_eq!(config.pods_ready().unwrap().timeout(), Duration::from_secs(300));
+        assert_eq!(config.pods_ready().unwrap().requeuing_strategy.backoff_base_seconds, 60);
+        let engine = config.engine();
+        assert!(engine.gates.priority_boost);
+        assert_eq!(engine.fair_sharing.unwrap().preemption_strategies.len(), 2);
+    }
+}

@@ -1,0 +1,250 @@
+//! What admission adds to a pod template, and how it is put in and taken out again.
+//!
+//! A [`PodSetInfo`] is made from an admission (flavors' labels and tolerations) and the updates of its admission checks,
+//! merged into the job's template when the job starts. When it stops, the template is set back to what the Workload
+//! recorded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::{PodSet, PodSetAssignment, PodSetUpdate, ResourceFlavor};
+use k8s_openapi::api::core::v1::{PodSchedulingGate, PodTemplateSpec, Toleration};
+use serde::{Deserialize, Serialize};
+
+use crate::gates::Gates;
+use crate::keys;
+
+/// Changes to the pods of one pod set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSetInfo {
+    /// Pod set name.
+    pub name: String,
+    /// Number of pods admitted.
+    pub count: i32,
+    /// Annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Node selector.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Tolerations.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// Scheduling gates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scheduling_gates: Vec<PodSchedulingGate>,
+}
+
+/// Why changes could not be made. They are permanent: the workload cannot start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PodSetError {
+    /// Two sources want different values for one key.
+    #[error("invalid admission check PodSetUpdate: conflict for {what}: conflict for key={key}, value1={old}, value2={new}")]
+    Conflict {
+        /// `labels`, `annotations` or `nodeSelector`.
+        what: &'static str,
+        /// The key.
+        key: String,
+        /// Its value so far.
+        old: String,
+        /// The other value.
+        new: String,
+    },
+    /// The admission does not have one entry per pod set.
+    #[error("invalid podset infos: expecting {expected} podset, got {got}")]
+    Count {
+        /// Pod sets of the job.
+        expected: usize,
+        /// Entries given.
+        got: usize,
+    },
+    /// A flavor of the admission is gone.
+    #[error("resourceflavors.kueue.x-k8s.io \"{0}\" not found")]
+    FlavorNotFound(String),
+    /// An update names a check's conflict.
+    #[error("in admission check {check:?}: {source}")]
+    InCheck {
+        /// The check.
+        check: String,
+        /// The conflict.
+        #[source]
+        source: Box<PodSetError>,
+    },
+}
+
+impl PodSetError {
+    /// True when trying again cannot help.
+    pub fn is_permanent(&self) -> bool {
+        !matches!(self, PodSetError::FlavorNotFound(_))
+    }
+}
+
+impl PodSetInfo {
+    /// What an assignment adds: labels and tolerations of its flavors, in order of the resources' names.
+    pub fn from_assignment(
+        assignment: &PodSetAssignment,
+        default_count: i32,
+        flavor: impl Fn(&str) -> Option<Arc<ResourceFlavor>>,
+        gates: &Gates,
+    ) -> Result<Self, PodSetError> {
+        let mut info = PodSetInfo {
+            name: assignment.name.clone(),
+            count: assignment.count.unwrap_or(default_count),
+            ..PodSetInfo::default()
+        };
+        let mut seen: Vec<&String> = Vec::new();
+        for name in assignment.flavors.values() {
+            if seen.contains(&name) {
+                continue;
+            }
+            seen.push(name);
+            let flavor = flavor(name).ok_or_else(|| PodSetError::FlavorNotFound(name.clone()))?;
+            for (key, value) in &flavor.spec.node_labels {
+                info.node_selector.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+            info.tolerations.extend(flavor.spec.tolerations.iter().cloned());
+        }
+        if gates.on("TopologyAwareScheduling") && assignment.topology_assignment.is_some() {
+            info.annotations.insert(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION.to_owned(), "true".to_owned());
+            info.scheduling_gates.push(PodSchedulingGate { name: keys::TOPOLOGY_GATE.to_owned() });
+        }
+        Ok(info)
+    }
+
+    /// What an admission check adds.
+    pub fn from_update(update: &PodSetUpdate) -> Self {
+        PodSetInfo {
+            name: update.name.clone(),
+            count: 0,
+            annotations: update.annotations.clone(),
+            labels: update.labels.clone(),
+            node_selector: update.node_selector.clone(),
+            tolerations: update.tolerations.clone(),
+            scheduling_gates: Vec::new(),
+        }
+    }
+
+    /// What a Workload recorded about a pod set: the state its template is set back to.
+    pub fn from_pod_set(pod_set: &PodSet) -> Self {
+        let mut info = Self::from_template(&pod_set.template);
+        info.name = pod_set.name.clone();
+        info.count = pod_set.count;
+        info
+    }
+
+    fn from_template(template: &PodTemplateSpec) -> Self {
+        let metadata = template.metadata.clone().unwrap_or_default();
+        let spec = template.spec.clone().unwrap_or_default();
+        PodSetInfo {
+            name: String::new(),
+            count: 0,
+            annotations: metadata.annotations.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
+            node_selector: spec.node_selector.unwrap_or_default(),
+            tolerations: spec.tolerations.unwrap_or_default(),
+            scheduling_gates: spec.scheduling_gates.unwrap_or_default(),
+        }
+    }
+
+    /// Adds what `other` asks for. Keys with different values are a conflict; of tolerations and gates the new ones are
+    /// appended.
+    pub fn merge(&mut self, other: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
+        self.merge_keeping(other, gates, false)
+    }
+
+    fn merge_keeping(&mut self, other: &PodSetInfo, gates: &Gates, into_template: bool) -> Result<(), PodSetError> {
+        // An elastic job's template still carries the slice that is being replaced.
+        let elastic = into_template
+            && gates.on("ElasticJobsViaWorkloadSlices")
+            && other.annotations.contains_key(keys::WORKLOAD_SLICE_ANNOTATION);
+        let may_replace = |key: &str| {
+            elastic && (key == keys::WORKLOAD_SLICE_ANNOTATION || key == keys::WORKLOAD_ANNOTATION)
+        };
+        // Everything is checked before anything is changed.
+        conflict("annotations", &self.annotations, &other.annotations, may_replace)?;
+        conflict("labels", &self.labels, &other.labels, |_| false)?;
+        conflict("nodeSelector", &self.node_selector, &other.node_selector, |_| false)?;
+        self.annotations.extend(other.annotations.clone());
+        self.labels.extend(other.labels.clone());
+        self.node_selector.extend(other.node_selector.clone());
+        for toleration in &other.tolerations {
+            if !self.tolerations.iter().any(|known| same_toleration(known, toleration)) {
+                self.tolerations.push(toleration.clone());
+            }
+        }
+        for gate in &other.scheduling_gates {
+            if !self.scheduling_gates.contains(gate) {
+                self.scheduling_gates.push(gate.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn conflict(
+    what: &'static str,
+    old: &BTreeMap<String, String>,
+    new: &BTreeMap<String, String>,
+    may_replace: impl Fn(&str) -> bool,
+) -> Result<(), PodSetError> {
+    for (key, value) in new {
+        if let Some(known) = old.get(key)
+            && known != value
+            && !may_replace(key)
+        {
+            return Err(PodSetError::Conflict { what, key: key.clone(), old: known.clone(), new: value.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// No operator means Equal.
+fn same_toleration(a: &Toleration, b: &Toleration) -> bool {
+    fn normal(toleration: &Toleration) -> Toleration {
+        let mut toleration = toleration.clone();
+        let none_if_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+        toleration.operator = none_if_empty(toleration.operator).or_else(|| Some("Equal".to_owned()));
+        toleration.value = none_if_empty(toleration.value);
+        toleration.key = none_if_empty(toleration.key);
+        toleration.effect = none_if_empty(toleration.effect);
+        toleration
+    }
+    normal(a) == normal(b)
+}
+
+/// Puts an info into a pod template.
+pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
+    let mut state = PodSetInfo::from_template(template);
+    state.merge_keeping(info, gates, true)?;
+    write(template, &state);
+    Ok(())
+}
+
+/// Sets a pod template back to what was recorded. Returns whether that changed anything.
+pub fn restore(template: &mut PodTemplateSpec, info: &PodSetInfo) -> bool {
+    let mut state = PodSetInfo::from_template(template);
+    state.name = info.name.clone();
+    state.count = info.count;
+    if state == *info {
+        return false;
+    }
+    write(template, info);
+    true
+}
+
+fn write(template: &mut PodTemplateSpec, info: &PodSetInfo) {
+    fn map(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+        (!map.is_empty()).then(|| map.clone())
+    }
+    let metadata = template.metadata.get_or_insert_default();
+    metadata.annotations = map(&info.annotations);
+    metadata.labels = map(&info.labels);
+    let spec = template.spec.get_or_insert_default();
+    spec.node_selector = map(&info.node_selector);
+    spec.tolerations = (!info.tolerations.is_empty()).then(|| info.tolerations.clone());
+    spec.scheduling_gates = (!info.scheduling_gates.is_empty()).then(|| info.scheduling_gates.clone());
+}
