@@ -1,0 +1,446 @@
+//! The `NodePool` kind: a set of equal machines that grows and shrinks.
+//!
+//! `spec` says what the machines are and how many there may be; `spec.nodes` is how many there should be now (what a
+//! managed instance group calls its target size), written by the autoscaler or by `kubectl scale`. `status.creating`
+//! holds machines that were ordered and have not registered as Nodes, so that a restart loses no order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::problem::join;
+use super::{Duration, Problem, machine_type};
+
+/// Nodes a pool may have at most; GKE's own limit for one pool is lower, ours only keeps arithmetic sane.
+const NODES_MAX: i32 = 15_000;
+/// Longest pool name (GKE's limit).
+const NAME_MAX: usize = 40;
+
+/// What a pool's machines are and how many there may be.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "NodePool",
+    plural = "nodepools",
+    status = "NodePoolStatus",
+    shortname = "np",
+    derive = "PartialEq",
+    scale(spec_replicas_path = ".spec.nodes", status_replicas_path = ".status.nodes"),
+    printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machineType"),
+    printcolumn(name = "Provisioning", type_ = "string", json_path = ".spec.provisioning"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes"),
+    printcolumn(name = "Min", type_ = "integer", json_path = ".spec.minNodes"),
+    printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxNodes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodePoolSpec {
+    /// A GKE machine type, such as `g2-standard-24`; gives size, accelerators and price unless `machine` overrides them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_type: Option<String>,
+    /// Size and accelerators of one machine, where they differ from the machine type or where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineShape>,
+    /// What pods can have of one machine, by resource; resources not named follow GKE's reservations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Labels of the nodes, on top of those every node of the provisioning kind and machine gets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints of the nodes. The accelerator's taint (`nvidia.com/gpu=present:NoSchedule`) and that of queued pools
+    /// are added by themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<NodeTaint>,
+    /// Zones the machines may be in; default the region's first zone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<String>,
+    /// How new machines spread over the zones.
+    pub location_policy: LocationPolicy,
+    /// Machines when the pool is made, over all zones; they are ready from the start.
+    pub initial_nodes: i32,
+    /// Fewest machines the autoscaler leaves, over all zones.
+    pub min_nodes: i32,
+    /// Most machines, over all zones; default the initial number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_nodes: Option<i32>,
+    /// Keeps the autoscaler's hands off the pool.
+    #[serde(rename = "static")]
+    pub is_static: bool,
+    /// How the cloud supplies the machines.
+    pub provisioning: Provisioning,
+    /// Name of the reservation the machines come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// From ordering a machine to its Node registering; default 1 minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_up_delay: Option<Duration>,
+    /// From registering to Ready; default 10 seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_delay: Option<Duration>,
+    /// From Ready to the accelerators showing up in allocatable; default 1 minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator_ready_delay: Option<Duration>,
+    /// US dollars an hour for one machine; default by machine type and provisioning kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<f64>,
+    /// Made by node auto-provisioning: the pool goes when it is empty.
+    pub autoprovisioned: bool,
+    /// Compact-placement group the machines stand in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement_group: Option<String>,
+    /// Machines there should be now, beside those of resize requests; default `initialNodes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<i32>,
+    /// Machines of queued pools, ordered all at once, each order for one ProvisioningRequest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resize_requests: Vec<ResizeRequest>,
+}
+
+/// Size and accelerators of one machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineShape {
+    /// Virtual CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Quantity>,
+    /// Memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+    /// Local storage for pods; default 100Gi.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ephemeral_storage: Option<Quantity>,
+    /// Accelerators attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
+    /// Further extended resources, such as `example.com/fpga: 2`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extended_resources: BTreeMap<String, Quantity>,
+    /// Most pods on one machine; default 110.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods: Option<i32>,
+    /// CPU architecture; default amd64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+}
+
+/// Accelerators of one machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Accelerator {
+    /// GKE's name of the accelerator, such as `nvidia-l4` or `tpu-v6e-slice`.
+    pub r#type: String,
+    /// How many there are in one machine.
+    pub count: i64,
+    /// The resource pods ask for; default `nvidia.com/gpu`, or `google.com/tpu` for types starting with `tpu-`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// Topology of a TPU slice, such as `4x4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
+}
+
+impl Accelerator {
+    /// The extended resource pods ask for.
+    pub fn resource_name(&self) -> &str {
+        match &self.resource {
+            Some(resource) => resource,
+            None if self.r#type.starts_with("tpu-") => "google.com/tpu",
+            None => "nvidia.com/gpu",
+        }
+    }
+}
+
+/// A taint the nodes of a pool carry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeTaint {
+    /// Key.
+    pub key: String,
+    /// Value, may be empty.
+    #[serde(default)]
+    pub value: String,
+    /// What happens to pods that do not tolerate it.
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum TaintEffect {
+    /// They are not scheduled there.
+    NoSchedule,
+    /// They are scheduled elsewhere if possible.
+    PreferNoSchedule,
+    /// They are not scheduled there, and leave if they are there.
+    NoExecute,
+}
+
+impl TaintEffect {
+    /// The effect as Kubernetes spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
+}
+
+/// How the cloud supplies a pool's machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Provisioning {
+    /// From a reservation.
+    Reserved,
+    /// When asked for, at list price.
+    #[default]
+    OnDemand,
+    /// Surplus, cheap, may be reclaimed.
+    Spot,
+    /// Only through a ProvisioningRequest, all at once.
+    Queued,
+}
+
+/// How new machines spread over a pool's zones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum LocationPolicy {
+    /// Evenly.
+    #[default]
+    Balanced,
+    /// Wherever there is capacity; the zones are tried in order.
+    Any,
+}
+
+/// Machines ordered all at once for one ProvisioningRequest, in one zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ResizeRequest {
+    /// Name; the nodes carry it in the label `autoscaling.gke.io/provisioning-request`.
+    pub name: String,
+    /// How many machines there should be now.
+    pub nodes: i32,
+    /// Where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+/// What there is of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodePoolStatus {
+    /// Registered nodes.
+    pub nodes: i32,
+    /// Nodes that are Ready and whose accelerators are there.
+    pub ready_nodes: i32,
+    /// Machines ever ordered; makes node names unique.
+    pub ordered: i64,
+    /// Machines ordered that have not registered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub creating: Vec<Instance>,
+    /// The generation of the spec this status answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// A machine that was ordered and has not registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Instance {
+    /// Name of the Node it will be.
+    pub name: String,
+    /// Where it stands.
+    pub zone: String,
+    /// When it was ordered.
+    pub ordered_at: Time,
+    /// The resize request it was ordered for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize_request: Option<String>,
+}
+
+impl NodePoolSpec {
+    /// Most nodes the pool may have.
+    pub fn nodes_max(&self) -> i32 {
+        self.max_nodes.unwrap_or_else(|| self.initial_nodes.max(self.min_nodes))
+    }
+
+    /// Nodes there should be now, those of resize requests included.
+    pub fn nodes_wanted(&self) -> i32 {
+        self.resize_requests
+            .iter()
+            .fold(self.nodes.unwrap_or(self.initial_nodes).max(0), |sum, request| sum.saturating_add(request.nodes))
+    }
+
+    /// The accelerators of one machine: those of `machine`, else those the machine type comes with.
+    pub fn accelerator(&self) -> Option<Accelerator> {
+        if let Some(accelerator) = self.machine.as_ref().and_then(|machine| machine.accelerator.clone()) {
+            return Some(accelerator);
+        }
+        let (kind, count) = self.machine_type.as_deref().and_then(machine_type)?.accelerator?;
+        Some(Accelerator { r#type: kind.to_owned(), count, resource: None, topology: None })
+    }
+
+    /// US dollars an hour for one machine. Spot machines are taken to cost 40 % of the list price.
+    pub fn price(&self) -> f64 {
+        let listed = self.machine_type.as_deref().and_then(machine_type).map_or(0.0, |machine| machine.price_per_hour);
+        let share = if self.provisioning == Provisioning::Spot { 0.4 } else { 1.0 };
+        self.price_per_hour.unwrap_or(listed * share)
+    }
+
+    /// Everything wrong with the spec; `path` is where it stands in its document (`spec`, `nodePools[3]`).
+    pub fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut problem = |field: &str, message: String| problems.push(Problem::new(join(path, field), message));
+        for (field, value) in [
+            ("initialNodes", Some(self.initial_nodes)),
+            ("minNodes", Some(self.min_nodes)),
+            ("maxNodes", self.max_nodes),
+            ("nodes", self.nodes),
+        ] {
+            if let Some(value) = value.filter(|value| !(0..=NODES_MAX).contains(value)) {
+                problem(field, format!("{value} is outside 0 to {NODES_MAX}"));
+            }
+        }
+        if let Some(max) = self.max_nodes {
+            if self.min_nodes > max {
+                problem("minNodes", format!("{} is more than maxNodes ({max})", self.min_nodes));
+            }
+            if self.initial_nodes > max {
+                problem("initialNodes", format!("{} is more than maxNodes ({max})", self.initial_nodes));
+            }
+        }
+        if self.initial_nodes < self.min_nodes {
+            problem("initialNodes", format!("{} is less than minNodes ({})", self.initial_nodes, self.min_nodes));
+        }
+        match &self.machine_type {
+            Some(name) if machine_type(name).is_none() && self.machine.is_none() => problem(
+                "machineType",
+                format!(
+                    "{name:?} is not a machine type known here: name one of {}, or give machine.cpu and machine.memory",
+                    known_families()
+                ),
+            ),
+            None if self.machine.is_none() => {
+                problem(
+                    "machineType",
+                    "required: a machine type such as \"e2-standard-4\", or machine.cpu and machine.memory".into(),
+                );
+            }
+            _ => {}
+        }
+        if let Some(machine) = &self.machine {
+            let known = self.machine_type.as_deref().and_then(machine_type).is_some();
+            for (field, value) in [("machine.cpu", &machine.cpu), ("machine.memory", &machine.memory)] {
+                if value.is_none() && !known {
+                    problem(field, "required when there is no known machineType".into());
+                }
+            }
+            if machine.pods.is_some_and(|pods| pods < 1) {
+                problem("machine.pods", "must be at least 1".into());
+            }
+            if let Some(accelerator) = &machine.accelerator {
+                if accelerator.r#type.is_empty() {
+                    problem("machine.accelerator.type", "required, such as \"nvidia-l4\"".into());
+                }
+                if accelerator.count < 1 {
+                    problem(
+                        "machine.accelerator.count",
+                        format!("{} is not a number of accelerators: at least 1", accelerator.count),
+                    );
+                }
+            }
+            for name in machine.extended_resources.keys().filter(|name| !name.contains('/')) {
+                problem(
+                    &format!("machine.extendedResources[{name}]"),
+                    "an extended resource is named domain/name, such as \"example.com/fpga\"".into(),
+                );
+            }
+        }
+        for (key, value) in &self.labels {
+            if let Some(why) = label_key_problem(key) {
+                problem(&format!("labels[{key}]"), why);
+            }
+            if let Some(why) = label_value_problem(value) {
+                problem(&format!("labels[{key}]"), why);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (i, taint) in self.taints.iter().enumerate() {
+            if let Some(why) = label_key_problem(&taint.key) {
+                problem(&format!("taints[{i}].key"), why);
+            }
+            if let Some(why) = label_value_problem(&taint.value) {
+                problem(&format!("taints[{i}].value"), why);
+            }
+            if !seen.insert((&taint.key, taint.effect)) {
+                problem(&format!("taints[{i}]"), format!("{}:{} stands here twice", taint.key, taint.effect.as_str()));
+            }
+        }
+        if self.price_per_hour.is_some_and(|price| !price.is_finite() || price < 0.0) {
+            problem("pricePerHour", "must be a number of dollars, 0 or more".into());
+        }
+        let mut zones = BTreeSet::new();
+        for (i, zone) in self.zones.iter().enumerate() {
+            if zone.is_empty() || label_value_problem(zone).is_some() {
+                problem(&format!("zones[{i}]"), format!("{zone:?} is not a zone name such as \"us-central1-a\""));
+            }
+            if !zones.insert(zone) {
+                problem(&format!("zones[{i}]"), format!("{zone} stands here twice"));
+            }
+        }
+        problems
+    }
+}
+
+/// What is wrong with a pool's name, if anything.
+pub(super) fn name_problem(name: &str) -> Option<String> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let well_formed = name.len() <= NAME_MAX
+        && name.chars().all(legal)
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-');
+    (!well_formed).then(|| {
+        format!(
+            "{name:?} is not a pool name: 1 to {NAME_MAX} lower-case letters, digits or dashes, starting with a letter"
+        )
+    })
+}
+
+fn known_families() -> String {
+    let families: BTreeSet<&str> = super::machine_types().iter().map(super::MachineType::family).collect();
+    format!("the {} families", families.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// Kubernetes' rules for label keys: an optional DNS prefix of at most 253 characters, then a name of at most 63.
+pub(super) fn label_key_problem(key: &str) -> Option<String> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let prefix_fits = prefix.is_none_or(|prefix| {
+        !prefix.is_empty()
+            && prefix.len() <= 253
+            && prefix.split('.').all(|part| {
+                !part.is_empty()
+                    && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                    && !part.starts_with('-')
+                    && !part.ends_with('-')
+            })
+    });
+    (!prefix_fits || name.is_empty() || label_value_problem(name).is_some()).then(|| {
+        format!("{key:?} is not a label key: [domain/]name, the name up to 63 letters, digits, '-', '_' or '.'")
+    })
+}
+
+fn label_value_problem(value: &str) -> Option<String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let well_formed = value.is_empty()
+        || value.len() <= 63 && value.chars().all(legal) && value.starts_with(edge) && value.ends_with(edge);
+    (!well_formed)
+        .then(|| format!("{value:?} is not a label value: up to 63 letters, digits, '-', '_' or '.', starting and ending with a letter or digit"))
+}
