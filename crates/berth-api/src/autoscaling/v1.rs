@@ -68,7 +68,7 @@ pub struct Reference {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ProvisioningRequestStatus {
-    /// See `autoscaling::conditions` for the types.
+    /// See [`autoscaling::constants`](crate::autoscaling::constants) for the types.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

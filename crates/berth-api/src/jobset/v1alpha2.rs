@@ -337,7 +337,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct JobSetStatus {
-    /// See `jobset::conditions` for the types.
+    /// See [`jobset::constants`](crate::jobset::constants) for the types.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

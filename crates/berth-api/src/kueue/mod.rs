@@ -1,3 +1,8 @@
-//! Kueue's API, group `kueue.x-k8s.io`.
+//! Kueue's API, group `kueue.x-k8s.io`: its kinds and the words its controllers write.
 
+pub mod annotations;
+pub mod conditions;
+pub mod constants;
+pub mod events;
+pub mod labels;
 pub mod v1beta2;

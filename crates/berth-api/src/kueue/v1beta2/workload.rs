@@ -218,7 +218,7 @@ pub struct PodSetSliceRequiredTopologyConstraint {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = STATUS_RULES))]
 pub struct WorkloadStatus {
-    /// See `kueue::conditions` for the types.
+    /// See [`kueue::conditions`](crate::kueue::conditions) for the types.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,

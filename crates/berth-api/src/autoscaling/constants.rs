@@ -1,0 +1,57 @@
+//! Annotations, classes, conditions and reasons around ProvisioningRequest.
+
+/// The API group.
+pub const GROUP: &str = "autoscaling.x-k8s.io";
+
+/// Pod annotation: name of the request whose capacity the pod uses.
+pub const CONSUME_PROVISIONING_REQUEST: &str = "autoscaling.x-k8s.io/consume-provisioning-request";
+/// Pod annotation: class of that request.
+pub const PROVISIONING_CLASS_NAME: &str = "autoscaling.x-k8s.io/provisioning-class-name";
+/// Earlier spelling of [`CONSUME_PROVISIONING_REQUEST`].
+pub const DEPRECATED_CONSUME_PROVISIONING_REQUEST: &str =
+    "cluster-autoscaler.kubernetes.io/consume-provisioning-request";
+/// Earlier spelling of [`PROVISIONING_CLASS_NAME`].
+pub const DEPRECATED_PROVISIONING_CLASS_NAME: &str = "cluster-autoscaler.kubernetes.io/provisioning-class-name";
+
+/// Class: is there room on existing nodes?
+pub const CHECK_CAPACITY_CLASS: &str = "check-capacity.autoscaling.x-k8s.io";
+/// Class: scale one node group up once, by as much as needed.
+pub const BEST_EFFORT_ATOMIC_CLASS: &str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io";
+/// Class of GKE's Dynamic Workload Scheduler: all nodes at once, when there are enough.
+pub const QUEUED_PROVISIONING_CLASS: &str = "queued-provisioning.gke.io";
+
+/// Condition: taken up.
+pub const ACCEPTED: &str = "Accepted";
+/// Condition: the capacity is there.
+pub const PROVISIONED: &str = "Provisioned";
+/// Condition: it will never be.
+pub const FAILED: &str = "Failed";
+/// Condition: the capacity is no longer kept for the pods.
+pub const BOOKING_EXPIRED: &str = "BookingExpired";
+/// Condition: the capacity was taken away.
+pub const CAPACITY_REVOKED: &str = "CapacityRevoked";
+
+/// Reason and message of `Accepted` in the queued class.
+pub const SUCCESSFULLY_QUEUED: (&str, &str) = ("SuccessfullyQueued", "Provisioning Request was successfully queued.");
+/// Reason and message of `Provisioned=False` in the queued class.
+pub const RESOURCE_POOL_EXHAUSTED: (&str, &str) = (
+    "ResourcePoolExhausted",
+    "Waiting for resources. Currently there are not enough resources available to fulfill the request.",
+);
+/// Reason and message of `Provisioned=True` in the queued class.
+pub const SUCCESSFULLY_PROVISIONED: (&str, &str) =
+    ("Provisioned", "Provisioning Request was successfully provisioned.");
+/// Reason and message of `Provisioned=True` when the pods fit on existing nodes.
+pub const CAPACITY_IS_FOUND: (&str, &str) = ("CapacityIsFound", "Capacity is found in the cluster.");
+/// Reason and message of `Provisioned=False` when they do not.
+pub const CAPACITY_IS_NOT_FOUND: (&str, &str) =
+    ("CapacityIsNotFound", "Capacity is not found, CA will try to find it later.");
+/// Reason of `Provisioned=True` after a scale-up.
+pub const CAPACITY_IS_PROVISIONED: &str = "CapacityIsProvisioned";
+/// Reason and message of `BookingExpired`.
+pub const CAPACITY_RESERVATION_TIME_EXPIRED: (&str, &str) =
+    ("CapacityReservationTimeExpired", "Capacity reservation time is expired");
+/// Reason and message of `Failed` after seven days.
+pub const EXPIRED: (&str, &str) = ("Expired", "ProvisioningRequest is expired");
+/// Reason of `Failed` when the pod template cannot be used.
+pub const FAILED_TO_CREATE_PODS: &str = "FailedToCreatePods";

@@ -1,0 +1,69 @@
+//! Annotations of Kueue.
+
+/// On jobs and workloads: comma-separated names of those who must agree before admission.
+pub const ADMISSION_GATED_BY: &str = "kueue.x-k8s.io/admission-gated-by";
+/// On jobs: the job may change its size while it runs; value `true`.
+pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
+/// On pods: name of their workload.
+pub const WORKLOAD: &str = "kueue.x-k8s.io/workload";
+/// On pods and workloads of elastic jobs: name of the first slice.
+pub const WORKLOAD_SLICE_NAME: &str = "kueue.x-k8s.io/workload-slice-name";
+/// On workloads of elastic jobs: key of the slice this one replaces.
+pub const WORKLOAD_SLICE_REPLACEMENT_FOR: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+/// On batch/v1 Jobs: smallest acceptable parallelism, for partial admission.
+pub const JOB_MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
+/// On batch/v1 Jobs: completions follow parallelism when the job is admitted partially; value `true`.
+pub const JOB_COMPLETIONS_EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
+/// On batch/v1 Jobs that are being stopped; value `true`.
+pub const STOPPING: &str = "kueue.x-k8s.io/stopping";
+/// On pods: number of pods in their group.
+pub const POD_GROUP_TOTAL_COUNT: &str = "kueue.x-k8s.io/pod-group-total-count";
+/// On pods: the group starts as soon as enough of its pods exist.
+pub const POD_GROUP_FAST_ADMISSION: &str = "kueue.x-k8s.io/pod-group-fast-admission";
+/// On pods: the group serves and never finishes.
+pub const POD_GROUP_SERVING: &str = "kueue.x-k8s.io/pod-group-serving";
+/// On pods: label with the index of the pod in the group.
+pub const POD_GROUP_POD_INDEX_LABEL: &str = "kueue.x-k8s.io/pod-group-pod-index-label";
+/// On pods: `false` if a failed pod of the group is not to be replaced.
+pub const RETRIABLE_IN_GROUP: &str = "kueue.x-k8s.io/retriable-in-group";
+/// On pods: hash of what makes pods of a group equal.
+pub const ROLE_HASH: &str = "kueue.x-k8s.io/role-hash";
+/// On pods: kind that owns the group and is stopped by deleting pods.
+pub const POD_SUSPENDING_PARENT: &str = "kueue.x-k8s.io/pod-suspending-parent";
+/// On workloads: the workload belongs to a group of pods.
+pub const IS_GROUP_WORKLOAD: &str = "kueue.x-k8s.io/is-group-workload";
+/// On jobs, as the label of the same name.
+pub const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
+/// On pod templates: level within one domain of which all pods must be.
+pub const PODSET_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
+/// On pod templates: level within one domain of which the pods should be.
+pub const PODSET_PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
+/// On pod templates: any nodes of the topology will do; value `true`.
+pub const PODSET_UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
+/// On pod templates: level within one domain of which each slice must be.
+pub const PODSET_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
+/// On pod templates: pods per slice.
+pub const PODSET_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
+/// On pod templates: layers of slices, as JSON.
+pub const PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS: &str =
+    "kueue.x-k8s.io/podset-slice-required-topology-constraints";
+/// On pod templates: pod sets of the same group get the same flavor and domain.
+pub const PODSET_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
+/// On pod templates: offset of the pods' indexes.
+pub const POD_INDEX_OFFSET: &str = "kueue.x-k8s.io/pod-index-offset";
+/// On workloads: index among the workloads of one job.
+pub const COMPONENT_WORKLOAD_INDEX: &str = "kueue.x-k8s.io/component-workload-index";
+/// On workloads: group, version and kind of the owning job.
+pub const JOB_OWNER_GVK: &str = "kueue.x-k8s.io/job-owner-gvk";
+/// On workloads: name of the owning job.
+pub const JOB_OWNER_NAME: &str = "kueue.x-k8s.io/job-owner-name";
+/// On remote workloads: UID of the workload in the manager cluster.
+pub const MULTIKUEUE_ORIGIN_UID: &str = "kueue.x-k8s.io/multikueue-origin-uid";
+/// On workloads: integer added to the priority.
+pub const PRIORITY_BOOST: &str = "kueue.x-k8s.io/priority-boost";
+/// On variants of concurrent admission: flavors the variant may get.
+pub const WORKLOAD_ALLOWED_RESOURCE_FLAVORS: &str = "kueue.x-k8s.io/workload-allowed-resource-flavors";
+/// On pods that may be marked failed when they hang in termination; value `true`.
+pub const SAFE_TO_FORCEFULLY_DELETE: &str = "kueue.x-k8s.io/safe-to-forcefully-delete";
+/// Prefix, on jobs and workloads: the rest of the key is a parameter of the provisioning request.
+pub const PROVISIONING_REQUEST_PREFIX: &str = "provreq.kueue.x-k8s.io/";

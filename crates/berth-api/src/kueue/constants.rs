@@ -1,0 +1,46 @@
+//! Names of Kueue that are neither labels nor annotations nor conditions.
+
+/// The API group.
+pub const GROUP: &str = "kueue.x-k8s.io";
+/// Finalizer of workloads, queues, flavors, checks and topologies: kept while something refers to the object.
+pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+/// Finalizer of pods managed one by one.
+pub const POD_FINALIZER: &str = "kueue.x-k8s.io/managed";
+/// Scheduling gate of pods that wait for admission.
+pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
+/// Scheduling gate of pods that wait for their place in the topology.
+pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
+/// Scheduling gate of pods of elastic jobs.
+pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
+/// Preemption gate of workloads on worker clusters.
+pub const MULTIKUEUE_PREEMPTION_GATE: &str = "kueue.x-k8s.io/multikueue";
+/// Preemption gate of variants of concurrent admission.
+pub const CONCURRENT_ADMISSION_PREEMPTION_GATE: &str = "kueue.x-k8s.io/concurrent-admission";
+/// Controller of the check by provisioning requests.
+pub const PROVISIONING_REQUEST_CONTROLLER: &str = "kueue.x-k8s.io/provisioning-request";
+/// Controller of the check by worker clusters; also the job's `managedBy`.
+pub const MULTIKUEUE_CONTROLLER: &str = "kueue.x-k8s.io/multikueue";
+/// Field manager of admissions.
+pub const ADMISSION_FIELD_MANAGER: &str = "kueue-admission";
+/// Field manager of reclaimable pods.
+pub const RECLAIMABLE_PODS_FIELD_MANAGER: &str = "kueue-reclaimable-pods";
+/// Field manager of everything written by job reconcilers.
+pub const JOB_FIELD_MANAGER: &str = "kueue-job-controller";
+/// Name of the queue and of the priority class that apply where none is named.
+pub const DEFAULT_NAME: &str = "default";
+/// Name of a pod set that has no other.
+pub const DEFAULT_POD_SET: &str = "main";
+/// Component in events of the job reconcilers and the workload controller.
+pub const EVENT_COMPONENT: &str = "kueue-job-controller";
+/// Group of WorkloadPriorityClass in `priorityClassRef`.
+pub const WORKLOAD_PRIORITY_CLASS_GROUP: &str = "kueue.x-k8s.io";
+/// Kind of WorkloadPriorityClass in `priorityClassRef`.
+pub const WORKLOAD_PRIORITY_CLASS_KIND: &str = "WorkloadPriorityClass";
+/// Group of PriorityClass in `priorityClassRef`.
+pub const POD_PRIORITY_CLASS_GROUP: &str = "scheduling.k8s.io";
+/// Kind of PriorityClass in `priorityClassRef`.
+pub const POD_PRIORITY_CLASS_KIND: &str = "PriorityClass";
+/// `priorityClassSource` of v1beta1 for a WorkloadPriorityClass.
+pub const WORKLOAD_PRIORITY_CLASS_SOURCE: &str = "kueue.x-k8s.io/workloadpriorityclass";
+/// `priorityClassSource` of v1beta1 for a PriorityClass.
+pub const POD_PRIORITY_CLASS_SOURCE: &str = "scheduling.k8s.io/priorityclass";
