@@ -1,1 +1,34 @@
-//! The rest of an embedded cluster: what kube-controller-manager, kube-scheduler, kubelet, the autoscaler and a cloud do.
+//! The rest of an embedded cluster: what kube-controller-manager, kube-scheduler, kubelet, the cluster autoscaler and
+//! a cloud do.
+//!
+//! Everything here reaches Kubernetes through a client and time through a clock, as in a real cluster: the same
+//! controllers run in `berth up` and in virtual time. Decisions are pure functions over snapshots (`scheduling`,
+//! `autoscaler::scale_up`, …); controllers read caches, call them and write the result. What must survive a restart
+//! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
+
+pub mod logs;
+
+use berth_api::berth::ClusterConfiguration;
+use berth_runtime::Manager;
+
+pub use logs::{LogOptions, PodLogs};
+
+/// What [`install`] needs to know.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The cluster to be.
+    pub configuration: ClusterConfiguration,
+    /// Seeds every draw: node name suffixes, run times from distributions.
+    pub seed: u64,
+    /// Filled with what simulated containers print; hand a clone to the API server's `pods/log`.
+    pub logs: PodLogs,
+    /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
+    pub root_ca: Option<String>,
+}
+
+/// Adds everything an embedded cluster runs beside the API server to `manager`.
+///
+/// The kinds it watches (NodePool, ProvisioningRequest, JobSet among them) must be served before the manager runs.
+pub fn install(manager: &mut Manager, options: Options) {
+    options.logs.connect(manager);
+}
