@@ -32,3 +32,6 @@ pub struct Options {
 pub fn install(manager: &mut Manager, options: Options) {
     options.logs.connect(manager);
 }
+
+pub mod job;
+pub mod jobset;

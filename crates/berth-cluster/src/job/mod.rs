@@ -1,0 +1,287 @@
+//! The Job controller (batch/v1), as kube-controller-manager behaves: makes a Job's pods, counts how they end, and
+//! says when the Job is done; also deletes finished Jobs after `ttlSecondsAfterFinished` and takes the tracking
+//! finalizer off pods whose Job is gone.
+//!
+//! Each reconcile takes the Job and its pods from the caches, asks [`plan::plan`] what to do, and does it in the
+//! order that makes a crash between any two writes harmless. Jobs with a foreign `spec.managedBy` are left alone.
+//!
+//! What it does not do: adopt pods by selector, or run CronJobs.
+
+pub mod backoff;
+pub mod facts;
+mod indexes;
+pub mod plan;
+mod pods;
+mod policy;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use jiff::SignedDuration;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+
+pub use indexes::IndexSet;
+pub use plan::{Notice, Plan, Removal, plan};
+pub use pods::build_pod;
+pub use policy::{PodFailure, judge_pod_failure};
+
+use backoff::Backoff;
+use facts::{TRACKING_FINALIZER, finished_condition, is_managed_elsewhere, is_tracked, job_spec, name, uid};
+
+/// Changes of pods are gathered this long per pod of the Job before it is looked at, so that a Job with thousands of
+/// pods is not looked at once for each of them; at most [`GATHER_MAX`]. A Job with few pods is looked at at once.
+const GATHER_PER_POD: Duration = Duration::from_millis(1);
+/// Longest time changes are gathered for: what kube-controller-manager waits for every Job.
+const GATHER_MAX: Duration = Duration::from_secs(1);
+/// Jobs of up to so many pods are looked at without gathering.
+const GATHER_FROM_PODS: usize = 32;
+
+/// Adds the controller to the manager.
+pub fn install(manager: &mut Manager) {
+    let jobs = manager.cache::<Job>();
+    let pods = manager.cache::<Pod>();
+    let by_owner = pods
+        .index(|pod: &Pod| ObjectKey::of_controller_owner::<Job>(pod).map(|key| key.to_string()).into_iter().collect());
+    let controller = JobController {
+        client: manager.client(),
+        clock: manager.clock(),
+        recorder: manager.recorder("job-controller"),
+        jobs: jobs.clone(),
+        pods: pods.clone(),
+        by_owner: by_owner.clone(),
+        records: Mutex::default(),
+    };
+    let builder = manager.controller("job");
+    let queue = builder.queue();
+    builder
+        .watch_self(&jobs)
+        .watch(&pods, move |delta| {
+            let sides = [delta.old.as_ref(), delta.new.as_ref()];
+            let owners: BTreeSet<_> = sides
+                .into_iter()
+                .flatten()
+                .filter_map(|pod| ObjectKey::of_controller_owner::<Job>(pod.as_ref()))
+                .collect();
+            for key in owners {
+                let siblings = by_owner.count(&key.to_string());
+                let delay = match siblings {
+                    0..=GATHER_FROM_PODS => Duration::ZERO,
+                    _ => GATHER_PER_POD.saturating_mul(u32::try_from(siblings).unwrap_or(u32::MAX)).min(GATHER_MAX),
+                };
+                queue.add_after(key, delay);
+            }
+            None
+        })
+        .run(controller);
+}
+
+/// True when the Job with this UID controls the pod.
+fn is_controlled_by(pod: &Pod, job_uid: &str) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.uid == job_uid)
+}
+
+struct JobController {
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    jobs: Cache<Job>,
+    pods: Cache<Pod>,
+    by_owner: Index<Pod>,
+    /// Failure records by Job; see [`Backoff`].
+    records: Mutex<BTreeMap<ObjectKey, (String, Backoff)>>,
+}
+
+impl Reconciler for JobController {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(job) = self.jobs.get(&key) else {
+            self.forget(&key);
+            // Their Job is gone: nobody will count them any more.
+            self.release(&key, &self.by_owner.get(&key.to_string())).await?;
+            return Ok(Action::Wait);
+        };
+        let job_uid = job.metadata.uid.as_deref().unwrap_or_default();
+        let (pods, orphans): (Vec<_>, Vec<_>) =
+            self.by_owner.get(&key.to_string()).into_iter().partition(|pod| is_controlled_by(pod, job_uid));
+        // Pods of an earlier Job of this name.
+        self.release(&key, &orphans).await?;
+        if finished_condition(&job).is_some() {
+            self.forget(&key);
+            if !is_managed_elsewhere(&job) {
+                self.release(&key, &pods).await?;
+            }
+            return self.expire(&key, &job).await;
+        }
+        if is_managed_elsewhere(&job) {
+            return Ok(Action::Wait);
+        }
+        let step = plan::plan(&job, &pods, self.record(&key, job_uid), self.clock.now());
+        self.apply(&key, &job, step).await
+    }
+}
+
+impl JobController {
+    /// Does what the plan says, in its order.
+    async fn apply(&self, key: &ObjectKey, job: &Job, mut plan: Plan) -> Result<Action, Error> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        for removal in &plan.remove {
+            self.remove(&pods, job, removal).await?;
+        }
+        let mut refused = None;
+        for pod in &plan.create {
+            match pods.create(&PostParams::default(), pod).await {
+                Ok(created) => {
+                    let message = format!("Created pod: {}", name(&created));
+                    self.recorder.event(job, EventType::Normal, "SuccessfulCreate", &message);
+                    self.pods.observe(created);
+                }
+                Err(error) => {
+                    let message = format!("Error creating: {error}");
+                    self.recorder.event(job, EventType::Warning, "FailedCreate", &message);
+                    // What was refused once will be refused again: the rest waits for the retry.
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        if refused.is_some() {
+            let job_uid = job.metadata.uid.as_deref().unwrap_or_default();
+            let here = self.by_owner.get(&key.to_string());
+            let active = here.iter().filter(|pod| is_controlled_by(pod, job_uid) && facts::is_active(pod)).count();
+            plan.status.active = i32::try_from(active).ok().filter(|active| *active > 0);
+        }
+        let mut written = plan.status.clone();
+        if !plan.release.is_empty() {
+            written = self.write_status(key, job, written).await?;
+        }
+        self.records_insert(key, job, plan.backoff);
+        self.release(key, &plan.release).await?;
+        let mut tracked = plan.tracked().clone();
+        for pod in plan.release.iter().chain(plan.remove.iter().filter(|r| r.forget).map(|r| &r.pod)) {
+            tracked.remove(uid(pod));
+        }
+        let settled = plan.settle(written, &tracked, self.clock.now());
+        self.write_status(key, job, settled).await?;
+        for notice in &plan.notices {
+            let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
+            self.recorder.event(job, kind, &notice.reason, &notice.message);
+        }
+        match refused {
+            Some(error) => Err(error.into()),
+            None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
+        }
+    }
+
+    /// Writes the status if it differs from what the API has, and returns what it has then. Conflicts are reported:
+    /// whatever changed the Job meanwhile must be looked at first.
+    async fn write_status(&self, key: &ObjectKey, job: &Job, status: JobStatus) -> Result<JobStatus, Error> {
+        // The cache reads our own writes, so this is the version the first of two writes made.
+        let current = self.jobs.get(key).filter(|current| current.metadata.uid == job.metadata.uid);
+        let Some(current) = current else { return Ok(status) };
+        if current.status.as_ref() == Some(&status) {
+            return Ok(status);
+        }
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let changed = Job { status: Some(status), ..current.as_ref().clone() };
+        let stored = jobs.replace_status(&key.name, &PostParams::default(), &changed).await?;
+        let status = stored.status.clone().unwrap_or_default();
+        self.jobs.observe(stored);
+        Ok(status)
+    }
+
+    async fn remove(&self, pods: &Api<Pod>, job: &Job, removal: &Removal) -> Result<(), Error> {
+        if removal.forget && is_tracked(&removal.pod) {
+            self.strip_finalizer(pods, &removal.pod).await?;
+        }
+        let mut params = DeleteParams::background();
+        params.preconditions = Some(Preconditions { uid: removal.pod.metadata.uid.clone(), resource_version: None });
+        match pods.delete(name(&removal.pod), &params).await {
+            Ok(answer) => {
+                let message = format!("Deleted pod: {}", name(&removal.pod));
+                self.recorder.event(job, EventType::Normal, "SuccessfulDelete", &message);
+                // The answer is the pod while it terminates, a Status once it is gone.
+                if let Some(pod) = answer.left() {
+                    self.pods.observe(pod);
+                }
+                Ok(())
+            }
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+            Err(error) => {
+                self.recorder.event(job, EventType::Warning, "FailedDelete", &format!("Error deleting: {error}"));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes the tracking finalizer off pods that carry it.
+    async fn release(&self, key: &ObjectKey, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        for pod in pods.iter().filter(|pod| is_tracked(pod)) {
+            self.strip_finalizer(&api, pod).await?;
+        }
+        Ok(())
+    }
+
+    async fn strip_finalizer(&self, pods: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
+        // The UID makes the patch fail on another pod of the same name.
+        let patch = json!({"metadata": {
+            "uid": pod.metadata.uid,
+            "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+        }});
+        match pods.patch(name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            Ok(stored) => {
+                self.pods.observe(stored);
+                Ok(())
+            }
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes a finished Job when its time to live is over, or says when to look again.
+    async fn expire(&self, key: &ObjectKey, job: &Job) -> Result<Action, Error> {
+        let (Some(seconds), None) = (job_spec(job).ttl_seconds_after_finished, &job.metadata.deletion_timestamp) else {
+            return Ok(Action::Wait);
+        };
+        let finished = finished_condition(job).and_then(|condition| condition.last_transition_time.as_ref());
+        let Some(finished) = finished else { return Ok(Action::Wait) };
+        let expiry = finished.0.checked_add(SignedDuration::from_secs(i64::from(seconds)))?;
+        let left = self.clock.until(expiry);
+        if !left.is_zero() {
+            return Ok(Action::After(left));
+        }
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let mut params = DeleteParams::foreground();
+        params.preconditions = Some(Preconditions { uid: job.metadata.uid.clone(), resource_version: None });
+        match jobs.delete(&key.name, &params).await {
+            Err(error) if !berth_runtime::is_not_found(&error) => Err(error.into()),
+            _ => Ok(Action::Wait),
+        }
+    }
+
+    fn record(&self, key: &ObjectKey, job_uid: &str) -> Backoff {
+        let records = self.records.lock().expect(LOCK);
+        records.get(key).filter(|(uid, _)| uid == job_uid).map(|(_, record)| *record).unwrap_or_default()
+    }
+
+    fn records_insert(&self, key: &ObjectKey, job: &Job, record: Backoff) {
+        let mut records = self.records.lock().expect(LOCK);
+        if record == Backoff::default() {
+            records.remove(key);
+        } else {
+            records.insert(key.clone(), (job.metadata.uid.clone().unwrap_or_default(), record));
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.records.lock().expect(LOCK).remove(key);
+    }
+}
+
+const LOCK: &str = "no code panics while holding the failure records' lock";

@@ -1,0 +1,145 @@
+//! The pods a Job makes: its template with the Job's labels, the completion index, the tracking finalizer.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::facts::{
+    COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER, is_indexed, job_spec,
+};
+
+/// Environment variable with the completion index.
+const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+/// Longest prefix the API server generates a name from: 63 less the 5 random characters.
+const GENERATE_NAME_MAX: usize = 58;
+
+/// How often pods of one index failed before this one; only written for Jobs with `backoffLimitPerIndex`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexFailures {
+    /// Failures that count against the limit.
+    pub counted: u32,
+    /// Failures the pod failure policy ignored.
+    pub ignored: u32,
+}
+
+/// A pod of the Job, for one completion index when the Job is indexed.
+pub fn build_pod(job: &Job, index: Option<u32>, failures: Option<IndexFailures>) -> Pod {
+    let template = &job_spec(job).template;
+    let job_name = job.metadata.name.as_deref().unwrap_or_default();
+    let job_uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let from = template.metadata.clone().unwrap_or_default();
+    let mut labels = from.labels.unwrap_or_default();
+    let mut annotations = from.annotations.unwrap_or_default();
+    let mut finalizers = from.finalizers.unwrap_or_default();
+    // The API server writes these into the template of every Job it accepts; a manual selector means not to.
+    if job_spec(job).manual_selector != Some(true) {
+        for prefix in ["", "batch.kubernetes.io/"] {
+            labels.entry(format!("{prefix}controller-uid")).or_insert_with(|| job_uid.to_owned());
+            labels.entry(format!("{prefix}job-name")).or_insert_with(|| job_name.to_owned());
+        }
+    }
+    if !finalizers.iter().any(|finalizer| finalizer == TRACKING_FINALIZER) {
+        finalizers.push(TRACKING_FINALIZER.to_owned());
+    }
+    let mut spec = template.spec.clone().unwrap_or_default();
+    if let Some(index) = index {
+        labels.insert(COMPLETION_INDEX.to_owned(), index.to_string());
+        annotations.insert(COMPLETION_INDEX.to_owned(), index.to_string());
+        spec.hostname = Some(format!("{job_name}-{index}"));
+        for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            add_index_variable(container);
+        }
+    }
+    if let Some(failures) = failures {
+        annotations.insert(INDEX_FAILURE_COUNT.to_owned(), failures.counted.to_string());
+        if failures.ignored > 0 {
+            annotations.insert(INDEX_IGNORED_FAILURE_COUNT.to_owned(), failures.ignored.to_string());
+        }
+    }
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(generate_name(job_name, index.filter(|_| is_indexed(job)))),
+            namespace: job.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: (!annotations.is_empty()).then_some(annotations),
+            finalizers: Some(finalizers),
+            owner_references: Some(vec![owner_reference(job)]),
+            ..Default::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }
+}
+
+/// The reference that makes `job` the controller of a pod.
+pub fn owner_reference(job: &Job) -> OwnerReference {
+    OwnerReference {
+        api_version: "batch/v1".into(),
+        kind: "Job".into(),
+        name: job.metadata.name.clone().unwrap_or_default(),
+        uid: job.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// The prefix of the pod's name, cut in the Job's name so that the index stays readable.
+fn generate_name(job_name: &str, index: Option<u32>) -> String {
+    let suffix = index.map_or_else(|| "-".to_owned(), |index| format!("-{index}-"));
+    let room = GENERATE_NAME_MAX.saturating_sub(suffix.len());
+    // Names are ASCII; `get` keeps a damaged one from cutting a character in two.
+    let stem = job_name.get(..room.min(job_name.len())).unwrap_or(job_name);
+    format!("{stem}{suffix}")
+}
+
+fn add_index_variable(container: &mut Container) {
+    let env = container.env.get_or_insert_default();
+    if env.iter().any(|variable| variable.name == INDEX_VARIABLE) {
+        return;
+    }
+    let field_ref =
+        ObjectFieldSelector { api_version: None, field_path: format!("metadata.labels['{COMPLETION_INDEX}']") };
+    env.push(EnvVar {
+        name: INDEX_VARIABLE.to_owned(),
+        value_from: Some(EnvVarSource { field_ref: Some(field_ref), ..Default::default() }),
+        ..Default::default()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> Job {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": name, "namespace": "ns", "uid": "u1"},
+            "spec": {"completionMode": "Indexed", "completions": 3, "template": {
+                "metadata": {"labels": {"team": "a"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_indexed_pod_knows_its_index_in_every_place() {
+        let pod = build_pod(&job("train"), Some(2), None);
+        assert_eq!(pod.metadata.generate_name.as_deref(), Some("train-2-"));
+        assert_eq!(pod.metadata.labels.as_ref().unwrap()[COMPLETION_INDEX], "2");
+        assert_eq!(pod.metadata.labels.as_ref().unwrap()["batch.kubernetes.io/job-name"], "train");
+        assert_eq!(pod.metadata.labels.as_ref().unwrap()["team"], "a");
+        assert_eq!(pod.metadata.annotations.as_ref().unwrap()[COMPLETION_INDEX], "2");
+        assert_eq!(pod.metadata.finalizers.as_ref().unwrap(), &[TRACKING_FINALIZER]);
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.hostname.as_deref(), Some("train-2"));
+        assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, INDEX_VARIABLE);
+    }
+
+    #[test]
+    fn a_long_job_name_is_cut_before_the_index() {
+        let pod = build_pod(&job(&"x".repeat(63)), Some(17), None);
+        let prefix = pod.metadata.generate_name.unwrap();
+        assert_eq!(prefix.len(), GENERATE_NAME_MAX);
+        assert!(prefix.ends_with("x-17-"));
+    }
+}
