@@ -1,0 +1,74 @@
+//! The walls of ARCHITECTURE.md, read from the crates' manifests: which crate may know which.
+
+use std::collections::BTreeSet;
+
+use crate::workspace_root;
+
+/// The dependencies of a crate: those it ships with, not those of its tests.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let path = workspace_root().join("crates").join(name).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut inside = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if line.starts_with('[') {
+            inside = line == "[dependencies]";
+        } else if inside && let Some((name, _)) = line.split_once('=') {
+            found.insert(name.trim().trim_end_matches(".workspace").to_owned());
+        }
+    }
+    assert!(!found.is_empty(), "{name} has no [dependencies]: did the manifest's form change?");
+    found
+}
+
+fn check(name: &str, forbidden: &[&str]) {
+    let used = dependencies(name);
+    let over: Vec<&str> = forbidden.iter().copied().filter(|wall| used.contains(*wall)).collect();
+    assert!(over.is_empty(), "{name} must not depend on {over:?}");
+}
+
+const OURS: [&str; 9] = [
+    "berth-engine",
+    "berth-apimachinery",
+    "berth-store",
+    "berth-api",
+    "berth-runtime",
+    "berth-controllers",
+    "berth-apiserver",
+    "berth-cluster",
+    "berth-simulator",
+];
+
+#[test]
+fn the_engine_knows_nothing_but_itself() {
+    check("berth-engine", &OURS[1..]);
+    check("berth-engine", &["kube", "k8s-openapi", "tokio", "futures", "rand", "tracing", "jiff", "serde_json"]);
+}
+
+#[test]
+fn machinery_and_store_know_no_client_and_no_clock() {
+    for name in ["berth-apimachinery", "berth-store"] {
+        check(name, &OURS.iter().copied().filter(|ours| *ours != name).collect::<Vec<_>>());
+        check(name, &["kube", "k8s-openapi", "rand"]);
+    }
+}
+
+#[test]
+fn the_server_is_untyped() {
+    check("berth-apiserver", &["kube", "k8s-openapi", "berth-api", "berth-controllers", "berth-cluster", "berth-engine"]);
+}
+
+#[test]
+fn controllers_know_no_server_and_no_simulated_cluster() {
+    check("berth-controllers", &["berth-apiserver", "berth-store", "berth-cluster", "berth-simulator"]);
+}
+
+#[test]
+fn the_simulated_cluster_knows_no_server_and_no_queueing() {
+    check("berth-cluster", &["berth-apiserver", "berth-store", "berth-controllers", "berth-engine", "berth-simulator"]);
+}
+
+#[test]
+fn the_runtime_knows_kubernetes_only_through_a_client() {
+    check("berth-runtime", &["berth-apiserver", "berth-store", "berth-cluster", "berth-controllers", "berth-engine"]);
+}
