@@ -284,4 +284,7 @@ impl JobController {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 const LOCK: &str = "no code panics while holding the failure records' lock";
