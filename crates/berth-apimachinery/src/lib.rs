@@ -4,9 +4,13 @@
 //! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
 //! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
 
+pub mod builtin;
 pub mod field;
 pub mod meta;
 pub mod names;
+pub mod openapi;
+pub mod quantity;
+pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod validation;

@@ -1,0 +1,140 @@
+//! The OpenAPI document of built-in kinds as schemas.
+//!
+//! The document is large and most of it is never asked for, so definitions are parsed when first needed, with
+//! everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::meta::GroupVersionKind;
+use crate::schema::{AdditionalProperties, Schema, parse_built_in};
+
+/// Definition of `resource.Quantity`, the one text type with arithmetic.
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+
+/// A published OpenAPI document.
+pub struct Document {
+    definitions: BTreeMap<String, Value>,
+    kinds: BTreeMap<GroupVersionKind, String>,
+    parsed: Mutex<BTreeMap<String, Arc<Schema>>>,
+}
+
+impl std::fmt::Debug for Document {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Document").field("definitions", &self.definitions.len()).finish_non_exhaustive()
+    }
+}
+
+impl Document {
+    /// Takes the document apart; nothing is parsed yet.
+    pub fn new(document: Value) -> Self {
+        let mut document = document;
+        let definitions = match document.get_mut("definitions").map(Value::take) {
+            Some(definitions) => definitions,
+            None => document.pointer_mut("/components/schemas").map(Value::take).unwrap_or_default(),
+        };
+        let Value::Object(definitions) = definitions else {
+            return Document { definitions: BTreeMap::new(), kinds: BTreeMap::new(), parsed: Mutex::default() };
+        };
+        let mut kinds = BTreeMap::new();
+        for (name, definition) in &definitions {
+            let entries = definition.get("x-kubernetes-group-version-kind").and_then(Value::as_array);
+            for entry in entries.into_iter().flatten() {
+                let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+                kinds.insert(GroupVersionKind::new(text("group"), text("version"), text("kind")), name.clone());
+            }
+        }
+        Document { definitions: definitions.into_iter().collect(), kinds, parsed: Mutex::default() }
+    }
+
+    /// The schema of a kind.
+    pub fn by_gvk(&self, gvk: &GroupVersionKind) -> Option<Arc<Schema>> {
+        self.definition(self.kinds.get(gvk)?)
+    }
+
+    /// The name of the definition of a kind.
+    pub fn definition_name(&self, gvk: &GroupVersionKind) -> Option<&str> {
+        self.kinds.get(gvk).map(String::as_str)
+    }
+
+    /// The kinds that have a definition, in order.
+    pub fn kinds(&self) -> impl Iterator<Item = &GroupVersionKind> {
+        self.kinds.keys()
+    }
+
+    /// A definition as written.
+    pub fn raw(&self, name: &str) -> Option<&Value> {
+        self.definitions.get(name)
+    }
+
+    /// The schema of a definition, with everything it refers to linked. Definitions that cannot be parsed, or do not
+    /// exist, are absent.
+    pub fn definition(&self, name: &str) -> Option<Arc<Schema>> {
+        // A poisoned cache is still a cache: entries are only ever added whole.
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(schema) = parsed.get(name) {
+            return Some(schema.clone());
+        }
+        let mut fresh: Vec<Arc<Schema>> = Vec::new();
+        let mut wanted = vec![name.to_owned()];
+        while let Some(name) = wanted.pop() {
+            if parsed.contains_key(&name) {
+                continue;
+            }
+            let Some(mut schema) = self.definitions.get(&name).and_then(|raw| parse_built_in(raw).ok()) else {
+                continue;
+            };
+            if name == QUANTITY {
+                schema.quantity = true;
+            }
+            let schema = Arc::new(schema);
+            each_reference(&schema, &mut |reference| wanted.push(reference.name.clone()));
+            fresh.push(schema.clone());
+            parsed.insert(name, schema);
+        }
+        for schema in fresh {
+            each_reference(&schema, &mut |reference| {
+                if let Some(target) = parsed.get(&reference.name) {
+                    // Already linked only if the same definition was reached twice; then to the same target.
+                    let _ = reference.target.set(target.clone());
+                }
+            });
+        }
+        parsed.get(name).cloned()
+    }
+}
+
+fn each_reference(schema: &Schema, visit: &mut impl FnMut(&crate::schema::Reference)) {
+    if let Some(reference) = &schema.reference {
+        visit(reference);
+    }
+    let additional = match &schema.additional_properties {
+        Some(AdditionalProperties::Schema(entry)) => Some(entry),
+        _ => None,
+    };
+    let combined = schema.all_of.iter().chain(&schema.any_of).chain(&schema.one_of);
+    for child in schema.properties.values().chain(&schema.items).chain(additional).chain(combined) {
+        each_reference(child, visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn references_are_followed_even_in_circles() {
+        let document = Document::new(json!({"definitions": {
+            "Node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}, "q": {"$ref": format!("#/definitions/{QUANTITY}")}},
+                "x-kubernetes-group-version-kind": [{"group": "g", "version": "v1", "kind": "Node"}]},
+            QUANTITY: {"type": "string"}
+        }}));
+        let schema = document.by_gvk(&GroupVersionKind::new("g", "v1", "Node")).expect("is defined");
+        let deep = schema.at(&["next", "next", "q"]).expect("is reachable");
+        assert!(deep.quantity);
+        assert!(document.by_gvk(&GroupVersionKind::new("g", "v1", "Other")).is_none());
+    }
+}
