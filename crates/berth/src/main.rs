@@ -1,2 +1,63 @@
-//! The `berth` command line.
-fn main() {}
+//! The `berth` command line: puts the rooms together and owns what only a program may touch: the operating system's
+//! clock and entropy, signals, files in the user's folders.
+
+mod run;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for shared accelerators.
+#[derive(Parser)]
+#[command(name = "berth", version, about, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a whole cluster in this process: API server, controllers, simulated nodes. kubectl just works.
+    Up(up::Options),
+    /// Run a scenario in virtual time and check what it expects.
+    Run(run::Options),
+    /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
+    Crds,
+}
+
+fn main() -> ExitCode {
+    // Two TLS providers in the dependency tree would make rustls refuse to choose; ring is ours.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        tracing::debug!("a TLS provider was installed already");
+    }
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .init();
+    let result = match Cli::parse().command {
+        Command::Up(options) => up::main(options),
+        Command::Run(options) => run::main(&options),
+        Command::Crds => crds(),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("berth: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn crds() -> anyhow::Result<ExitCode> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    for crd in berth_api::crds() {
+        // JSON is YAML, and a document a line keeps the output usable with other tools.
+        writeln!(out, "---\n{}", serde_json::to_string(&crd)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

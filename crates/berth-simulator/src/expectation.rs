@@ -1,0 +1,381 @@
+//! What must be true: of an object's fields, of how many objects there are, of a table's cells.
+//!
+//! Without `within` an expectation is exact: it is looked at once. With it, it may become true at any moment until
+//! then. A failed expectation names every cell that differs, what was expected and what was seen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::path::{FieldPath, plain};
+use crate::resource::{Reference, ResourceError, Resources, to_value};
+use crate::scenario::{Show, duration};
+use crate::table::Table;
+
+/// One expectation. Exactly one of `object`, `count` and `table` is set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Expectation {
+    /// What this is about, for the report.
+    #[serde(default)]
+    pub that: Option<String>,
+    /// How long it may take to become true, in cluster time. Absent: it must be true now.
+    #[serde(default, deserialize_with = "duration::option::deserialize")]
+    pub within: Option<Duration>,
+    /// Fields of one object.
+    #[serde(default)]
+    pub object: Option<ObjectExpectation>,
+    /// A number of objects, or numbers of objects by group.
+    #[serde(default)]
+    pub count: Option<CountExpectation>,
+    /// Cells of a table.
+    #[serde(default)]
+    pub table: Option<TableExpectation>,
+}
+
+/// Fields of one object.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ObjectExpectation {
+    /// Which object.
+    pub is: Reference,
+    /// What its fields must be.
+    #[serde(default)]
+    pub fields: BTreeMap<FieldPath, Matcher>,
+    /// True when it must not exist.
+    #[serde(default)]
+    pub absent: bool,
+}
+
+/// Numbers of objects.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct CountExpectation {
+    /// Kind or resource.
+    pub of: String,
+    /// Only this namespace.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Only objects with these labels.
+    #[serde(default)]
+    pub selector: Option<String>,
+    /// Only objects with these fields.
+    #[serde(default, rename = "where")]
+    pub filter: BTreeMap<FieldPath, Matcher>,
+    /// How many there must be.
+    #[serde(default)]
+    pub is: Option<Matcher>,
+    /// Group by the value of this field ...
+    #[serde(default)]
+    pub group_by: Option<FieldPath>,
+    /// ... and expect these numbers; groups that are not named must be absent.
+    #[serde(default)]
+    pub groups: BTreeMap<String, Matcher>,
+}
+
+/// Cells of a table, as kubectl would print them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TableExpectation {
+    /// Resource as kubectl takes it.
+    pub of: String,
+    /// Only this namespace.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// With the columns of `-o wide`.
+    #[serde(default)]
+    pub wide: bool,
+    /// Only objects with these labels.
+    #[serde(default)]
+    pub selector: Option<String>,
+    /// The column that names rows. Default `NAME`.
+    #[serde(default = "key_default")]
+    pub key: String,
+    /// By row, then by column, the expected cell.
+    #[serde(default)]
+    pub rows: BTreeMap<String, BTreeMap<String, Matcher>>,
+    /// What every row that is not named must hold.
+    #[serde(default)]
+    pub others: BTreeMap<String, Matcher>,
+    /// The order of the columns, when it matters: exactly these headers.
+    #[serde(default)]
+    pub columns: Option<Vec<String>>,
+}
+
+fn key_default() -> String {
+    "NAME".into()
+}
+
+/// What a value must be. In a scenario: a plain value means equality (compared as printed, so `4` equals `"4"`); a
+/// map with one of the operators below means that.
+#[derive(Clone, Debug)]
+pub enum Matcher {
+    /// Printed the same.
+    Equals(Value),
+    /// `{contains: text}`.
+    Contains(String),
+    /// `{matches: regex}`.
+    Matches(Regex),
+    /// `{oneOf: [a, b]}`.
+    OneOf(Vec<Value>),
+    /// `{atLeast: n}`.
+    AtLeast(f64),
+    /// `{atMost: n}`.
+    AtMost(f64),
+    /// `{present: true|false}`.
+    Present(bool),
+    /// `{containsField: {object, path}}`: contains the printed value of another object's field.
+    ContainsField(FieldReference),
+}
+
+/// A field of another object.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct FieldReference {
+    /// The object.
+    pub of: Reference,
+    /// The field.
+    pub path: FieldPath,
+}
+
+impl<'de> Deserialize<'de> for Matcher {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        const OPERATORS: &str = "contains, matches, oneOf, atLeast, atMost, present or containsField";
+        let value = Value::deserialize(deserializer)?;
+        let Value::Object(map) = &value else { return Ok(Self::Equals(value)) };
+        let mut entries = map.iter();
+        let (Some((operator, operand)), None) = (entries.next(), entries.next()) else {
+            return Err(D::Error::custom(format!("expected a plain value or one of {OPERATORS}, found {value}")));
+        };
+        let text = || operand.as_str().map(str::to_owned).ok_or_else(|| D::Error::custom("expected a text"));
+        let number = || operand.as_f64().ok_or_else(|| D::Error::custom("expected a number"));
+        match operator.as_str() {
+            "contains" => text().map(Self::Contains),
+            "matches" => Regex::new(&text()?).map(Self::Matches).map_err(D::Error::custom),
+            "oneOf" => match operand {
+                Value::Array(list) => Ok(Self::OneOf(list.clone())),
+                _ => Err(D::Error::custom("oneOf: expected a list")),
+            },
+            "atLeast" => number().map(Self::AtLeast),
+            "atMost" => number().map(Self::AtMost),
+            "present" => operand.as_bool().map(Self::Present).ok_or_else(|| D::Error::custom("expected true or false")),
+            "containsField" => {
+                serde_json::from_value(operand.clone()).map(Self::ContainsField).map_err(D::Error::custom)
+            }
+            other => Err(D::Error::custom(format!("unknown operator {other:?}; expected {OPERATORS}"))),
+        }
+    }
+}
+
+impl std::fmt::Display for Matcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Equals(value) => f.write_str(&plain(value)),
+            Self::Contains(text) => write!(f, "a text containing {text:?}"),
+            Self::Matches(regex) => write!(f, "a text matching /{regex}/"),
+            Self::OneOf(values) => write!(f, "one of {}", values.iter().map(plain).collect::<Vec<_>>().join(", ")),
+            Self::AtLeast(n) => write!(f, "at least {n}"),
+            Self::AtMost(n) => write!(f, "at most {n}"),
+            Self::Present(true) => f.write_str("a value"),
+            Self::Present(false) => f.write_str("no value"),
+            Self::ContainsField(reference) => write!(f, "a text containing {} of {}", reference.path, reference.of),
+        }
+    }
+}
+
+impl Matcher {
+    /// Whether the printed values a path led to satisfy this. Several values satisfy it when any does.
+    async fn accepts(&self, seen: &[String], resources: &Resources) -> Result<bool, ResourceError> {
+        let number = |text: &String| text.parse::<f64>().ok();
+        Ok(match self {
+            Self::Equals(Value::Null) => seen.is_empty() || seen.iter().any(|s| s == "null"),
+            Self::Equals(value) => seen.contains(&plain(value)),
+            Self::Contains(text) => seen.iter().any(|s| s.contains(text.as_str())),
+            Self::Matches(regex) => seen.iter().any(|s| regex.is_match(s)),
+            Self::OneOf(values) => values.iter().any(|value| seen.contains(&plain(value))),
+            Self::AtLeast(n) => seen.iter().filter_map(number).any(|s| s >= *n),
+            Self::AtMost(n) => seen.iter().filter_map(number).any(|s| s <= *n),
+            Self::Present(wanted) => seen.is_empty() != *wanted,
+            Self::ContainsField(reference) => {
+                let Some(object) = resources.get(&reference.of).await? else { return Ok(false) };
+                let values: Vec<String> = reference.path.find(&object).into_iter().map(plain).collect();
+                values.iter().any(|value| !value.is_empty() && seen.iter().any(|s| s.contains(value.as_str())))
+            }
+        })
+    }
+}
+
+/// The differences found; empty means that the expectation holds.
+pub type Differences = Vec<String>;
+
+impl Expectation {
+    /// A line for the report.
+    pub fn title(&self) -> String {
+        if let Some(that) = &self.that {
+            return that.clone();
+        }
+        if let Some(object) = &self.object {
+            let verb = if object.absent { " is absent" } else { "" };
+            return format!("{}{verb}", object.is);
+        }
+        if let Some(count) = &self.count {
+            return format!("number of {}", count.of);
+        }
+        self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
+    }
+
+    /// Looks once.
+    pub async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
+        match (&self.object, &self.count, &self.table) {
+            (Some(object), None, None) => object.check(resources).await,
+            (None, Some(count), None) => count.check(resources).await,
+            (None, None, Some(table)) => table.check(resources).await,
+            _ => Ok(vec!["expected exactly one of object, count and table in this expectation".into()]),
+        }
+    }
+}
+
+impl ObjectExpectation {
+    async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
+        let found = resources.get(&self.is).await?;
+        match (found, self.absent) {
+            (None, true) => Ok(Vec::new()),
+            (None, false) => Ok(vec![format!("{} does not exist", self.is)]),
+            (Some(_), true) => Ok(vec![format!("{} exists", self.is)]),
+            (Some(object), false) => compare(&self.is.to_string(), &self.fields, &object, resources).await,
+        }
+    }
+}
+
+async fn compare(
+    what: &str,
+    fields: &BTreeMap<FieldPath, Matcher>,
+    object: &Value,
+    resources: &Resources,
+) -> Result<Differences, ResourceError> {
+    let mut differences = Vec::new();
+    for (path, matcher) in fields {
+        let seen: Vec<String> = path.find(object).into_iter().map(plain).collect();
+        if !matcher.accepts(&seen, resources).await? {
+            let seen = if seen.is_empty() { "nothing".to_owned() } else { seen.join(" | ") };
+            differences.push(format!("{what}: {path}: expected {matcher}, found {seen}"));
+        }
+    }
+    Ok(differences)
+}
+
+impl CountExpectation {
+    async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
+        let found = resources.by_name(&self.of).await?;
+        let api = match &self.namespace {
+            Some(namespace) => found.api(resources.client(), Some(namespace)),
+            None => found.everywhere(resources.client()),
+        };
+        let mut params = ListParams::default();
+        params.label_selector = self.selector.clone();
+        let list = api.list(&params).await.map_err(|source| ResourceError::Api { what: self.of.clone(), source })?;
+        let mut objects = Vec::new();
+        for object in list.items.into_iter().map(to_value) {
+            if compare("", &self.filter, &object, resources).await?.is_empty() {
+                objects.push(object);
+            }
+        }
+        let mut differences = Vec::new();
+        let filter: String = self.filter.iter().map(|(path, matcher)| format!(" with {path} = {matcher}")).collect();
+        if let Some(matcher) = &self.is {
+            let seen = objects.len().to_string();
+            if !matcher.accepts(std::slice::from_ref(&seen), resources).await? {
+                differences.push(format!("number of {}{filter}: expected {matcher}, found {seen}", self.of));
+            }
+        }
+        if let Some(path) = &self.group_by {
+            let mut groups: BTreeMap<String, usize> = self.groups.keys().map(|key| (key.clone(), 0)).collect();
+            for object in &objects {
+                let value = path.find(object).first().map_or_else(|| "<none>".to_owned(), |value| plain(value));
+                *groups.entry(value).or_default() += 1;
+            }
+            for (group, n) in groups {
+                let seen = n.to_string();
+                match self.groups.get(&group) {
+                    Some(matcher) if matcher.accepts(std::slice::from_ref(&seen), resources).await? => {}
+                    Some(matcher) => differences
+                        .push(format!("number of {}{filter} in {group}: expected {matcher}, found {seen}", self.of)),
+                    None => differences
+                        .push(format!("number of {}{filter} in {group}: expected none, found {seen}", self.of)),
+                }
+            }
+        }
+        Ok(differences)
+    }
+}
+
+impl TableExpectation {
+    async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
+        let show = Show {
+            resource: self.of.clone(),
+            namespace: self.namespace.clone(),
+            wide: self.wide,
+            selector: self.selector.clone(),
+            group_by: None,
+        };
+        let table = Table::fetch(resources, &show).await?;
+        let mut differences = Vec::new();
+        if let Some(columns) = &self.columns
+            && *columns != table.columns
+        {
+            differences.push(format!(
+                "columns of {}: expected {}, found {}",
+                self.of,
+                columns.join(" | "),
+                table.columns.join(" | ")
+            ));
+        }
+        let Some(key) = table.column(&self.key) else {
+            differences.push(format!(
+                "table of {}: no column {:?}; there are {}",
+                self.of,
+                self.key,
+                table.columns.join(", ")
+            ));
+            return Ok(differences);
+        };
+        let names: Vec<&String> = table.rows.iter().map(|row| &row[key]).collect();
+        for missing in self.rows.keys().filter(|name| !names.contains(name)) {
+            differences.push(format!("table of {}: no row {missing}", self.of));
+        }
+        for row in &table.rows {
+            for (column, matcher) in self.rows.get(&row[key]).unwrap_or(&self.others) {
+                let Some(position) = table.column(column) else {
+                    differences.push(format!(
+                        "table of {}: no column {column:?}; there are {}",
+                        self.of,
+                        table.columns.join(", ")
+                    ));
+                    continue;
+                };
+                let seen = &row[position];
+                if !matcher.accepts(std::slice::from_ref(seen), resources).await? {
+                    differences.push(format!("{} {}: {column}: expected {matcher}, found {seen}", self.of, row[key]));
+                }
+            }
+        }
+        differences.dedup();
+        Ok(differences)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_operator_names_the_known_ones() {
+        let error = serde_json::from_str::<Matcher>(r#"{"like": "x"}"#).unwrap_err().to_string();
+        assert!(error.contains("unknown operator \"like\"; expected contains, matches"), "{error}");
+    }
+}

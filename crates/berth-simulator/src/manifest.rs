@@ -1,0 +1,226 @@
+//! Manifests: reading files and folders, substituting variables, and applying what they describe.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kube::Client;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::Value;
+
+use crate::resource::{Found, ResourceError, Resources};
+
+/// Field manager of applied manifests.
+const FIELD_MANAGER: &str = "berth-run";
+
+/// Why manifests could not be acted on.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file or folder cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file holds something that is not a manifest.
+    #[error("{}: {problem}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The API does not know the kind, or refused.
+    #[error("{origin}: {source}")]
+    Api {
+        /// Where the manifest came from.
+        origin: String,
+        /// The answer.
+        #[source]
+        source: ResourceError,
+    },
+}
+
+/// One manifest and where it came from, for error messages.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// File name, or where in the scenario.
+    pub origin: String,
+    /// The object.
+    pub object: Value,
+}
+
+/// Replaces `$NAME` and `${NAME}` for exactly the names given; everything else stays, byte for byte.
+pub fn substitute(text: &str, variables: &BTreeMap<String, String>) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        result.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let name_end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let (name, tail) = braced.unwrap_or((&after[..name_end], &after[name_end..]));
+        match variables.get(name) {
+            Some(value) => {
+                result.push_str(value);
+                rest = tail;
+            }
+            None => {
+                result.push('$');
+                rest = after;
+            }
+        }
+    }
+    result + rest
+}
+
+/// The files a path stands for: itself, or a folder's manifests in name order, folders within included.
+pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
+    let read = |source| ManifestError::Read { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(read)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read)? {
+        entries.push(entry.map_err(read)?.path());
+    }
+    entries.sort();
+    let mut files = Vec::new();
+    for entry in entries {
+        let is_manifest = entry.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        if entry.is_dir() {
+            files.extend(expand(&entry)?);
+        } else if is_manifest {
+            files.push(entry);
+        }
+    }
+    Ok(files)
+}
+
+/// Reads the objects of one file.
+pub fn read(path: &Path, variables: &BTreeMap<String, String>) -> Result<Vec<Manifest>, ManifestError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ManifestError::Read { path: path.to_owned(), source })?;
+    let invalid = |problem: String| ManifestError::Invalid { path: path.to_owned(), problem };
+    let documents = berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(invalid)?;
+    let origin = path.display().to_string();
+    let mut manifests = Vec::new();
+    for object in documents {
+        if object.is_null() {
+            continue;
+        }
+        match object.get("items").and_then(Value::as_array) {
+            Some(items) if object["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => {
+                manifests
+                    .extend(items.iter().map(|object| Manifest { origin: origin.clone(), object: object.clone() }));
+            }
+            // A folder may hold JSON that is no manifest, such as a dashboard; kubectl refuses it, and so do we.
+            _ if object["kind"].as_str().is_none() || object["apiVersion"].as_str().is_none() => {
+                return Err(invalid("expected apiVersion and kind".into()));
+            }
+            _ => manifests.push(Manifest { origin: origin.clone(), object }),
+        }
+    }
+    Ok(manifests)
+}
+
+impl Manifest {
+    /// Applies the manifest: creates the object, or server-side-applies it when it exists. Says what happened.
+    pub async fn apply(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
+        let (found, object) = self.typed(resources, namespace).await?;
+        let api = found.api(resources.client(), object.metadata.namespace.as_deref());
+        let name = object.metadata.name.clone().unwrap_or_default();
+        match api.create(&post_params(), &object).await {
+            Ok(_) => return Ok("created"),
+            Err(error) if berth_runtime::is_already_exists(&error) => {}
+            Err(source) => return Err(self.failed(source)),
+        }
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        api.patch(&name, &params, &Patch::Apply(&object)).await.map_err(|source| self.failed(source))?;
+        Ok("configured")
+    }
+
+    /// Creates the object; it must not exist.
+    pub async fn create(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
+        let (found, object) = self.typed(resources, namespace).await?;
+        let api = found.api(resources.client(), object.metadata.namespace.as_deref());
+        api.create(&post_params(), &object).await.map_err(|source| self.failed(source))?;
+        Ok("created")
+    }
+
+    /// Deletes the object if it exists.
+    pub async fn delete(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
+        let (found, object) = self.typed(resources, namespace).await?;
+        let api = found.api(resources.client(), object.metadata.namespace.as_deref());
+        let name = object.metadata.name.clone().unwrap_or_default();
+        match api.delete(&name, &DeleteParams::background()).await {
+            Ok(_) => Ok("deleted"),
+            Err(error) if berth_runtime::is_not_found(&error) => Ok("absent"),
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    /// `job.batch/name`, as kubectl names what it did.
+    pub fn title(&self) -> String {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let group = text(&self.object["apiVersion"]).split_once('/').map(|(group, _)| format!(".{group}"));
+        let kind = text(&self.object["kind"]).to_lowercase();
+        format!("{kind}{}/{}", group.unwrap_or_default(), text(&self.object["metadata"]["name"]))
+    }
+
+    async fn typed(
+        &self,
+        resources: &Resources,
+        namespace: Option<&str>,
+    ) -> Result<(Found, DynamicObject), ManifestError> {
+        let api_error = |source| ManifestError::Api { origin: self.origin.clone(), source };
+        let text = |key: &str| self.object[key].as_str().unwrap_or_default();
+        let found = resources.by_kind(text("apiVersion"), text("kind")).await.map_err(api_error)?;
+        let mut object: DynamicObject = serde_json::from_value(self.object.clone()).map_err(|error| {
+            ManifestError::Invalid { path: PathBuf::from(&self.origin), problem: error.to_string() }
+        })?;
+        if found.namespaced && object.metadata.namespace.is_none() {
+            object.metadata.namespace = Some(namespace.unwrap_or("default").to_owned());
+        }
+        Ok((found, object))
+    }
+
+    fn failed(&self, source: kube::Error) -> ManifestError {
+        ManifestError::Api { origin: self.origin.clone(), source: ResourceError::Api { what: self.title(), source } }
+    }
+}
+
+fn post_params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() }
+}
+
+/// A client that acts as another user, by impersonation headers.
+pub fn impersonate(client: &Client, user: &crate::scenario::User) -> Client {
+    let mut headers = vec![(http::HeaderName::from_static("impersonate-user"), user.user.clone())];
+    headers.extend(user.groups.iter().map(|g| (http::HeaderName::from_static("impersonate-group"), g.clone())));
+    let client = client.clone();
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+        for (name, value) in &headers {
+            if let Ok(value) = http::HeaderValue::from_str(value) {
+                request.headers_mut().append(name.clone(), value);
+            }
+        }
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, "default")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_declared_variables_are_replaced() {
+        let variables = BTreeMap::from([("REGION".to_owned(), "us".to_owned()), ("team".to_owned(), "a".to_owned())]);
+        let text = "$REGION-docker ${team}/x $JOB_COMPLETION_INDEX $REGIONAL $$ ${RANK} cost: 5$";
+        let expected = "us-docker a/x $JOB_COMPLETION_INDEX $REGIONAL $$ ${RANK} cost: 5$";
+        assert_eq!(substitute(text, &variables), expected);
+    }
+}

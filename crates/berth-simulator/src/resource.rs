@@ -1,0 +1,187 @@
+//! Finding resources and objects by the names people use.
+//!
+//! A scenario says `jobs`, `Job`, `cq` or `clusterqueues.kueue.x-k8s.io`, as kubectl does; discovery says what that
+//! is. Objects are found by name, or by the object that owns them, because a Workload's name is not for people.
+
+use std::sync::{Arc, RwLock};
+
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::discovery::{ApiCapabilities, Discovery, Scope};
+use kube::{Api, Client};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Names one object.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Reference {
+    /// Kind, resource or short name; `.group` may follow.
+    pub kind: String,
+    /// Namespace, for namespaced kinds. Default: `default`.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Name.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Instead of a name: the object that owns it, as `Kind/name`.
+    #[serde(default)]
+    pub owned_by: Option<String>,
+}
+
+impl std::fmt::Display for Reference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, " {namespace}")?;
+        }
+        match (&self.name, &self.owned_by) {
+            (Some(name), _) => write!(f, "/{name}"),
+            (None, Some(owner)) => write!(f, " owned by {owner}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Why an object or resource was not found, or could not be asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ResourceError {
+    /// The API has no such kind.
+    #[error("the API serves no resource or kind {0:?}")]
+    UnknownKind(String),
+    /// A reference names nothing.
+    #[error("{0}: expected name or ownedBy")]
+    Unnamed(Reference),
+    /// The API refused or failed.
+    #[error("{what}: {source}")]
+    Api {
+        /// What was asked.
+        what: String,
+        /// The answer.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+/// What the API serves, learned once and again whenever a name is unknown (a manifest may have brought a CRD).
+#[derive(Clone)]
+pub struct Resources {
+    client: Client,
+    known: Arc<RwLock<Option<Arc<Discovery>>>>,
+}
+
+/// One resource, found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// How to reach it.
+    pub resource: ApiResource,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+}
+
+impl Found {
+    fn new((resource, capabilities): (ApiResource, ApiCapabilities)) -> Self {
+        Self { resource, namespaced: capabilities.scope == Scope::Namespaced }
+    }
+
+    /// The objects of a namespace, or of the cluster.
+    pub fn api(&self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+        if self.namespaced {
+            Api::namespaced_with(client.clone(), namespace.unwrap_or("default"), &self.resource)
+        } else {
+            Api::all_with(client.clone(), &self.resource)
+        }
+    }
+
+    /// The objects of every namespace.
+    pub fn everywhere(&self, client: &Client) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.resource)
+    }
+}
+
+impl Resources {
+    /// Looks through this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, known: Arc::default() }
+    }
+
+    /// The client looked through.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Finds a resource by exact apiVersion and kind.
+    pub async fn by_kind(&self, api_version: &str, kind: &str) -> Result<Found, ResourceError> {
+        let matches = |resource: &ApiResource| resource.api_version == api_version && resource.kind == kind;
+        self.find(&format!("{api_version} {kind}"), &matches).await
+    }
+
+    /// Finds a resource by any name kubectl would take, but for short names, which clients do not get to see here.
+    pub async fn by_name(&self, name: &str) -> Result<Found, ResourceError> {
+        let (plain, group) = match name.split_once('.') {
+            Some((plain, group)) => (plain, Some(group)),
+            None => (name, None),
+        };
+        let lower = plain.to_ascii_lowercase();
+        let matches = |resource: &ApiResource| {
+            (resource.plural == lower || resource.kind.eq_ignore_ascii_case(&lower))
+                && group.is_none_or(|group| resource.group == group)
+        };
+        self.find(name, &matches).await
+    }
+
+    async fn find(&self, name: &str, matches: &(dyn Fn(&ApiResource) -> bool + Sync)) -> Result<Found, ResourceError> {
+        for fresh in [false, true] {
+            let discovery = self.discovery(fresh).await?;
+            // Core and stable groups first, as kubectl prefers them when a name is ambiguous.
+            let mut groups: Vec<_> = discovery.groups().collect();
+            groups.sort_by_key(|group| (!group.name().is_empty(), group.name().to_owned()));
+            for group in groups {
+                let preferred = group.recommended_resources();
+                let versioned = group.versions().flat_map(|version| group.versioned_resources(version));
+                if let Some(found) = preferred.into_iter().chain(versioned).find(|(resource, _)| matches(resource)) {
+                    return Ok(Found::new(found));
+                }
+            }
+        }
+        Err(ResourceError::UnknownKind(name.to_owned()))
+    }
+
+    async fn discovery(&self, fresh: bool) -> Result<Arc<Discovery>, ResourceError> {
+        if !fresh && let Some(known) = self.known.read().expect(LOCK).clone() {
+            return Ok(known);
+        }
+        let discovery = Discovery::new(self.client.clone())
+            .run()
+            .await
+            .map_err(|source| ResourceError::Api { what: "discovery".into(), source })?;
+        let discovery = Arc::new(discovery);
+        *self.known.write().expect(LOCK) = Some(discovery.clone());
+        Ok(discovery)
+    }
+
+    /// Fetches one object; `None` when it does not exist.
+    pub async fn get(&self, reference: &Reference) -> Result<Option<Value>, ResourceError> {
+        let found = self.by_name(&reference.kind).await?;
+        let api = found.api(&self.client, reference.namespace.as_deref());
+        let failed = |source| ResourceError::Api { what: reference.to_string(), source };
+        if let Some(name) = &reference.name {
+            let object = api.get_opt(name).await.map_err(failed)?;
+            return Ok(object.map(to_value));
+        }
+        let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
+        let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
+        let list = api.list(&ListParams::default()).await.map_err(failed)?;
+        let owned = list
+            .items
+            .into_iter()
+            .find(|object| object.metadata.owner_references.iter().flatten().any(|o| o.kind == kind && o.name == name));
+        Ok(owned.map(to_value))
+    }
+}
+
+/// The object as plain JSON.
+pub fn to_value(object: DynamicObject) -> Value {
+    serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
+}
+
+const LOCK: &str = "no code panics while holding this lock";

@@ -1,0 +1,401 @@
+//! Executes a scenario: actions, the settling time, expectations, tables; step by step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+
+use crate::embedded::{Embedded, EmbeddedError, Options};
+use crate::expectation::{Differences, Expectation};
+use crate::manifest::{self, Manifest, ManifestError};
+use crate::report::Report;
+use crate::resource::{ResourceError, Resources};
+use crate::scenario::{
+    Action, ClusterSource, DeleteAction, Loop, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show,
+    Step,
+};
+use crate::table::Table;
+use berth_runtime::Clock;
+
+/// How often a condition that may become true is looked at, in cluster time.
+const POLL: Duration = Duration::from_millis(500);
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Expectations looked at.
+    pub checked: usize,
+    /// Expectations that failed.
+    pub failed: usize,
+    /// Cluster time that passed.
+    pub elapsed: Duration,
+}
+
+/// Why a run could not be carried out. A failed expectation is not among them: that is an [`Outcome`].
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The scenario itself.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The embedded cluster did not start.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
+    /// An action failed.
+    #[error("step {step:?}: {source}")]
+    Action {
+        /// The step.
+        step: String,
+        /// Why.
+        #[source]
+        source: ActionError,
+    },
+    /// No runtime could be made.
+    #[error("cannot start: {0}")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// Why one action failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ActionError {
+    /// Manifests.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// Something asked of the API.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// A wait that never came true.
+    #[error("waited {within} for {title}: {differences}")]
+    NeverTrue {
+        /// What was waited for.
+        title: String,
+        /// How long.
+        within: String,
+        /// What still differed.
+        differences: String,
+    },
+    /// An object that had to be refused was accepted, or refused for another reason.
+    #[error("expected {what} to be refused with {expected:?}, found: {found}")]
+    NotRefused {
+        /// The object.
+        what: String,
+        /// The text its refusal had to contain.
+        expected: String,
+        /// What happened.
+        found: String,
+    },
+}
+
+/// Runs a scenario file on an in-memory embedded cluster in virtual time and hands the report to `sink` as it grows.
+/// Blocks the calling thread; must not be called from within a tokio runtime.
+pub fn run_in_virtual_time(
+    path: &Path,
+    given: &BTreeMap<String, String>,
+    sink: &mut dyn FnMut(&str),
+) -> Result<Outcome, RunError> {
+    let scenario = Scenario::load(path)?;
+    let base = path.parent().map(Path::to_owned).unwrap_or_default();
+    let variables = scenario.resolve_variables(given)?;
+    let cluster = cluster_of(&scenario, path, &base)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .map_err(RunError::Runtime)?;
+    runtime.block_on(async {
+        let clock = Clock::scaled(scenario.spec.start, 1.0);
+        let options =
+            Options::in_memory(clock.clone(), scenario.spec.seed, Some(cluster), scenario.spec.configuration.clone());
+        let embedded = Embedded::start(options).await?;
+        let client = embedded.admin_client();
+        let outcome = Run::new(&scenario, &base, variables, client, clock, sink).execute().await;
+        embedded.stop().await;
+        outcome
+    })
+}
+
+fn cluster_of(scenario: &Scenario, path: &Path, base: &Path) -> Result<Value, ScenarioError> {
+    match &scenario.spec.cluster {
+        ClusterSource::Inline(value) => Ok(value.clone()),
+        ClusterSource::File(file) => {
+            let file = base.join(file);
+            let text =
+                std::fs::read_to_string(&file).map_err(|source| ScenarioError::Read { path: file.clone(), source })?;
+            serde_saphyr::from_str(&text)
+                .map_err(|error| ScenarioError::Invalid { path: path.to_owned(), problem: error.to_string() })
+        }
+    }
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    manifests: PathBuf,
+    variables: BTreeMap<String, String>,
+    resources: Resources,
+    clock: Clock,
+    report: Report<'a>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        scenario: &'a Scenario,
+        base: &Path,
+        variables: BTreeMap<String, String>,
+        client: Client,
+        clock: Clock,
+        sink: &'a mut dyn FnMut(&str),
+    ) -> Self {
+        let manifests = scenario.spec.manifests.as_ref().map_or_else(|| base.to_owned(), |folder| base.join(folder));
+        let report = Report::new(clock.now(), sink);
+        Self { scenario, manifests, variables, resources: Resources::new(client), clock, report }
+    }
+
+    async fn execute(mut self) -> Result<Outcome, RunError> {
+        let start = self.clock.now();
+        self.report.line(&format!("scenario {}, seed {}", self.scenario.metadata.name, self.scenario.spec.seed));
+        if !self.scenario.spec.description.is_empty() {
+            self.report.line(self.scenario.spec.description.trim());
+        }
+        for step in &self.scenario.spec.steps {
+            self.step(step).await.map_err(|source| RunError::Action { step: step.name.clone(), source })?;
+        }
+        let now = self.clock.now();
+        let elapsed = Duration::try_from(now.duration_since(start)).unwrap_or_default();
+        let (checked, failed) = (self.report.checked, self.report.failed);
+        let took = self.report.elapsed(now);
+        self.report.line(&format!("\n{} passed, {failed} failed, {took} of cluster time", checked - failed));
+        Ok(Outcome { checked, failed, elapsed })
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), ActionError> {
+        self.report.heading(&step.name, self.clock.now());
+        let acting = match &step.as_user {
+            Some(user) => Resources::new(manifest::impersonate(self.resources.client(), user)),
+            None => self.resources.clone(),
+        };
+        for action in &step.actions {
+            self.act(action, &acting).await?;
+        }
+        self.clock.sleep(step.settle).await;
+        for expectation in &step.expect {
+            let differences = self.look(expectation).await?;
+            self.report.verdict(&expectation.title(), self.clock.now(), &differences);
+        }
+        for show in step.show.as_ref().unwrap_or(&self.scenario.spec.show) {
+            let table = Table::fetch(&self.resources, show).await?;
+            self.report.table(&command(show), &table);
+        }
+        Ok(())
+    }
+
+    /// Looks until the expectation holds or its time is over; returns what differed at the last look.
+    async fn look(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
+        let deadline: Timestamp =
+            self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
+        loop {
+            let differences = expectation.check(&self.resources).await?;
+            if differences.is_empty() || self.clock.now() >= deadline {
+                return Ok(differences);
+            }
+            self.clock.sleep(POLL).await;
+        }
+    }
+
+    async fn act(&mut self, action: &Action, acting: &Resources) -> Result<(), ActionError> {
+        match action {
+            Action::Apply(set) => self.manifests(set, acting, false).await,
+            Action::Create(set) => self.manifests(set, acting, true).await,
+            Action::Delete(delete) => self.delete(delete, acting).await,
+            Action::Patch(patch) => self.patch(patch, acting).await,
+            Action::Wait(duration) => {
+                self.clock.sleep(*duration).await;
+                Ok(())
+            }
+            Action::WaitUntil(expectation) => {
+                let differences = self.look(expectation).await?;
+                if differences.is_empty() {
+                    let now = self.clock.now();
+                    let elapsed = self.report.elapsed(now);
+                    self.report.line(&format!("  {} at {elapsed}", expectation.title()));
+                    return Ok(());
+                }
+                Err(ActionError::NeverTrue {
+                    title: expectation.title(),
+                    within: format!("{}s", expectation.within.unwrap_or_default().as_secs()),
+                    differences: differences.join("; "),
+                })
+            }
+            Action::Fault(fault) => {
+                let line = fault.inject(&self.resources, self.clock.now()).await?;
+                self.report.line(&format!("  fault: {line}"));
+                Ok(())
+            }
+            Action::Refused(refused) => self.refused(refused, acting).await,
+        }
+    }
+
+    /// Applies or creates a set, once per combination of its loops' values.
+    async fn manifests(&mut self, set: &ManifestSet, acting: &Resources, create: bool) -> Result<(), ActionError> {
+        let mut done: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut positions = vec![0; set.for_each.len()];
+        if set.for_each.iter().any(|each| each.values.is_empty()) {
+            return Ok(());
+        }
+        loop {
+            let mut variables = self.variables.clone();
+            for (each, position) in set.for_each.iter().zip(&positions) {
+                variables.insert(each.name.clone(), each.values[*position].clone());
+            }
+            for manifest in self.read(set, &variables)? {
+                let namespace = set.namespace.as_deref();
+                let verb = if create {
+                    manifest.create(acting, namespace).await?
+                } else {
+                    manifest.apply(acting, namespace).await?
+                };
+                *done.entry(verb).or_default() += 1;
+            }
+            self.clock.sleep(set.pause).await;
+            let Some(finished) = advance(&set.for_each, &mut positions) else { break };
+            for each in finished {
+                self.clock.sleep(each.pause).await;
+            }
+        }
+        // The last values of all loops are over, too.
+        for each in &set.for_each {
+            self.clock.sleep(each.pause).await;
+        }
+        let summary: Vec<String> = done.iter().map(|(verb, n)| format!("{n} {verb}")).collect();
+        let what = set.files.first().map_or("inline objects", String::as_str);
+        let more = if set.files.len() > 1 { " ..." } else { "" };
+        self.report.line(&format!("  {what}{more}: {}", summary.join(", ")));
+        Ok(())
+    }
+
+    fn read(&self, set: &ManifestSet, variables: &BTreeMap<String, String>) -> Result<Vec<Manifest>, ManifestError> {
+        let mut manifests = Vec::new();
+        for file in &set.files {
+            let path = self.manifests.join(manifest::substitute(file, variables));
+            for file in manifest::expand(&path)? {
+                manifests.extend(manifest::read(&file, variables)?);
+            }
+        }
+        let inline = set.objects.iter().map(|object| {
+            // Substituting in the text of the object keeps one rule for files and inline objects.
+            let text = manifest::substitute(&object.to_string(), variables);
+            let object = serde_json::from_str(&text).unwrap_or_else(|_| object.clone());
+            Manifest { origin: "inline object".into(), object }
+        });
+        manifests.extend(inline);
+        Ok(manifests)
+    }
+
+    async fn delete(&mut self, delete: &DeleteAction, acting: &Resources) -> Result<(), ActionError> {
+        let set = ManifestSet { files: delete.files.clone(), ..ManifestSet::default() };
+        for manifest in self.read(&set, &self.variables)? {
+            let verb = manifest.delete(acting, None).await?;
+            self.report.line(&format!("  {} {verb}", manifest.title()));
+        }
+        if let Some(reference) = &delete.object {
+            let name = self.name_of(reference).await?;
+            let found = acting.by_name(&reference.kind).await?;
+            let api = found.api(acting.client(), reference.namespace.as_deref());
+            api.delete(&name, &DeleteParams::background())
+                .await
+                .map_err(|source| ResourceError::Api { what: reference.to_string(), source })?;
+            self.report.line(&format!("  {reference} deleted"));
+        }
+        Ok(())
+    }
+
+    async fn patch(&mut self, patch: &PatchAction, acting: &Resources) -> Result<(), ActionError> {
+        let name = self.name_of(&patch.object).await?;
+        let found = acting.by_name(&patch.object.kind).await?;
+        let api = found.api(acting.client(), patch.object.namespace.as_deref());
+        let (params, body) = (PatchParams::default(), Patch::Merge(&patch.merge));
+        let answer = match &patch.subresource {
+            Some(subresource) => api.patch_subresource(subresource, &name, &params, &body).await,
+            None => api.patch(&name, &params, &body).await,
+        };
+        let object = answer.map_err(|source| ResourceError::Api { what: patch.object.to_string(), source })?;
+        self.report.line(&format!("  {} {} patched", patch.object.kind, object.name_any()));
+        Ok(())
+    }
+
+    async fn name_of(&self, reference: &crate::resource::Reference) -> Result<String, ResourceError> {
+        if let Some(name) = &reference.name {
+            return Ok(name.clone());
+        }
+        let object = self.resources.get(reference).await?;
+        let name = object.as_ref().and_then(|object| object["metadata"]["name"].as_str());
+        name.map(str::to_owned).ok_or_else(|| ResourceError::Unnamed(reference.clone()))
+    }
+
+    async fn refused(&mut self, refused: &RefusedAction, acting: &Resources) -> Result<(), ActionError> {
+        let manifest = Manifest { origin: "inline object".into(), object: refused.create.clone() };
+        let title = manifest.title();
+        let not_refused =
+            |found: String| ActionError::NotRefused { what: title.clone(), expected: refused.message.clone(), found };
+        let error = match manifest.create(acting, refused.namespace.as_deref()).await {
+            Ok(_) => return Err(not_refused("it was accepted".into())),
+            Err(error) => error,
+        };
+        let ManifestError::Api { source: ResourceError::Api { source: kube::Error::Api(status), .. }, .. } = &error
+        else {
+            return Err(error.into());
+        };
+        let reason_differs = refused.reason.as_ref().is_some_and(|reason| *reason != status.reason);
+        if reason_differs || !status.message.contains(&refused.message) {
+            return Err(not_refused(format!("{} {}", status.reason, status.message)));
+        }
+        self.report.checked += 1;
+        self.report.line(&format!("  ok    {title} refused: {}", status.message));
+        Ok(())
+    }
+}
+
+/// Steps the innermost loop; returns the loops whose present value is over, or `None` when all are.
+fn advance<'l>(loops: &'l [Loop], positions: &mut [usize]) -> Option<Vec<&'l Loop>> {
+    let mut finished = Vec::new();
+    for (each, position) in loops.iter().zip(positions).rev() {
+        finished.push(each);
+        *position += 1;
+        if *position < each.values.len() {
+            return Some(finished);
+        }
+        *position = 0;
+    }
+    None
+}
+
+fn command(show: &Show) -> String {
+    let scope = show.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
+    let wide = if show.wide { " -o wide" } else { "" };
+    let selector = show.selector.as_ref().map(|selector| format!(" -l {selector}")).unwrap_or_default();
+    let grouped = show.group_by.as_ref().map(|path| format!("  (by {path})")).unwrap_or_default();
+    format!("kubectl get {}{scope}{selector}{wide}{grouped}", show.resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_run_with_the_first_outermost() {
+        let each = |name: &str, n: usize| Loop {
+            name: name.into(),
+            values: (0..n).map(|i| i.to_string()).collect(),
+            pause: Duration::ZERO,
+        };
+        let loops = [each("index", 2), each("team", 3)];
+        let mut positions = vec![0, 0];
+        let mut order = vec![positions.clone()];
+        while let Some(_finished) = advance(&loops, &mut positions) {
+            order.push(positions.clone());
+        }
+        assert_eq!(order, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+    }
+}

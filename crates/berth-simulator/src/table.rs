@@ -1,0 +1,158 @@
+//! The tables a person would look at: fetched from the API as kubectl fetches them, printed as kubectl prints them.
+
+use std::collections::BTreeMap;
+
+use kube::api::ListParams;
+use serde_json::Value;
+
+use crate::path::{FieldPath, plain};
+use crate::resource::{ResourceError, Resources, to_value};
+use crate::scenario::Show;
+
+/// What kubectl sends to be given Tables.
+const ACCEPT_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+/// A table: column names, and rows of cells as they would be printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Upper-case column names.
+    pub columns: Vec<String>,
+    /// Cells, one list per object; namespaced listings begin with a NAMESPACE column.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Fetches what `kubectl get RESOURCE` would show.
+    pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
+        let found = resources.by_name(&show.resource).await?;
+        let failed = |source| ResourceError::Api { what: show.resource.clone(), source };
+        if let Some(path) = &show.group_by {
+            let mut params = ListParams::default();
+            params.label_selector = show.selector.clone();
+            let api = match &show.namespace {
+                Some(namespace) => found.api(resources.client(), Some(namespace)),
+                None => found.everywhere(resources.client()),
+            };
+            let list = api.list(&params).await.map_err(failed)?;
+            return Ok(Self::grouped(path, list.items.into_iter().map(to_value)));
+        }
+        let resource = &found.resource;
+        let mut url = match resource.group.as_str() {
+            "" => format!("/api/{}", resource.version),
+            group => format!("/apis/{group}/{}", resource.version),
+        };
+        if let Some(namespace) = show.namespace.as_ref().filter(|_| found.namespaced) {
+            url += &format!("/namespaces/{namespace}");
+        }
+        url += &format!("/{}", resource.plural);
+        if let Some(selector) = &show.selector {
+            let encoded: String = selector.bytes().map(percent_encode).collect();
+            url += &format!("?labelSelector={encoded}");
+        }
+        let request = http::Request::get(url)
+            .header(http::header::ACCEPT, ACCEPT_TABLE)
+            .body(Vec::new())
+            .expect("a path of names and an encoded selector is a valid request");
+        let answer: Value = resources.client().request(request).await.map_err(failed)?;
+        Ok(Self::from_answer(&answer, show.wide, found.namespaced && show.namespace.is_none()))
+    }
+
+    fn from_answer(answer: &Value, wide: bool, with_namespace: bool) -> Self {
+        let definitions = answer["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let shown: Vec<usize> =
+            (0..definitions.len()).filter(|i| wide || definitions[*i]["priority"].as_i64().unwrap_or(0) == 0).collect();
+        let mut columns: Vec<String> =
+            shown.iter().map(|i| definitions[*i]["name"].as_str().unwrap_or_default().to_uppercase()).collect();
+        if with_namespace {
+            columns.insert(0, "NAMESPACE".into());
+        }
+        let rows = answer["rows"].as_array().into_iter().flatten().map(|row| {
+            let mut cells: Vec<String> = shown.iter().map(|i| cell(&row["cells"][*i])).collect();
+            if with_namespace {
+                cells.insert(0, row["object"]["metadata"]["namespace"].as_str().unwrap_or_default().to_owned());
+            }
+            cells
+        });
+        Self { rows: rows.collect(), columns }
+    }
+
+    fn grouped(path: &FieldPath, objects: impl Iterator<Item = Value>) -> Self {
+        let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+        let mut total = 0;
+        for object in objects {
+            let value = path.find(&object).first().map_or_else(|| "<none>".to_owned(), |value| plain(value));
+            *groups.entry(value).or_default() += 1;
+            total += 1;
+        }
+        let mut rows: Vec<Vec<String>> = groups.into_iter().map(|(value, n)| vec![value, n.to_string()]).collect();
+        rows.push(vec!["(total)".into(), total.to_string()]);
+        Self { columns: vec![path.to_string().to_uppercase(), "COUNT".into()], rows }
+    }
+
+    /// The position of a column, by name without regard to case.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.eq_ignore_ascii_case(name))
+    }
+
+    /// The table as kubectl prints it: columns padded, three spaces between them.
+    pub fn render(&self) -> String {
+        if self.rows.is_empty() {
+            return "No resources found\n".into();
+        }
+        let mut widths: Vec<usize> = self.columns.iter().map(|c| c.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut text = String::new();
+        for row in std::iter::once(&self.columns).chain(&self.rows) {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line += &format!("{cell:<width$}   ");
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) if text.is_empty() => String::new(),
+        other => plain(other),
+    }
+}
+
+fn percent_encode(byte: u8) -> String {
+    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+        char::from(byte).to_string()
+    } else {
+        format!("%{byte:02X}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_table_prints_as_kubectl_prints_it() {
+        let answer = json!({
+            "columnDefinitions": [
+                {"name": "Name", "priority": 0}, {"name": "Cohort", "priority": 0}, {"name": "Extra", "priority": 1},
+            ],
+            "rows": [
+                {"cells": ["cq-team-a-lp", "team-a-b", "x"], "object": {"metadata": {"namespace": ""}}},
+                {"cells": ["cq", "", "y"], "object": {"metadata": {}}},
+            ],
+        });
+        let table = Table::from_answer(&answer, false, false);
+        assert_eq!(table.render(), "NAME           COHORT\ncq-team-a-lp   team-a-b\ncq\n");
+        assert_eq!(table.column("cohort"), Some(1));
+    }
+}
