@@ -2,9 +2,13 @@
 
 pub mod autoscaling;
 pub mod berth;
+mod crd;
 pub mod jobset;
 pub mod kueue;
+pub mod monitoring;
 mod resource;
 pub mod schema;
+mod structural;
 
+pub use crd::crds;
 pub use resource::zero_time;

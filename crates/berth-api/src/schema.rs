@@ -133,6 +133,18 @@ pub fn node_taints(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Taints as shown in a status, without rules on their effect.
+pub fn unchecked_node_taints(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 8, "x-list": "atomic", "items": { "x-embed": "io.k8s.api.core.v1.Taint" } })
+}
+
+/// Tolerations of a list whose merge semantics are not declared.
+pub fn untyped_tolerations(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = tolerations(generator);
+    schema.remove("x-list");
+    schema
+}
+
 /// Tolerations added to pods.
 pub fn tolerations(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -5,4 +5,5 @@ pub mod conditions;
 pub mod constants;
 pub mod events;
 pub mod labels;
+pub mod v1beta1;
 pub mod v1beta2;

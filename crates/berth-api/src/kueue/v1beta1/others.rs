@@ -1,0 +1,227 @@
+//! AdmissionCheck, ProvisioningRequestConfig, ResourceFlavor, Topology, WorkloadPriorityClass and the MultiKueue kinds of v1beta1.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kueue::v1beta2::{
+    ClusterProfileReference, LocationType, ProvisioningRequestConfigPodSetMergePolicy, ProvisioningRequestPodSetUpdatesNodeSelector,
+    ProvisioningRequestRetryStrategy, ResourceFlavorSpec, TopologyLevel,
+};
+use crate::resource::{always_written, custom_resource};
+use crate::schema;
+
+custom_resource! {
+    /// A gate between quota reservation and admission. Cluster-scoped.
+    AdmissionCheck: cluster "kueue.x-k8s.io" "v1beta1" "admissionchecks" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: AdmissionCheckSpec,
+        /// Observed state.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<StatusWithConditions>,
+    }
+}
+always_written!(AdmissionCheckSpec);
+
+/// Who operates an [`AdmissionCheck`] and with which parameters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct AdmissionCheckSpec {
+    /// Name of the controller. Immutable.
+    #[schemars(extend("x-rules" = [["self == oldSelf", "field is immutable"]]))]
+    pub controller_name: String,
+    /// No longer used; dropped by v1beta2. Default 15.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = 15))]
+    pub retry_delay_minutes: Option<i64>,
+    /// Object with the controller's configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<AdmissionCheckParametersReference>,
+}
+
+/// Reference to a cluster-scoped object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct AdmissionCheckParametersReference {
+    /// API group.
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub api_group: String,
+    /// Kind.
+    #[schemars(length(max = 63), regex(pattern = schema::KIND))]
+    pub kind: String,
+    /// Name.
+    #[schemars(schema_with = "schema::dns_label")]
+    pub name: String,
+}
+
+/// An observed state of nothing but conditions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct StatusWithConditions {
+    /// `Active`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+custom_resource! {
+    /// How the check by provisioning requests makes them. Cluster-scoped.
+    ProvisioningRequestConfig: cluster "kueue.x-k8s.io" "v1beta1" "provisioningrequestconfigs" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: ProvisioningRequestConfigSpec,
+    }
+}
+always_written!(ProvisioningRequestConfigSpec);
+
+/// Content of a [`ProvisioningRequestConfig`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ProvisioningRequestConfigSpec {
+    /// Class of the requests.
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub provisioning_class_name: String,
+    /// Parameters copied to every request; the workload's annotations override them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::provisioning_parameters")]
+    pub parameters: BTreeMap<String, String>,
+    /// Only pod sets that ask for one of these resources need a request. Empty: all do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), extend("x-list" = "set"))]
+    pub managed_resources: Vec<String>,
+    /// What happens when a request fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = { "backoffLimitCount": 3, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1800 }))]
+    pub retry_strategy: Option<ProvisioningRequestRetryStrategy>,
+    /// Changes to the pods once the request is provisioned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_set_updates: Option<ProvisioningRequestPodSetUpdates>,
+    /// Which pod sets of a workload become one pod set of the request. Absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_set_merge_policy: Option<ProvisioningRequestConfigPodSetMergePolicy>,
+}
+
+/// Changes to the pods of a provisioned workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ProvisioningRequestPodSetUpdates {
+    /// Node selectors whose values come from the request's `status.provisioningClassDetails`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub node_selector: Vec<ProvisioningRequestPodSetUpdatesNodeSelector>,
+}
+
+custom_resource! {
+    /// A kind of capacity. Cluster-scoped.
+    ResourceFlavor: cluster "kueue.x-k8s.io" "v1beta1" "resourceflavors" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: ResourceFlavorSpec,
+    }
+}
+
+custom_resource! {
+    /// A named priority of workloads. Cluster-scoped.
+    WorkloadPriorityClass: cluster "kueue.x-k8s.io" "v1beta1" "workloadpriorityclasses" {
+        /// The priority; higher goes first.
+        value: i32,
+        /// When to use the class.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        description: String,
+    }
+}
+
+custom_resource! {
+    /// Levels at which nodes are near to each other. Cluster-scoped.
+    Topology: cluster "kueue.x-k8s.io" "v1beta1" "topologies" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: TopologySpec,
+    }
+}
+always_written!(TopologySpec);
+
+/// Content of a [`Topology`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct TopologySpec {
+    /// Levels from the widest to the narrowest. Immutable.
+    #[schemars(
+        length(min = 1, max = 16),
+        extend("x-list" = "atomic", "x-rules" = [
+            ["self == oldSelf", "field is immutable"],
+            ["size(self.filter(i, size(self.filter(j, j == i)) > 1)) == 0", "must be unique"],
+            [
+                "size(self.filter(i, i.nodeLabel == 'kubernetes.io/hostname')) == 0 || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'",
+                "the kubernetes.io/hostname label can only be used at the lowest level of topology"
+            ]
+        ])
+    )]
+    pub levels: Vec<TopologyLevel>,
+}
+
+custom_resource! {
+    /// A worker cluster. Cluster-scoped.
+    MultiKueueCluster: cluster "kueue.x-k8s.io" "v1beta1" "multikueueclusters" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: MultiKueueClusterSpec,
+        /// Observed state.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<StatusWithConditions>,
+    }
+}
+always_written!(MultiKueueClusterSpec);
+
+/// Content of a [`MultiKueueCluster`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct MultiKueueClusterSpec {
+    /// A kubeconfig.
+    pub kube_config: KubeConfig,
+    /// A ClusterProfile object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_profile_ref: Option<ClusterProfileReference>,
+}
+
+/// Where a kubeconfig is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct KubeConfig {
+    /// Name of the Secret or path of the file.
+    pub location: String,
+    /// What `location` is. Default `Secret`.
+    #[schemars(extend("default" = "Secret"))]
+    pub location_type: LocationType,
+}
+
+custom_resource! {
+    /// The worker clusters of an AdmissionCheck. Cluster-scoped.
+    MultiKueueConfig: cluster "kueue.x-k8s.io" "v1beta1" "multikueueconfigs" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: MultiKueueConfigSpec,
+    }
+}
+always_written!(MultiKueueConfigSpec);
+
+/// Content of a [`MultiKueueConfig`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct MultiKueueConfigSpec {
+    /// Names of MultiKueueClusters, each once.
+    #[schemars(length(min = 1, max = 20), extend("x-list" = "set"))]
+    pub clusters: Vec<String>,
+}

@@ -1,0 +1,364 @@
+//! ClusterQueue, Cohort and LocalQueue of v1beta1.
+
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::kueue::v1beta2::{
+    ClusterQueuePreemption, FairSharing, FlavorFungibilityPreference, FlavorQuotas, FlavorUsage, LocalQueueFairSharingStatus,
+    LocalQueueFlavorUsage, QueueingStrategy, StopPolicy,
+};
+use crate::resource::{always_written, custom_resource, string_enum, zero_time};
+use crate::schema;
+
+custom_resource! {
+    /// A pool of quota. Cluster-scoped.
+    ClusterQueue: cluster "kueue.x-k8s.io" "v1beta1" "clusterqueues" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: ClusterQueueSpec,
+        /// Observed state, written by Kueue.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<ClusterQueueStatus>,
+    }
+}
+always_written!(ClusterQueueSpec);
+
+/// Quota and policies of a [`ClusterQueue`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default, extend("x-rules" = [[
+    "!has(self.cohort) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true",
+    "borrowingLimit must be nil when cohort is empty"
+]]))]
+pub struct ClusterQueueSpec {
+    /// Groups of resources with the flavors that provide them. A resource belongs to one group only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-list" = "atomic"))]
+    pub resource_groups: Vec<ResourceGroup>,
+    /// Name of the cohort; `cohortName` in v1beta2.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub cohort: String,
+    /// Order in which pending workloads are tried. Default `BestEffortFIFO`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "BestEffortFIFO"))]
+    pub queueing_strategy: Option<QueueingStrategy>,
+    /// Namespaces whose local queues may use this queue. Absent: none; empty selector: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::label_selector")]
+    pub namespace_selector: Option<LabelSelector>,
+    /// When to try the next flavor instead of borrowing or preempting in the current one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = {}))]
+    pub flavor_fungibility: Option<FlavorFungibility>,
+    /// Whom a pending workload may preempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = {}))]
+    pub preemption: Option<ClusterQueuePreemption>,
+    /// Checks of all flavors. v1beta2 has only the strategy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(max = 316)))]
+    pub admission_checks: Vec<String>,
+    /// Checks per flavor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission_checks_strategy: Option<AdmissionChecksStrategy>,
+    /// Stops new admissions, or also drains what runs. Default `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "None"))]
+    pub stop_policy: Option<StopPolicy>,
+    /// Weight of this queue when the cohort shares fairly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<FairSharing>,
+    /// Does usage of the local queues influence the order of admission?
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission_scope: Option<AdmissionScope>,
+}
+
+/// Resources that are assigned together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default, extend("x-rules" = [[
+    "self.flavors.all(x, size(x.resources) == size(self.coveredResources))",
+    "flavors must have the same number of resources as the coveredResources"
+]]))]
+pub struct ResourceGroup {
+    /// Resource names.
+    #[schemars(length(min = 1, max = 64))]
+    pub covered_resources: Vec<String>,
+    /// Flavors with their quota, in the order in which they are tried.
+    #[schemars(length(min = 1, max = 64), extend("x-list" = "map:name"))]
+    pub flavors: Vec<FlavorQuotas>,
+}
+
+/// When a flavor that would need borrowing or preemption is passed over for the next one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default, extend("x-rules" = [[
+    "!has(self.preference) || (self.whenCanBorrow == 'TryNextFlavor' && self.whenCanPreempt == 'TryNextFlavor')",
+    "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
+]]))]
+pub struct FlavorFungibility {
+    /// The flavor fits by borrowing. Default `MayStopSearch`; `Borrow` means the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "MayStopSearch"))]
+    pub when_can_borrow: Option<WhenCanBorrow>,
+    /// The flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means `MayStopSearch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "TryNextFlavor"))]
+    pub when_can_preempt: Option<WhenCanPreempt>,
+    /// Which of borrowing and preemption wins when every flavor was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preference: Option<FlavorFungibilityPreference>,
+}
+
+string_enum! {
+    /// Go on looking although borrowing would do?
+    WhenCanBorrow {
+        /// This flavor is taken.
+        MayStopSearch,
+        /// The next flavor is tried first.
+        TryNextFlavor,
+        /// Earlier name of `MayStopSearch`.
+        Borrow,
+    }
+}
+
+string_enum! {
+    /// Go on looking although preemption would do? The field's default is `TryNextFlavor`.
+    WhenCanPreempt {
+        /// This flavor is taken.
+        MayStopSearch,
+        /// The next flavor is tried first.
+        TryNextFlavor,
+        /// Earlier name of `MayStopSearch`.
+        Preempt,
+    }
+}
+
+/// Admission checks of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct AdmissionChecksStrategy {
+    /// Checks with the flavors they apply to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub admission_checks: Vec<AdmissionCheckStrategyRule>,
+}
+
+/// One check and where it applies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct AdmissionCheckStrategyRule {
+    /// Name of the AdmissionCheck.
+    #[schemars(length(max = 316))]
+    pub name: String,
+    /// Flavors whose assignment requires the check. Empty: all flavors of the queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(max = 253), regex(pattern = schema::DNS_SUBDOMAIN)))]
+    pub on_flavors: Vec<String>,
+}
+
+/// Scope of admission fair sharing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct AdmissionScope {
+    /// `UsageBasedAdmissionFairSharing` or `NoAdmissionFairSharing`.
+    pub admission_mode: String,
+}
+
+/// Observed state of a [`ClusterQueue`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ClusterQueueStatus {
+    /// `Active` and others.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Quota reserved by workloads, per flavor and resource.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "map:name"))]
+    pub flavors_reservation: Vec<FlavorUsage>,
+    /// Quota used by admitted workloads, per flavor and resource.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "map:name"))]
+    pub flavors_usage: Vec<FlavorUsage>,
+    /// Workloads waiting for quota.
+    #[schemars(extend("x-optional" = true))]
+    pub pending_workloads: i32,
+    /// Workloads holding quota, admitted or not.
+    #[schemars(extend("x-optional" = true))]
+    pub reserving_workloads: i32,
+    /// Workloads admitted and not finished.
+    #[schemars(extend("x-optional" = true))]
+    pub admitted_workloads: i32,
+    /// No longer written; dropped by v1beta2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending_workloads_status: Option<ClusterQueuePendingWorkloadsStatus>,
+    /// Share in the cohort, when it shares fairly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<LocalQueueFairSharingStatus>,
+}
+
+/// First workloads of a queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ClusterQueuePendingWorkloadsStatus {
+    /// The workloads in order.
+    #[serde(rename = "clusterQueuePendingWorkload", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-list" = "atomic"))]
+    pub head: Vec<ClusterQueuePendingWorkload>,
+    /// When the list changed last.
+    #[serde(deserialize_with = "crate::resource::time_or_zero")]
+    #[schemars(schema_with = "schema::time")]
+    pub last_change_time: Time,
+}
+
+impl Default for ClusterQueuePendingWorkloadsStatus {
+    fn default() -> Self {
+        Self { head: Vec::new(), last_change_time: zero_time() }
+    }
+}
+
+/// A pending workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ClusterQueuePendingWorkload {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+}
+
+custom_resource! {
+    /// A group of cluster queues and cohorts that share quota. Cluster-scoped.
+    Cohort: cluster "kueue.x-k8s.io" "v1beta1" "cohorts" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: CohortSpec,
+        /// Observed state, written by Kueue.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<CohortStatus>,
+    }
+}
+always_written!(CohortSpec);
+
+/// Quota and place of a [`Cohort`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct CohortSpec {
+    /// Parent cohort. Empty: this is a root.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub parent_name: String,
+    /// Quota of the cohort itself, lent to its members.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-list" = "atomic"))]
+    pub resource_groups: Vec<ResourceGroup>,
+    /// Weight of this cohort among its siblings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<FairSharing>,
+}
+
+/// Observed state of a [`Cohort`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct CohortStatus {
+    /// Share in the parent, when it shares fairly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<LocalQueueFairSharingStatus>,
+}
+
+custom_resource! {
+    /// The queue a job names; hands its workloads to one ClusterQueue. Namespaced.
+    LocalQueue: namespaced "kueue.x-k8s.io" "v1beta1" "localqueues" {
+        /// Wanted state.
+        #[schemars(extend("x-optional" = true))]
+        spec: crate::kueue::v1beta2::LocalQueueSpec,
+        /// Observed state, written by Kueue.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<LocalQueueStatus>,
+    }
+}
+
+/// Observed state of a [`LocalQueue`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct LocalQueueStatus {
+    /// `Active` and others.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Workloads waiting for quota.
+    #[schemars(extend("x-optional" = true))]
+    pub pending_workloads: i32,
+    /// Workloads holding quota, admitted or not.
+    #[schemars(extend("x-optional" = true))]
+    pub reserving_workloads: i32,
+    /// Workloads admitted and not finished.
+    #[schemars(extend("x-optional" = true))]
+    pub admitted_workloads: i32,
+    /// Quota reserved by this queue's workloads, per flavor and resource.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "map:name"))]
+    pub flavors_reservation: Vec<LocalQueueFlavorUsage>,
+    /// Quota used by this queue's admitted workloads; `flavorsUsage` in v1beta2.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "map:name"))]
+    pub flavor_usage: Vec<LocalQueueFlavorUsage>,
+    /// Flavors of the ClusterQueue; dropped by v1beta2.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "map:name"))]
+    pub flavors: Vec<LocalQueueFlavorStatus>,
+    /// Usage in admission fair sharing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_sharing: Option<LocalQueueFairSharingStatus>,
+}
+
+/// A flavor as the users of a local queue see it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct LocalQueueFlavorStatus {
+    /// Name of the flavor.
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub name: String,
+    /// Resources it provides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-list" = "set"))]
+    pub resources: Vec<String>,
+    /// Labels of its nodes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 8, "x-kubernetes-map-type" = "atomic"))]
+    pub node_labels: BTreeMap<String, String>,
+    /// Taints of its nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::unchecked_node_taints")]
+    pub node_taints: Vec<Taint>,
+    /// Its topology.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<TopologyInfo>,
+}
+
+/// A topology as the users of a local queue see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct TopologyInfo {
+    /// Name of the topology.
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub name: String,
+    /// Node labels of its levels.
+    #[schemars(length(min = 1, max = 16), extend("x-list" = "atomic"))]
+    pub levels: Vec<String>,
+}
