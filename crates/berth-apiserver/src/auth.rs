@@ -1,27 +1,175 @@
 //! Who may do what: authentication of wire requests, RBAC, impersonation, access reviews.
+//!
+//! [`authn`] finds out who sends a request over the wire; in-process clients are given an identity when they are made.
+//! [`impersonate`] lets those who may act as somebody else. [`authorize`] then asks [`rbac`] over the stored roles and
+//! bindings; members of `system:masters` may do everything. Nothing is cached: roles are read from the store, which
+//! answers from memory.
 
+pub mod authn;
+pub mod bootstrap;
+pub mod escalation;
+pub mod impersonation;
+pub mod rbac;
+pub mod review;
+pub mod tokens;
+
+use std::sync::Arc;
+
+use berth_apimachinery::field::quote;
+use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
 use crate::{Objects, RequestInfo, ResourceInfo, UserInfo};
 
+/// The group whose members may do everything.
+pub const MASTERS: &str = "system:masters";
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
+/// What is asked for, as authorization sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    /// `get`, `list`, …, `impersonate`; the lower-cased HTTP method for paths.
+    pub verb: &'a str,
+    /// Group of the resource.
+    pub group: &'a str,
+    /// Plural name of the resource.
+    pub resource: &'a str,
+    /// Subresource, empty for the object itself.
+    pub subresource: &'a str,
+    /// Name of the object, empty where there is none.
+    pub name: &'a str,
+    /// Namespace, empty for cluster scope.
+    pub namespace: &'a str,
+    /// Path of a request that is not about resources.
+    pub path: &'a str,
+    /// Whether it is about resources.
+    pub is_resource_request: bool,
+}
+
+impl<'a> Attributes<'a> {
+    /// What a request asks for.
+    pub fn of(info: &'a RequestInfo) -> Attributes<'a> {
+        Attributes {
+            verb: &info.verb,
+            group: &info.api_group,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            name: &info.name,
+            namespace: &info.namespace,
+            path: &info.path,
+            is_resource_request: info.is_resource_request,
+        }
+    }
+
+    /// `User "x" cannot list resource "pods" in API group "" in the namespace "y"`.
+    pub fn refusal(&self, user: &UserInfo) -> String {
+        let user = quote(&user.name);
+        if !self.is_resource_request {
+            return format!("User {user} cannot {} path {}", self.verb, quote(&escape_html(self.path)));
+        }
+        let resource = match self.subresource {
+            "" => self.resource.to_owned(),
+            subresource => format!("{}/{subresource}", self.resource),
+        };
+        let scope = match self.namespace {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace {}", quote(namespace)),
+        };
+        let (verb, resource, group) = (self.verb, quote(&resource), quote(self.group));
+        format!("User {user} cannot {verb} resource {resource} in API group {group} {scope}")
+    }
+
+    /// The 403 for it; `reason` is what the authorizer has to add, may be empty.
+    pub fn forbidden(&self, user: &UserInfo, reason: &str) -> Status {
+        let mut why = self.refusal(user);
+        if !reason.is_empty() {
+            why = format!("{why}: {reason}");
+        }
+        if self.is_resource_request {
+            return Status::forbidden(&GroupResource::new(self.group, self.resource), self.name, &why);
+        }
+        Status::forbidden(&GroupResource::new("", ""), "", &why)
+    }
+}
+
+/// Paths and names come from callers and are shown in browsers.
+fn escape_html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&#34;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// An authorizer's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether it is allowed.
+    pub allowed: bool,
+    /// Which binding allows it, or what went wrong while looking; may be empty.
+    pub reason: String,
+}
+
+/// Whether `user` may do what `attributes` ask, by the stored roles and bindings.
+pub fn decide(objects: &Objects, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
+    if user.in_group(MASTERS) {
+        return Decision { allowed: true, reason: String::new() };
+    }
+    rbac::decide(&StoredPolicies(objects), attributes, user)
+}
+
 /// Whether `user` may do what `info` asks; the error is the 403 Status to answer with.
-pub fn authorize(_objects: &Objects, _info: &RequestInfo, _user: &UserInfo) -> Result<(), Status> {
-    Ok(())
+pub fn authorize(objects: &Objects, info: &RequestInfo, user: &UserInfo) -> Result<(), Status> {
+    let attributes = Attributes::of(info);
+    let decision = decide(objects, &attributes, user);
+    if decision.allowed { Ok(()) } else { Err(attributes.forbidden(user, &decision.reason)) }
 }
 
 /// Applies `Impersonate-*` headers: checks that `user` may, removes the headers, returns who the request runs as.
-pub fn impersonate(_objects: &Objects, user: UserInfo, _headers: &mut http::HeaderMap) -> Result<UserInfo, Status> {
-    Ok(user)
+pub fn impersonate(objects: &Objects, user: UserInfo, headers: &mut http::HeaderMap) -> Result<UserInfo, Status> {
+    impersonation::apply(user, headers, |user, attributes| decide(objects, attributes, user))
 }
 
 /// Answers a create on a row of origin [`crate::registry::Origin::Virtual`] (SubjectAccessReview and its kin).
 pub fn review(
-    _objects: &Objects,
-    _row: &ResourceInfo,
-    _info: &RequestInfo,
-    _user: &UserInfo,
+    objects: &Objects,
+    row: &ResourceInfo,
+    info: &RequestInfo,
+    user: &UserInfo,
     body: Value,
 ) -> Result<Value, Status> {
-    Ok(body)
+    review::answer(objects, row, info, user, body)
+}
+
+/// Roles and bindings as stored.
+pub struct StoredPolicies<'a>(pub &'a Objects);
+
+impl rbac::Policies for StoredPolicies<'_> {
+    fn role(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.0.get(RBAC_GROUP, "roles", namespace, name)
+    }
+
+    fn cluster_role(&self, name: &str) -> Option<Arc<Value>> {
+        self.0.get(RBAC_GROUP, "clusterroles", "", name)
+    }
+
+    fn cluster_roles(&self) -> Vec<Arc<Value>> {
+        self.0.list(RBAC_GROUP, "clusterroles", None)
+    }
+
+    fn role_bindings(&self, namespace: &str) -> Vec<Arc<Value>> {
+        self.0.list(RBAC_GROUP, "rolebindings", Some(namespace))
+    }
+
+    fn cluster_role_bindings(&self) -> Vec<Arc<Value>> {
+        self.0.list(RBAC_GROUP, "clusterrolebindings", None)
+    }
 }

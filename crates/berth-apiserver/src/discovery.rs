@@ -1,8 +1,318 @@
-//! Discovery documents: `/api`, `/apis`, group and version lists, `/version`, health.
+//! Discovery documents: `/api`, `/apis`, group and version lists, their aggregated form, `/version`, health.
+//!
+//! All are made from the [`Registry`] when asked: a new CustomResourceDefinition shows at once. Only kinds that are
+//! really served are listed.
 
-use crate::{Body, Registry, RequestInfo};
+mod aggregated;
+
+use std::collections::BTreeMap;
+
+use berth_apimachinery::meta::compare_versions;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
+use serde_json::{Map, Value, json};
+
+use crate::registry::{Subresource, VersionInfo};
+use crate::{Body, Registry, RequestInfo, ResourceInfo};
+
+/// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
+pub const GIT_VERSION: &str = "v1.35.0+berth";
+const HEALTH_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+
+/// Groups in the order clients should look kinds up, as kube-apiserver ranks its own; others follow by name.
+const GROUP_ORDER: [&str; 20] = [
+    "apiregistration.k8s.io",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+    "resource.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+];
 
 /// Answers requests for discovery, version and health; `None` when the path is none of these.
-pub fn handle(_registry: &Registry, _info: &RequestInfo, _headers: &http::HeaderMap) -> Option<http::Response<Body>> {
-    None
+pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap) -> Option<http::Response<Body>> {
+    if info.verb != "get" && info.verb != "head" {
+        return None;
+    }
+    let path = info.path.trim_end_matches('/');
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let document = match parts.as_slice() {
+        [""] => json!({"paths": paths(registry)}),
+        ["version"] => version(),
+        [first, rest @ ..] if HEALTH_PATHS.iter().any(|path| path[1..] == **first) => return health(first, rest),
+        ["api"] | ["apis"] => {
+            if let Some(version) = aggregated::accepted(headers) {
+                return Some(aggregated::response(registry, parts[0] == "api", version));
+            }
+            if parts[0] == "api" { api_versions() } else { group_list(registry) }
+        }
+        ["api", version] => resource_list(registry, "", version)?,
+        ["apis", group] => group_document(&groups(registry), group)?,
+        ["apis", group, version] if !group.is_empty() => resource_list(registry, group, version)?,
+        _ => return None,
+    };
+    let mut response = json_response(200, &document);
+    if matches!(parts.as_slice(), ["api"] | ["apis"]) {
+        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    }
+    Some(response)
+}
+
+/// A JSON answer.
+pub(crate) fn json_response(code: u16, body: &Value) -> http::Response<Body> {
+    let mut response = http::Response::new(Body::from(body.to_string()));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// One group: its name and served versions, the preferred one first.
+pub(crate) type Group<'a> = (&'a str, Vec<&'a str>);
+
+/// The groups served, core first, then in the order clients should look kinds up.
+pub(crate) fn groups(registry: &Registry) -> Vec<Group<'_>> {
+    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for row in registry.rows() {
+        let versions = groups.entry(&row.group).or_default();
+        for version in row.versions.iter().filter(|version| version.served) {
+            if !versions.contains(&version.name.as_str()) {
+                versions.push(&version.name);
+            }
+        }
+    }
+    let mut groups: Vec<Group<'_>> = groups.into_iter().filter(|(_, versions)| !versions.is_empty()).collect();
+    for (_, versions) in &mut groups {
+        versions.sort_by(|a, b| compare_versions(a, b));
+    }
+    let rank = |group: &str| GROUP_ORDER.iter().position(|known| *known == group).unwrap_or(GROUP_ORDER.len());
+    groups.sort_by_key(|(group, _)| (!group.is_empty(), rank(group)));
+    groups
+}
+
+/// The rows of a group that serve `version`.
+pub(crate) fn rows<'a>(
+    registry: &'a Registry,
+    group: &'a str,
+    version: &'a str,
+) -> impl Iterator<Item = (&'a ResourceInfo, &'a VersionInfo)> {
+    registry.rows().filter(move |row| row.group == group).filter_map(move |row| {
+        let version = row.version(version).filter(|version| version.served)?;
+        Some((&**row, version))
+    })
+}
+
+/// `group/version`, or the version alone for core.
+pub(crate) fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+fn api_versions() -> Value {
+    // Clients keep the address they reached the server by; this one is for those that are elsewhere, and there are none.
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+    })
+}
+
+fn group_value((group, versions): &Group<'_>) -> Value {
+    let versions: Vec<Value> =
+        versions.iter().map(|it| json!({"groupVersion": group_version(group, it), "version": it})).collect();
+    json!({"name": group, "preferredVersion": versions[0], "versions": versions})
+}
+
+fn group_list(registry: &Registry) -> Value {
+    let groups = groups(registry);
+    let groups: Vec<Value> = groups.iter().filter(|(group, _)| !group.is_empty()).map(group_value).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+fn group_document(groups: &[Group<'_>], group: &str) -> Option<Value> {
+    let found = groups.iter().find(|(name, _)| !name.is_empty() && *name == group)?;
+    let mut document = group_value(found);
+    document["kind"] = json!("APIGroup");
+    document["apiVersion"] = json!("v1");
+    Some(document)
+}
+
+fn resource_list(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+    let mut resources = Vec::new();
+    for (row, version) in rows(registry, group, version) {
+        resources.push(resource_value(row));
+        resources.extend(version.subresources.iter().map(|sub| subresource_value(row, &version.name, sub)));
+    }
+    if resources.is_empty() {
+        return None;
+    }
+    let mut document = json!({
+        "kind": "APIResourceList",
+        "groupVersion": group_version(group, version),
+        "resources": resources,
+    });
+    if !group.is_empty() {
+        document["apiVersion"] = json!("v1");
+    }
+    Some(document)
+}
+
+fn resource_value(row: &ResourceInfo) -> Value {
+    let mut value = Map::new();
+    value.insert("name".to_owned(), json!(row.plural));
+    value.insert("singularName".to_owned(), json!(row.singular));
+    value.insert("namespaced".to_owned(), json!(row.namespaced));
+    value.insert("kind".to_owned(), json!(row.kind));
+    value.insert("verbs".to_owned(), json!(row.verbs));
+    if !row.short_names.is_empty() {
+        value.insert("shortNames".to_owned(), json!(row.short_names));
+    }
+    if !row.categories.is_empty() {
+        value.insert("categories".to_owned(), json!(row.categories));
+    }
+    Value::Object(value)
+}
+
+fn subresource_value(row: &ResourceInfo, version: &str, sub: &Subresource) -> Value {
+    let mut value = json!({
+        "name": format!("{}/{}", row.plural, sub.name),
+        "singularName": "",
+        "namespaced": row.namespaced,
+        "kind": sub.kind,
+        "verbs": sub.verbs,
+    });
+    if sub.group != row.group || sub.version != version {
+        if !sub.group.is_empty() {
+            value["group"] = json!(sub.group);
+        }
+        value["version"] = json!(sub.version);
+    }
+    value
+}
+
+fn version() -> Value {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let (major_minor, _) = GIT_VERSION[1..].rsplit_once('.').unwrap_or((&GIT_VERSION[1..], ""));
+    let (major, minor) = major_minor.split_once('.').unwrap_or((major_minor, ""));
+    json!({
+        "major": major,
+        "minor": minor,
+        "gitVersion": GIT_VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{architecture}", std::env::consts::OS),
+    })
+}
+
+/// Ready as soon as it answers: there is nothing to wait for that would not have failed the start.
+fn health(name: &str, rest: &[&str]) -> Option<http::Response<Body>> {
+    if !matches!(rest, [] | ["ping"] | ["verbose"]) {
+        return None;
+    }
+    let mut response = http::Response::new(Body::from("ok"));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    tracing::trace!(check = name, "healthy");
+    Some(response)
+}
+
+fn paths(registry: &Registry) -> Vec<String> {
+    let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
+    for (group, versions) in groups(registry).iter().filter(|(group, _)| !group.is_empty()) {
+        paths.push(format!("/apis/{group}"));
+        paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+    }
+    paths.extend(HEALTH_PATHS.map(str::to_owned));
+    paths.extend(["/openapi/v2", "/openapi/v3", "/version"].map(str::to_owned));
+    paths.sort();
+    paths
+}
+
+/// The clauses of an `Accept` header, best quality first, each with its parameters.
+pub(crate) fn accept_clauses(headers: &http::HeaderMap) -> Vec<(String, BTreeMap<String, String>)> {
+    let mut clauses = Vec::new();
+    for value in headers.get_all(ACCEPT) {
+        for clause in value.to_str().unwrap_or_default().split(',') {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default().to_lowercase();
+            let parameters: BTreeMap<String, String> = parts
+                .filter_map(|parameter| parameter.split_once('='))
+                .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+                .collect();
+            let quality = parameters.get("q").and_then(|q| q.parse::<f32>().ok()).unwrap_or(1.0);
+            clauses.push(((quality * 1000.0) as u32, media, parameters));
+        }
+    }
+    clauses.sort_by_key(|(quality, ..)| std::cmp::Reverse(*quality));
+    clauses.into_iter().map(|(_, media, parameters)| (media, parameters)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(path: &str, accept: &str) -> Option<(http::HeaderMap, Value)> {
+        let mut headers = http::HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().expect("a header"));
+        let info = RequestInfo::parse(&http::Method::GET, path, "");
+        let response = handle(&Registry::builtin(), &info, &headers)?;
+        let (parts, body) = response.into_parts();
+        let body = futures::FutureExt::now_or_never(http_body_util::BodyExt::collect(body))
+            .expect("all there")
+            .expect("never fails")
+            .to_bytes();
+        let value = serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into());
+        Some((parts.headers, value))
+    }
+
+    #[test]
+    fn a_version_lists_its_kinds_with_subresources() {
+        let (_, list) = get("/apis/batch/v1", "application/json").expect("served");
+        assert_eq!(list["groupVersion"], "batch/v1");
+        let jobs = list["resources"].as_array().expect("a list").iter().find(|it| it["name"] == "jobs").expect("jobs");
+        assert_eq!(jobs["categories"], json!(["all"]));
+        let (_, core) = get("/api/v1", "").expect("served");
+        let find =
+            |name: &str| core["resources"].as_array().expect("a list").iter().find(|it| it["name"] == name).cloned();
+        assert_eq!(find("pods/eviction").expect("listed")["group"], "policy");
+        assert_eq!(find("pods/log").expect("listed")["kind"], "Pod");
+        assert!(get("/apis/batch/v2", "").is_none());
+        assert!(get("/apis/nothing", "").is_none());
+    }
+
+    #[test]
+    fn clients_that_ask_for_it_get_everything_at_once() {
+        let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;q=0.9";
+        let (headers, document) = get("/apis", accept).expect("served");
+        assert_eq!(document["kind"], "APIGroupDiscoveryList");
+        assert_eq!(headers[CONTENT_TYPE], "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+        let first = &document["items"][0];
+        assert_eq!(first["metadata"]["name"], "apiregistration.k8s.io");
+        let (_, plain) = get("/apis", "application/json").expect("served");
+        assert_eq!(plain["kind"], "APIGroupList");
+        let (_, core) = get("/api", accept).expect("served");
+        let resources = core["items"][0]["versions"][0]["resources"].as_array().expect("a list").clone();
+        let pods = resources.iter().find(|it| it["resource"] == "pods").expect("pods");
+        assert_eq!(pods["scope"], "Namespaced");
+        assert!(pods["subresources"].as_array().is_some_and(|list| list.len() == 4));
+    }
 }

@@ -1,1 +1,315 @@
-//! The certificate authority, serving and client certificates.
+//! The certificates of one embedded cluster: a certificate authority that lives as long as its data directory, and the
+//! serving and client certificates it signs at each start.
+//!
+//! Only the authority and the key of service-account tokens are kept on disk (mode 0600, written whole or not at all).
+//! Everything else is signed anew, which costs a millisecond and leaves nothing to expire or to renew; certificates
+//! handed out earlier stay valid until their own end because the authority stays. Elliptic curves (P-256) throughout.
+
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType, date_time_ymd,
+};
+
+/// Years a certificate authority is valid.
+const AUTHORITY_YEARS: i16 = 10;
+/// Years a serving or client certificate is valid.
+const LEAF_YEARS: i16 = 1;
+/// Names a serving certificate always has: what clients on this machine and inside a cluster call the API server.
+const SERVING_NAMES: [&str; 7] = [
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "127.0.0.1",
+    "::1",
+];
+
+/// Why certificates could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A kept file does not hold what it should.
+    #[error("{path}: not a usable {what}; move it away to have a new one made (clients then need the new kubeconfig)")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was expected in it.
+        what: &'static str,
+    },
+    /// Key generation or signing failed.
+    #[error("making a certificate for {subject}: {source}")]
+    Generate {
+        /// Whose certificate.
+        subject: String,
+        /// The cause.
+        source: rcgen::Error,
+    },
+}
+
+/// A certificate with its private key, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate_pem: String,
+    /// Its private key, PKCS#8.
+    pub key_pem: String,
+}
+
+/// The certificate authority of one cluster and the secrets that live beside it.
+pub struct Pki {
+    certificate_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    token_key: [u8; 32],
+    today: jiff::civil::Date,
+}
+
+impl Pki {
+    /// An authority that lives in memory only.
+    ///
+    /// `now` is the real time, not that of an embedded cluster whose clock may run faster: clients check against theirs.
+    pub fn ephemeral(now: jiff::Timestamp) -> Result<Pki, PkiError> {
+        let (certificate_pem, key) = new_authority(date(now))?;
+        Ok(Pki { certificate_pem, issuer: issuer(key), token_key: new_token_key()?, today: date(now) })
+    }
+
+    /// The authority kept in `directory`; made, with the directory, on first use. `now` as in [`Pki::ephemeral`].
+    ///
+    /// Fails when files cannot be read or written, or hold something else. An authority within a month of its end is
+    /// replaced: kubeconfigs written before then have to be fetched again.
+    pub fn load_or_create(directory: &Path, now: jiff::Timestamp) -> Result<Pki, PkiError> {
+        create_private_directory(directory)?;
+        let (certificate_path, key_path) = (directory.join("ca.crt"), directory.join("ca.key"));
+        let kept = match (read_if_present(&certificate_path)?, read_if_present(&key_path)?) {
+            (Some(certificate_pem), Some(key_pem)) => {
+                let key = KeyPair::from_pem(&key_pem)
+                    .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
+                let end = not_after(&certificate_pem)
+                    .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
+                (end > now + jiff::SignedDuration::from_hours(24 * 30)).then_some((certificate_pem, key))
+            }
+            _ => None,
+        };
+        let (certificate_pem, key) = match kept {
+            Some(kept) => kept,
+            None => {
+                let (certificate_pem, key) = new_authority(date(now))?;
+                write_private(&key_path, key.serialize_pem().as_bytes())?;
+                write_private(&certificate_path, certificate_pem.as_bytes())?;
+                (certificate_pem, key)
+            }
+        };
+        let token_path = directory.join("tokens.key");
+        let token_key = match fs::read(&token_path) {
+            Ok(bytes) => {
+                bytes.try_into().map_err(|_| PkiError::Damaged { path: token_path.clone(), what: "token key" })?
+            }
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+                let key = new_token_key()?;
+                write_private(&token_path, &key)?;
+                key
+            }
+            Err(source) => return Err(PkiError::File { path: token_path, source }),
+        };
+        Ok(Pki { certificate_pem, issuer: issuer(key), token_key, today: date(now) })
+    }
+
+    /// The authority's certificate, PEM: what clients trust.
+    pub fn authority_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// The key service-account tokens are signed with.
+    pub fn token_key(&self) -> &[u8; 32] {
+        &self.token_key
+    }
+
+    /// A serving certificate for loopback and in-cluster names and `extra_names` (host names or IP addresses).
+    pub fn serving(&self, extra_names: &[String]) -> Result<Identity, PkiError> {
+        let mut params = leaf(self.today, "berth-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
+        let extra = extra_names.iter().map(String::as_str);
+        for name in SERVING_NAMES.into_iter().chain(extra) {
+            let san = match name.parse::<IpAddr>() {
+                // The unspecified address is where one listens, not where one is reached.
+                Ok(address) if address.is_unspecified() => continue,
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(
+                    name.try_into().map_err(|source| PkiError::Generate { subject: name.to_owned(), source })?,
+                ),
+            };
+            if !params.subject_alt_names.contains(&san) {
+                params.subject_alt_names.push(san);
+            }
+        }
+        self.sign(params, "berth-apiserver")
+    }
+
+    /// A client certificate that authenticates as `user`, member of `group`.
+    pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, PkiError> {
+        self.sign(leaf(self.today, user, group, ExtendedKeyUsagePurpose::ClientAuth), user)
+    }
+
+    fn sign(&self, params: CertificateParams, subject: &str) -> Result<Identity, PkiError> {
+        let failed = |source| PkiError::Generate { subject: subject.to_owned(), source };
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    }
+}
+
+/// The parameters every authority has, apart from its dates: also what signing needs to know about a kept one.
+fn authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "berth-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn issuer(key: KeyPair) -> Issuer<'static, KeyPair> {
+    Issuer::new(authority(), key)
+}
+
+fn new_authority(today: jiff::civil::Date) -> Result<(String, KeyPair), PkiError> {
+    let failed = |source| PkiError::Generate { subject: "the certificate authority".to_owned(), source };
+    let mut params = authority();
+    set_validity(&mut params, today, AUTHORITY_YEARS);
+    let key = KeyPair::generate().map_err(failed)?;
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.pem(), key))
+}
+
+fn leaf(
+    today: jiff::civil::Date,
+    name: &str,
+    group: Option<&str>,
+    usage: ExtendedKeyUsagePurpose,
+) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    if let Some(group) = group {
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params, today, LEAF_YEARS);
+    params
+}
+
+/// From yesterday, for clocks that differ a little, to the same day `years` later.
+fn set_validity(params: &mut CertificateParams, today: jiff::civil::Date, years: i16) {
+    let date = |day: jiff::civil::Date| {
+        date_time_ymd(i32::from(day.year()), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    params.not_before = date(today.yesterday().unwrap_or(today));
+    params.not_after = date(today.checked_add(jiff::Span::new().years(years)).unwrap_or(jiff::civil::Date::MAX));
+}
+
+fn date(now: jiff::Timestamp) -> jiff::civil::Date {
+    now.to_zoned(jiff::tz::TimeZone::UTC).date()
+}
+
+fn not_after(certificate_pem: &str) -> Option<jiff::Timestamp> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(certificate_pem.as_bytes()).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+}
+
+/// 32 bytes from the operating system, through the generator keys come from.
+fn new_token_key() -> Result<[u8; 32], PkiError> {
+    use ring::rand::SecureRandom;
+    let mut key = [0; 32];
+    ring::rand::SystemRandom::new().fill(&mut key).map_err(|_| PkiError::Generate {
+        subject: "service-account tokens".to_owned(),
+        source: rcgen::Error::RingUnspecified,
+    })?;
+    Ok(key)
+}
+
+fn read_if_present(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::File { path: path.to_owned(), source }),
+    }
+}
+
+fn create_private_directory(path: &Path) -> Result<(), PkiError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path).map_err(|source| PkiError::File { path: path.to_owned(), source })
+}
+
+/// Writes a file only its owner can read: to a neighbour first, then renamed, so a crash leaves the old or the new one.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    let failed = |source| PkiError::File { path: path.to_owned(), source };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    // A left-over from a crash may have other permissions: never write a secret into it.
+    match fs::remove_file(&temporary) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(failed(source)),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&temporary).map_err(failed)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    fs::rename(&temporary, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> jiff::Timestamp {
+        "2026-03-01T12:00:00Z".parse().expect("a timestamp")
+    }
+
+    #[test]
+    fn the_authority_survives_a_restart_and_its_files_are_private() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pki");
+        let first = Pki::load_or_create(&path, now()).expect("made");
+        let second = Pki::load_or_create(&path, now()).expect("loaded");
+        assert_eq!(first.authority_pem(), second.authority_pem());
+        assert_eq!(first.token_key(), second.token_key());
+        #[cfg(unix)]
+        for file in ["ca.key", "ca.crt", "tokens.key"] {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(path.join(file)).expect("present").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn an_authority_near_its_end_is_replaced_and_a_damaged_one_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let first = Pki::load_or_create(directory.path(), now()).expect("made");
+        let late = now() + jiff::SignedDuration::from_hours(24 * 365 * 10);
+        let second = Pki::load_or_create(directory.path(), late).expect("replaced");
+        assert_ne!(first.authority_pem(), second.authority_pem());
+        fs::write(directory.path().join("ca.key"), "nonsense").expect("written");
+        let error = Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
+        assert!(error.contains("ca.key: not a usable private key"), "{error}");
+    }
+}

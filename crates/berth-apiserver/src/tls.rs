@@ -1,1 +1,204 @@
-//! The TLS listener: accepts connections, authenticates, calls [`crate::ApiServer::handle`].
+//! The TLS listener: accepts connections on a socket, finds out who is calling, and hands requests to
+//! [`crate::ApiServer::handle`]. HTTP/1.1 and HTTP/2 on one port, by ALPN.
+//!
+//! Everything a stranger can hold on to has a limit: connections, the handshake, the time until a request's headers
+//! are there, their size, streams per connection. Bodies are limited where they are read, in the server. Watches have
+//! no time limit of their own; they end when the server says so or, at shutdown, after a grace period.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::auth::authn::{Authenticator, x509_user};
+use crate::pki::{Identity, Pki};
+use crate::{ApiServer, Body, UserInfo};
+
+/// Connections served at once; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 1024;
+/// Time for a TLS handshake: many times what a slow link needs.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time from a connection (or the last answer on it) to the next request's complete headers over HTTP/1.1.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(90);
+/// Size of all headers of a request, as Go's default.
+const HEADER_BYTES_MAX: u32 = 1024 * 1024;
+/// Requests at once on an HTTP/2 connection: what kube-apiserver allows.
+const STREAMS_MAX: u32 = 250;
+/// How often an idle HTTP/2 connection is asked whether it is still there, and how long it may take to answer.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long open requests (watches among them) may go on after shutdown began.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+
+/// Why the listener could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address cannot be listened on.
+    #[error("listening on {address}: {source}")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The certificate, its key or the authority cannot be used.
+    #[error("TLS set-up: {0}")]
+    Tls(String),
+}
+
+/// A socket that is bound and knows its certificate, but does not answer yet.
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener {
+    /// Binds `address` (port 0: any free one) with `identity` as serving certificate; client certificates are accepted
+    /// when `pki`'s authority signed them.
+    pub async fn bind(address: SocketAddr, pki: &Pki, identity: &Identity) -> Result<Listener, ListenError> {
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(pki, identity)?));
+        let bind = |source| ListenError::Bind { address, source };
+        let socket = TcpListener::bind(address).await.map_err(bind)?;
+        let address = socket.local_addr().map_err(bind)?;
+        Ok(Listener { socket, address, acceptor })
+    }
+
+    /// The address bound, with the port that was chosen.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` completes, then lets open requests finish for a moment and returns.
+    pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let graceful = GracefulShutdown::new();
+        let mut connections = tokio::task::JoinSet::new();
+        tokio::pin!(shutdown);
+        loop {
+            let slot = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                slot = slots.clone().acquire_owned() => slot.expect("the semaphore is never closed"),
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                accepted = self.socket.accept() => accepted,
+            };
+            // Finished connections leave their results behind; take them so that the set does not grow.
+            while connections.try_join_next().is_some() {}
+            match accepted {
+                Ok((stream, peer)) => {
+                    let connection = Connection {
+                        acceptor: self.acceptor.clone(),
+                        server: server.clone(),
+                        authenticator: authenticator.clone(),
+                        watcher: graceful.watcher(),
+                    };
+                    connections.spawn(async move {
+                        connection.serve(stream, peer).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    // Out of file descriptors, or the peer gave up already: neither is a reason to stop, but the
+                    // former would spin.
+                    tracing::warn!(%error, "accepting a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(self.socket);
+        if tokio::time::timeout(SHUTDOWN_GRACE, graceful.shutdown()).await.is_err() {
+            tracing::debug!("closing connections with open requests");
+        }
+        connections.shutdown().await;
+    }
+}
+
+/// What one connection's task needs.
+struct Connection {
+    acceptor: TlsAcceptor,
+    server: ApiServer,
+    authenticator: Arc<Authenticator>,
+    watcher: hyper_util::server::graceful::Watcher,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream, peer: SocketAddr) {
+        // Small answers and watch events must not wait for each other.
+        let _ = stream.set_nodelay(true);
+        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake"),
+            Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+        };
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let user = certificate.and_then(|leaf| x509_user(leaf.as_ref()));
+        let (server, authenticator) = (self.server, self.authenticator);
+        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+            let (server, authenticator, user) = (server.clone(), authenticator.clone(), user.clone());
+            async move { Ok::<_, std::convert::Infallible>(answer(&server, &authenticator, user, request).await) }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_INTERVAL);
+        // Upgrades are nobody's business yet: a connection without them can be told to finish.
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        if let Err(error) = self.watcher.watch(connection).await {
+            tracing::debug!(%peer, %error, "connection ended");
+        }
+    }
+}
+
+async fn answer(
+    server: &ApiServer,
+    authenticator: &Authenticator,
+    certificate_user: Option<UserInfo>,
+    mut request: Request<hyper::body::Incoming>,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    match authenticator.authenticate(certificate_user, &path, request.headers_mut()) {
+        Ok(user) => server.handle(request, user).await,
+        Err(status) => crate::discovery::json_response(status.code, &status.to_value()),
+    }
+}
+
+fn server_config(pki: &Pki, identity: &Identity) -> Result<rustls::ServerConfig, ListenError> {
+    let tls = |error: &dyn std::fmt::Display| ListenError::Tls(error.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(pki.authority_pem().as_bytes()).map_err(|e| tls(&e))?;
+    roots.add(authority).map_err(|e| tls(&e))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|e| tls(&e))?;
+    let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).map_err(|e| tls(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|e| tls(&e))?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| tls(&e))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate], key)
+        .map_err(|e| tls(&e))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}

@@ -233,7 +233,11 @@ fn info(row: &Row) -> ResourceInfo {
             name: version.to_owned(),
             served: true,
             deprecation_warning: None,
-            subresources: row.subresources.split_whitespace().map(|name| subresource(row, group, version, name)).collect(),
+            subresources: row
+                .subresources
+                .split_whitespace()
+                .map(|name| subresource(row, group, version, name))
+                .collect(),
             schema: SchemaSource::BuiltIn,
             columns: Vec::new(),
             selectable_fields: words(row.fields),
@@ -315,25 +319,35 @@ mod tests {
             println!("skipped: shared/kubernetes/resources.csv not present");
             return;
         };
-        let published: std::collections::BTreeMap<&str, &str> = csv
-            .lines()
-            .skip(1)
-            .filter_map(|line| Some((line.split(',').next()?, line.rsplit(',').next()?)))
-            .collect();
+        let published: std::collections::BTreeMap<&str, &str> =
+            csv.lines().skip(1).filter_map(|line| Some((line.split(',').next()?, line.rsplit(',').next()?))).collect();
         for row in Registry::builtin().rows() {
             for version in &row.versions {
                 let root = if row.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", row.group) };
                 let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
                 let collection = format!("{root}/{}{scope}/{}", version.name, row.plural);
-                let actions = published.get(collection.as_str()).unwrap_or_else(|| panic!("{collection} is not published"));
-                assert_eq!(actions.contains("deletecollection"), row.verbs.contains(&"deletecollection".to_owned()), "{collection}");
+                let actions =
+                    published.get(collection.as_str()).unwrap_or_else(|| panic!("{collection} is not published"));
+                assert_eq!(
+                    actions.contains("deletecollection"),
+                    row.verbs.contains(&"deletecollection".to_owned()),
+                    "{collection}"
+                );
                 assert!(actions.contains("post"), "{collection}");
                 for sub in &version.subresources {
-                    let name = if row.plural == "namespaces" { format!("{root}/v1/namespaces/{{name}}") } else { format!("{collection}/{{name}}") };
+                    let name = if row.plural == "namespaces" {
+                        format!("{root}/v1/namespaces/{{name}}")
+                    } else {
+                        format!("{collection}/{{name}}")
+                    };
                     let path = format!("{name}/{}", sub.name);
                     let actions = published.get(path.as_str()).unwrap_or_else(|| panic!("{path} is not published"));
                     for (verb, action) in [("get", "get"), ("create", "post"), ("update", "put"), ("patch", "patch")] {
-                        assert_eq!(actions.split(' ').any(|a| a == action), sub.verbs.iter().any(|v| v == verb), "{path} {verb}");
+                        assert_eq!(
+                            actions.split(' ').any(|a| a == action),
+                            sub.verbs.iter().any(|v| v == verb),
+                            "{path} {verb}"
+                        );
                     }
                 }
             }

@@ -1,0 +1,127 @@
+//! `Impersonate-*` headers: acting as somebody else, each aspect of whom must be allowed on its own.
+//!
+//! Behaviour after Kubernetes' impersonation filter (conformance suite `impersonation`).
+
+use std::collections::BTreeMap;
+
+use berth_apimachinery::status::Status;
+use http::HeaderMap;
+
+use super::{Attributes, Decision};
+use crate::UserInfo;
+use crate::auth::tokens::service_account_user;
+
+const USER: &str = "impersonate-user";
+const GROUP: &str = "impersonate-group";
+const UID: &str = "impersonate-uid";
+const EXTRA_PREFIX: &str = "impersonate-extra-";
+const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
+const ANONYMOUS: &str = "system:anonymous";
+
+/// Applies the headers of a request by `user`: asks `decide` for every aspect, removes the headers and returns whom the
+/// request runs as. Refusals are 403; groups, uid or extras without a user name are 400.
+pub fn apply(
+    user: UserInfo,
+    headers: &mut HeaderMap,
+    decide: impl Fn(&UserInfo, &Attributes<'_>) -> Decision,
+) -> Result<UserInfo, Status> {
+    let values = |name: &str| -> Vec<String> {
+        let values = headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
+        values.map(str::to_owned).collect()
+    };
+    let name = values(USER).into_iter().next().unwrap_or_default();
+    let groups = values(GROUP);
+    let uid = values(UID).into_iter().next().unwrap_or_default();
+    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for key in headers.keys() {
+        if let Some(key) = key.as_str().strip_prefix(EXTRA_PREFIX) {
+            extra.insert(decode_key(key), values(&format!("{EXTRA_PREFIX}{key}")));
+        }
+    }
+    if name.is_empty() {
+        if groups.is_empty() && uid.is_empty() && extra.is_empty() {
+            return Ok(user);
+        }
+        return Err(Status::bad_request(format!(
+            "requested [{}] without impersonating a user",
+            groups
+                .iter()
+                .chain((!uid.is_empty()).then_some(&uid))
+                .cloned()
+                .chain(extra.keys().cloned())
+                .collect::<Vec<_>>()
+                .join(" ")
+        )));
+    }
+
+    let check = |attributes: Attributes<'_>| {
+        let attributes = Attributes { verb: "impersonate", is_resource_request: true, ..attributes };
+        let decision = decide(&user, &attributes);
+        if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&user, &decision.reason)) }
+    };
+    let service_account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    match service_account {
+        Some((namespace, name)) => {
+            check(Attributes { resource: "serviceaccounts", namespace, name, ..Attributes::default() })?;
+        }
+        None => check(Attributes { resource: "users", name: &name, ..Attributes::default() })?,
+    }
+    for group in &groups {
+        check(Attributes { resource: "groups", name: group, ..Attributes::default() })?;
+    }
+    for (key, values) in &extra {
+        for value in values {
+            check(Attributes {
+                group: AUTHENTICATION_GROUP,
+                resource: "userextras",
+                subresource: key,
+                name: value,
+                ..Attributes::default()
+            })?;
+        }
+    }
+    if !uid.is_empty() {
+        check(Attributes { group: AUTHENTICATION_GROUP, resource: "uids", name: &uid, ..Attributes::default() })?;
+    }
+
+    let mut groups = groups;
+    if groups.is_empty()
+        && let Some((namespace, account)) = service_account
+    {
+        groups = service_account_user(namespace, account, "").groups;
+    }
+    let has = |groups: &[String], group: &str| groups.iter().any(|own| own == group);
+    if name == ANONYMOUS {
+        if !has(&groups, "system:unauthenticated") {
+            groups.push("system:unauthenticated".to_owned());
+        }
+    } else if !has(&groups, "system:authenticated") && !has(&groups, "system:unauthenticated") {
+        groups.push("system:authenticated".to_owned());
+    }
+    let taken: Vec<_> = headers.keys().filter(|key| key.as_str().starts_with("impersonate-")).cloned().collect();
+    for key in taken {
+        headers.remove(key);
+    }
+    tracing::debug!(user = %user.name, as_user = %name, "impersonation");
+    Ok(UserInfo { name, uid, groups, extra })
+}
+
+/// Keys of extras are percent-encoded where headers could not spell them; what is not valid encoding stays as it is.
+fn decode_key(key: &str) -> String {
+    let bytes = key.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] != b'%' {
+            decoded.push(bytes[at]);
+            at += 1;
+            continue;
+        }
+        let digits = bytes.get(at + 1..at + 3).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+        let Some(hex) = digits.and_then(|hex| std::str::from_utf8(hex).ok()) else { return key.to_owned() };
+        let Ok(byte) = u8::from_str_radix(hex, 16) else { return key.to_owned() };
+        decoded.push(byte);
+        at += 3;
+    }
+    String::from_utf8(decoded).unwrap_or_else(|_| key.to_owned()).to_lowercase()
+}

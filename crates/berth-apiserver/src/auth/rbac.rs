@@ -1,0 +1,345 @@
+//! Role-based access control, pure: rules, who they apply to, what they allow, and which rules cover others.
+//!
+//! Behaviour after Kubernetes' RBAC authorizer (conformance suites `rbac-*`): rules only ever allow; bindings of the
+//! cluster are looked at before those of the namespace; a binding to a role that does not exist is noted and skipped.
+
+use std::sync::Arc;
+
+use berth_apimachinery::meta;
+use berth_apimachinery::selector::LabelSelector;
+use serde_json::{Map, Value, json};
+
+use super::{Attributes, Decision};
+use crate::UserInfo;
+
+/// How deep aggregated roles may aggregate aggregated roles. Kubernetes' own go two deep (view → edit → admin).
+const AGGREGATION_DEPTH_MAX: usize = 5;
+
+/// One rule of a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Verbs, or `*`.
+    pub verbs: Vec<String>,
+    /// API groups, or `*`.
+    pub api_groups: Vec<String>,
+    /// `pods`, `pods/log`, `*/scale`, `*`.
+    pub resources: Vec<String>,
+    /// Names of objects; empty for all.
+    pub resource_names: Vec<String>,
+    /// Paths, with `*` at the end for all below.
+    pub non_resource_urls: Vec<String>,
+}
+
+impl Rule {
+    /// Reads a rule of a stored role.
+    pub fn from_value(rule: &Value) -> Rule {
+        let list = |field: &str| {
+            let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Rule {
+            verbs: list("verbs"),
+            api_groups: list("apiGroups"),
+            resources: list("resources"),
+            resource_names: list("resourceNames"),
+            non_resource_urls: list("nonResourceURLs"),
+        }
+    }
+
+    /// The rule as roles and reviews have it.
+    pub fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        for (field, list) in [
+            ("apiGroups", &self.api_groups),
+            ("nonResourceURLs", &self.non_resource_urls),
+            ("resourceNames", &self.resource_names),
+            ("resources", &self.resources),
+        ] {
+            if !list.is_empty() {
+                out.insert(field.to_owned(), json!(list));
+            }
+        }
+        out.insert("verbs".to_owned(), json!(self.verbs));
+        Value::Object(out)
+    }
+
+    /// Whether the rule allows this.
+    pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
+        if !has(&self.verbs, attributes.verb) {
+            return false;
+        }
+        if !attributes.is_resource_request {
+            return self.non_resource_urls.iter().any(|url| path_matches(url, attributes.path));
+        }
+        let named = self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == attributes.name);
+        named
+            && has(&self.api_groups, attributes.group)
+            && self.has_resource(attributes.resource, attributes.subresource)
+    }
+
+    fn has_resource(&self, resource: &str, subresource: &str) -> bool {
+        self.resources.iter().any(|own| match own.as_str() {
+            "*" => true,
+            own => match own.split_once('/') {
+                None => subresource.is_empty() && own == resource,
+                Some((own_resource, own_subresource)) => {
+                    !subresource.is_empty()
+                        && own_subresource == subresource
+                        && (own_resource == "*" || own_resource == resource)
+                }
+            },
+        })
+    }
+
+    /// The rule as rules with one verb, group, resource, name or path each.
+    fn break_down(&self) -> Vec<Rule> {
+        let one = |text: &String| vec![text.clone()];
+        let mut simple = Vec::new();
+        for group in &self.api_groups {
+            for resource in &self.resources {
+                for verb in &self.verbs {
+                    let rule =
+                        Rule { verbs: one(verb), api_groups: one(group), resources: one(resource), ..Rule::default() };
+                    if self.resource_names.is_empty() {
+                        simple.push(rule);
+                    } else {
+                        simple.extend(
+                            self.resource_names.iter().map(|name| Rule { resource_names: one(name), ..rule.clone() }),
+                        );
+                    }
+                }
+            }
+        }
+        for url in &self.non_resource_urls {
+            for verb in &self.verbs {
+                simple.push(Rule { verbs: one(verb), non_resource_urls: one(url), ..Rule::default() });
+            }
+        }
+        simple
+    }
+
+    /// Whether everything the broken-down `requested` allows is allowed by this rule alone.
+    fn covers(&self, requested: &Rule) -> bool {
+        let all = |own: &[String], wanted: &[String]| {
+            own.iter().any(|item| item == "*") || wanted.iter().all(|item| own.contains(item))
+        };
+        let resources = requested.resources.iter().all(|resource| {
+            self.resources.iter().any(|own| own == "*" || own == resource)
+                || resource
+                    .split_once('/')
+                    .is_some_and(|(_, subresource)| self.resources.iter().any(|own| *own == format!("*/{subresource}")))
+        });
+        let names = self.resource_names.is_empty()
+            || !requested.resource_names.is_empty()
+                && requested.resource_names.iter().all(|name| self.resource_names.contains(name));
+        let urls =
+            requested.non_resource_urls.iter().all(|url| self.non_resource_urls.iter().any(|own| url_covers(own, url)));
+        all(&self.verbs, &requested.verbs) && all(&self.api_groups, &requested.api_groups) && resources && names && urls
+    }
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|item| item == "*" || item == wanted)
+}
+
+/// Whether a rule's path lets a request for `path` through.
+fn path_matches(rule: &str, path: &str) -> bool {
+    match rule.strip_suffix('*') {
+        Some(_) if rule == "*" => true,
+        Some(prefix) => path.starts_with(prefix),
+        None => rule == path,
+    }
+}
+
+/// Whether the path (pattern) `owner` allows everything that `requested` does.
+pub fn url_covers(owner: &str, requested: &str) -> bool {
+    owner == "*"
+        || owner == requested
+        || owner.strip_suffix('*').is_some_and(|prefix| {
+            requested.strip_suffix('*').unwrap_or(requested).starts_with(prefix) && !prefix.is_empty()
+        })
+}
+
+/// The parts of `requested`, broken down, that no single rule of `owned` covers; empty when all is covered.
+pub fn uncovered(owned: &[Rule], requested: &[Rule]) -> Vec<Rule> {
+    requested.iter().flat_map(Rule::break_down).filter(|simple| !owned.iter().any(|rule| rule.covers(simple))).collect()
+}
+
+/// Where roles and bindings are found.
+pub trait Policies {
+    /// A Role.
+    fn role(&self, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// A ClusterRole.
+    fn cluster_role(&self, name: &str) -> Option<Arc<Value>>;
+    /// All ClusterRoles.
+    fn cluster_roles(&self) -> Vec<Arc<Value>>;
+    /// RoleBindings of a namespace.
+    fn role_bindings(&self, namespace: &str) -> Vec<Arc<Value>>;
+    /// All ClusterRoleBindings.
+    fn cluster_role_bindings(&self) -> Vec<Arc<Value>>;
+}
+
+/// Whether a subject of a binding in `namespace` (empty: of the cluster) is this user.
+pub fn applies_to(user: &UserInfo, subject: &Value, namespace: &str) -> bool {
+    let text = |field: &str| subject.get(field).and_then(Value::as_str).unwrap_or_default();
+    let name = text("name");
+    match text("kind") {
+        "User" => user.name == name,
+        "Group" => user.in_group(name),
+        "ServiceAccount" => {
+            let namespace = match text("namespace") {
+                "" => namespace,
+                own => own,
+            };
+            !namespace.is_empty() && user.name == format!("system:serviceaccount:{namespace}:{name}")
+        }
+        _ => false,
+    }
+}
+
+/// Calls `visit` with every rule that applies to `user` in `namespace` (empty: for the cluster) and a text that says
+/// where it comes from, until it returns `false`. Returns what went wrong on the way.
+fn visit_rules(
+    policies: &dyn Policies,
+    user: &UserInfo,
+    namespace: &str,
+    visit: &mut dyn FnMut(Rule, &dyn Fn() -> String) -> bool,
+) -> Vec<String> {
+    let mut errors = Vec::new();
+    let cluster = policies.cluster_role_bindings();
+    let local = if namespace.is_empty() { Vec::new() } else { policies.role_bindings(namespace) };
+    let scoped = cluster.iter().map(|it| (it, "")).chain(local.iter().map(|it| (it, namespace)));
+    for (binding, namespace) in scoped {
+        let subjects = binding.get("subjects").and_then(Value::as_array).into_iter().flatten();
+        let Some(subject) = subjects.into_iter().find(|subject| applies_to(user, subject, namespace)) else { continue };
+        let reference = |field: &str| binding["roleRef"][field].as_str().unwrap_or_default();
+        match rules_of(policies, reference("kind"), reference("name"), namespace) {
+            Ok(rules) => {
+                let source = || source(binding, subject, namespace);
+                for rule in rules {
+                    if !visit(rule, &source) {
+                        return errors;
+                    }
+                }
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    errors
+}
+
+fn source(binding: &Value, subject: &Value, namespace: &str) -> String {
+    let text = |field: &str| subject.get(field).and_then(Value::as_str).unwrap_or_default();
+    let subject = match text("kind") {
+        "ServiceAccount" => {
+            let own = text("namespace");
+            format!("ServiceAccount \"{}/{}\"", text("name"), if own.is_empty() { namespace } else { own })
+        }
+        kind => format!("{kind} \"{}\"", text("name")),
+    };
+    let role = format!(
+        "{} \"{}\"",
+        binding["roleRef"]["kind"].as_str().unwrap_or_default(),
+        binding["roleRef"]["name"].as_str().unwrap_or_default()
+    );
+    let name = meta::name(binding);
+    if namespace.is_empty() {
+        format!("RBAC: allowed by ClusterRoleBinding \"{name}\" of {role} to {subject}")
+    } else {
+        format!("RBAC: allowed by RoleBinding \"{name}/{namespace}\" of {role} to {subject}")
+    }
+}
+
+/// The rules of a role as a binding of `namespace` refers to it; an aggregated ClusterRole has the rules of those it
+/// selects, and its own stored ones.
+pub fn rules_of(policies: &dyn Policies, kind: &str, name: &str, namespace: &str) -> Result<Vec<Rule>, String> {
+    let not_found = |resource: &str| format!("{resource}.rbac.authorization.k8s.io \"{name}\" not found");
+    match kind {
+        "Role" => Ok(own_rules(&*policies.role(namespace, name).ok_or_else(|| not_found("role"))?)),
+        "ClusterRole" => {
+            let role = policies.cluster_role(name).ok_or_else(|| not_found("clusterrole"))?;
+            let mut rules = own_rules(&role);
+            aggregate(policies, &role, &mut rules, 0);
+            Ok(rules)
+        }
+        other => Err(format!("unsupported role reference kind: \"{other}\"")),
+    }
+}
+
+fn own_rules(role: &Value) -> Vec<Rule> {
+    role.get("rules").and_then(Value::as_array).into_iter().flatten().map(Rule::from_value).collect()
+}
+
+fn aggregate(policies: &dyn Policies, role: &Value, rules: &mut Vec<Rule>, depth: usize) {
+    let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
+    let selectors: Vec<LabelSelector> =
+        selectors.into_iter().flatten().filter_map(|it| LabelSelector::from_object(it).ok()).collect();
+    if selectors.is_empty() || depth >= AGGREGATION_DEPTH_MAX {
+        return;
+    }
+    let no_labels = Map::new();
+    for other in policies.cluster_roles() {
+        let labels = meta::labels(&other).unwrap_or(&no_labels);
+        if meta::name(&other) == meta::name(role) || !selectors.iter().any(|selector| selector.matches(labels)) {
+            continue;
+        }
+        for rule in own_rules(&other) {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        aggregate(policies, &other, rules, depth + 1);
+    }
+}
+
+/// All rules that apply to `user` in `namespace` (empty: for the cluster), and what went wrong while looking.
+pub fn rules_for(policies: &dyn Policies, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
+    let mut rules = Vec::new();
+    let errors = visit_rules(policies, user, namespace, &mut |rule, _| {
+        rules.push(rule);
+        true
+    });
+    (rules, errors)
+}
+
+/// Whether some rule that applies to `user` allows this.
+pub fn decide(policies: &dyn Policies, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
+    let mut reason = None;
+    let errors = visit_rules(policies, user, attributes.namespace, &mut |rule, source| {
+        if rule.allows(attributes) {
+            reason = Some(source());
+        }
+        reason.is_none()
+    });
+    match reason {
+        Some(reason) => Decision { allowed: true, reason },
+        None => {
+            let reason = match errors.as_slice() {
+                [] => String::new(),
+                [one] => format!("RBAC: {one}"),
+                many => format!("RBAC: [{}]", many.join(", ")),
+            };
+            Decision { allowed: false, reason }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_rule_does_not_reach_subresources() {
+        let rule = Rule::from_value(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "*/scale"]}));
+        let ask = |resource, subresource| Attributes {
+            verb: "get",
+            resource,
+            subresource,
+            is_resource_request: true,
+            ..Attributes::default()
+        };
+        assert!(rule.allows(&ask("pods", "")));
+        assert!(!rule.allows(&ask("pods", "log")));
+        assert!(rule.allows(&ask("anything", "scale")));
+    }
+}

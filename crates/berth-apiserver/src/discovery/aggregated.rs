@@ -1,0 +1,94 @@
+//! Aggregated discovery: all groups, versions and resources in one document (`APIGroupDiscoveryList`).
+
+use http::header::{CONTENT_TYPE, HeaderValue, VARY};
+use serde_json::{Value, json};
+
+use super::{accept_clauses, groups, json_response, rows};
+use crate::registry::{Subresource, VersionInfo};
+use crate::{Body, Registry, ResourceInfo};
+
+/// The version of the aggregated form that a request prefers over the plain one, if it does.
+pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
+    for (media, parameters) in accept_clauses(headers) {
+        if media != "application/json" {
+            if media == "*/*" || media == "application/*" {
+                return None;
+            }
+            continue;
+        }
+        let parameter = |name: &str| parameters.get(name).map(String::as_str);
+        match (parameter("as"), parameter("g"), parameter("v")) {
+            (None, ..) => return None,
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => return Some("v2"),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => return Some("v2beta1"),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The document for `/api` or `/apis`.
+pub(super) fn response(registry: &Registry, core: bool, version: &'static str) -> http::Response<Body> {
+    let groups = groups(registry);
+    let items: Vec<Value> = groups
+        .iter()
+        .filter(|(group, _)| group.is_empty() == core)
+        .map(|(group, versions)| {
+            let versions: Vec<Value> = versions.iter().map(|version| version_value(registry, group, version)).collect();
+            let metadata = if core {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": group, "creationTimestamp": null})
+            };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let document = json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": items,
+    });
+    let mut response = json_response(200, &document);
+    let content_type = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn version_value(registry: &Registry, group: &str, version: &str) -> Value {
+    let resources: Vec<Value> =
+        rows(registry, group, version).map(|(row, version)| resource_value(row, version)).collect();
+    json!({"version": version, "resources": resources, "freshness": "Current"})
+}
+
+fn resource_value(row: &ResourceInfo, version: &VersionInfo) -> Value {
+    let mut value = json!({
+        "resource": row.plural,
+        "responseKind": {"group": row.group, "version": version.name, "kind": row.kind},
+        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": row.singular,
+        "verbs": row.verbs,
+    });
+    if !row.short_names.is_empty() {
+        value["shortNames"] = json!(row.short_names);
+    }
+    if !row.categories.is_empty() {
+        value["categories"] = json!(row.categories);
+    }
+    if !version.subresources.is_empty() {
+        value["subresources"] = version.subresources.iter().map(subresource_value).collect();
+    }
+    value
+}
+
+fn subresource_value(sub: &Subresource) -> Value {
+    json!({
+        "subresource": sub.name,
+        "responseKind": {"group": sub.group, "version": sub.version, "kind": sub.kind},
+        "verbs": sub.verbs,
+    })
+}
