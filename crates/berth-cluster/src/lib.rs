@@ -6,7 +6,15 @@
 //! `autoscaler::scale_up`, …); controllers read caches, call them and write the result. What must survive a restart
 //! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
 
+pub mod job;
+pub mod jobset;
 pub mod logs;
+pub mod pools;
+pub mod scheduling;
+
+mod indexes;
+mod random;
+mod time;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
@@ -26,12 +34,30 @@ pub struct Options {
     pub root_ca: Option<String>,
 }
 
+/// Where the cluster is and what it is called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// Cluster name.
+    pub cluster: String,
+    /// Region; default zones are in it.
+    pub region: String,
+    /// What kubelets report as their version.
+    pub version: String,
+    /// Seeds every draw.
+    pub seed: u64,
+}
+
 /// Adds everything an embedded cluster runs beside the API server to `manager`.
 ///
 /// The kinds it watches (NodePool, ProvisioningRequest, JobSet among them) must be served before the manager runs.
 pub fn install(manager: &mut Manager, options: Options) {
+    let configuration = &options.configuration;
+    let site = Site {
+        cluster: configuration.name.clone(),
+        region: configuration.region.clone(),
+        version: configuration.kubernetes_version.clone(),
+        seed: options.seed,
+    };
     options.logs.connect(manager);
+    pools::install(manager, site);
 }
-
-pub mod job;
-pub mod jobset;

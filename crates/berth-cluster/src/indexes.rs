@@ -1,0 +1,13 @@
+//! Indexes several controllers of this crate want.
+
+use berth_runtime::{Cache, Index};
+use k8s_openapi::api::core::v1::Pod;
+
+/// Pods that have not ended, by the node they are bound to.
+pub fn pods_by_node(pods: &Cache<Pod>) -> Index<Pod> {
+    pods.index(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty());
+        node.into_iter().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))).collect()
+    })
+}

@@ -1,0 +1,167 @@
+//! Carries out the pools' plans: Nodes are created, patched and deleted, the pool's status written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::berth::{NodePool, NodePoolStatus};
+use berth_runtime::{
+    Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_not_found,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::plan::{PoolPlan, plan};
+use super::template::{POOL_LABEL, conditions, resources_with_accelerators, taints};
+use crate::Site;
+use crate::indexes::pods_by_node;
+
+/// Adds the node pool controller.
+pub fn install(manager: &mut Manager, site: Site) {
+    let pools: Cache<NodePool> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    let pods: Cache<Pod> = manager.cache();
+    let pool_of = |node: &Node| node.labels().get(POOL_LABEL).cloned();
+    let reconciler = PoolReconciler {
+        pools: pools.clone(),
+        nodes_by_pool: nodes.index(move |node| pool_of(node).into_iter().collect()),
+        nodes: nodes.clone(),
+        pods_by_node: pods_by_node(&pods),
+        client: manager.client(),
+        clock: manager.clock(),
+        site,
+    };
+    manager
+        .controller("node-pools")
+        .watch_self(&pools)
+        .watch(&nodes, move |delta| pool_of(delta.latest()).map(ObjectKey::cluster))
+        .run(reconciler);
+}
+
+struct PoolReconciler {
+    pools: Cache<NodePool>,
+    nodes: Cache<Node>,
+    nodes_by_pool: Index<Node>,
+    pods_by_node: Index<Pod>,
+    client: Client,
+    clock: Clock,
+    site: Site,
+}
+
+impl Reconciler for PoolReconciler {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let now = self.clock.now();
+        let nodes = self.nodes_by_pool.get(&key.name);
+        let pool = self.pools.get(&key).filter(|pool| pool.metadata.deletion_timestamp.is_none());
+        let Some(pool) = pool else {
+            // The machines go with their pool.
+            for node in nodes {
+                self.delete(&node).await?;
+            }
+            return Ok(Action::Wait);
+        };
+        let problems = pool.spec.problems("spec");
+        if !problems.is_empty() {
+            // Nothing sensible can be made of it; the next change of the pool brings us back.
+            tracing::warn!(pool = key.name, problem = %problems[0], "node pool is invalid");
+            return Ok(Action::Wait);
+        }
+        let mut pod_counts = BTreeMap::new();
+        if nodes.len() > usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0) {
+            for node in &nodes {
+                let name = node.name_any();
+                let count = self.pods_by_node.count(&name);
+                pod_counts.insert(name, count);
+            }
+        }
+        let plan = plan(&pool, &nodes, &pod_counts, &self.site, now);
+        self.carry_out(&pool, &nodes, &plan).await?;
+        Ok(plan.due.map_or(Action::Wait, |due| Action::After(self.clock.until(due))))
+    }
+}
+
+impl PoolReconciler {
+    async fn carry_out(&self, pool: &NodePool, nodes: &[Arc<Node>], plan: &PoolPlan) -> Result<(), Error> {
+        let now = self.clock.now();
+        let api: Api<Node> = Api::all(self.client.clone());
+        for node in &plan.register {
+            match api.create(&PostParams::default(), node).await {
+                Ok(created) => {
+                    let has_status = created.status.as_ref().is_some_and(|status| status.capacity.is_some());
+                    self.nodes.observe(created);
+                    // Kubelets register with their status; a server that drops it is told again.
+                    if !has_status {
+                        self.patch_status(&node.name_any(), json!({ "status": node.status })).await?;
+                    }
+                }
+                Err(error) if is_already_exists(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for (name, since) in &plan.become_ready {
+            self.patch_status(name, json!({ "status": { "conditions": conditions(true, *since, now) } })).await?;
+            let known = nodes.iter().find(|node| node.name_any() == *name);
+            // Others' taints (a removal, a cordon) stay.
+            let others = known.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
+            let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != "node.kubernetes.io/not-ready").collect();
+            let kept = if kept.is_empty() { taints(pool, true) } else { kept };
+            let patch = json!({ "spec": { "taints": kept } });
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(node) => self.nodes.observe(node),
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !plan.show_accelerators.is_empty() {
+            let (capacity, allocatable) = resources_with_accelerators(pool);
+            for name in &plan.show_accelerators {
+                let patch = json!({ "status": { "capacity": capacity, "allocatable": allocatable } });
+                self.patch_status(name, patch).await?;
+            }
+        }
+        for name in &plan.remove {
+            if let Some(node) = nodes.iter().find(|node| node.name_any() == *name) {
+                self.delete(node).await?;
+            }
+        }
+        if pool.status.as_ref() != Some(&plan.status) {
+            self.write_status(pool, &plan.status).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, pool: &NodePool, status: &NodePoolStatus) -> Result<(), Error> {
+        // A replace with the version we looked at: a machine ordered twice would be paid for twice.
+        let mut new = pool.clone();
+        new.status = Some(status.clone());
+        let api: Api<NodePool> = Api::all(self.client.clone());
+        let written = api.replace_status(&pool.name_any(), &PostParams::default(), &new).await?;
+        self.pools.observe(written);
+        Ok(())
+    }
+
+    async fn patch_status(&self, name: &str, patch: serde_json::Value) -> Result<(), Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        match api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(node) => self.nodes.observe(node),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, node: &Node) -> Result<(), Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        match api.delete(&node.name_any(), &DeleteParams::default()).await {
+            Ok(either) => {
+                if either.is_right() {
+                    self.nodes.observe_deleted(node);
+                }
+            }
+            Err(error) if is_not_found(&error) => self.nodes.observe_deleted(node),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! What a pool needs next: machines ordered, registered, made ready or removed.
+//!
+//! The pool's spec says how many machines there should be; its status and its Nodes say what there is. Every time
+//! follows from what is written there (when a machine was ordered, when a node will be ready), so the plan comes out
+//! the same after a restart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::berth::{
+    ACCELERATORS_AT_ANNOTATION, Instance, LocationPolicy, NodePool, NodePoolStatus, READY_AT_ANNOTATION,
+    RESIZE_REQUEST_LABEL,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::template::{NodeTimes, label_for_request, node, resources_with_accelerators};
+use crate::Site;
+use crate::random::{hash, suffix};
+use crate::time::stamp;
+
+/// Taint of nodes the autoscaler has chosen to remove.
+pub const REMOVAL_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+const START_UP_DEFAULT: Duration = Duration::from_secs(60);
+const READY_DEFAULT: Duration = Duration::from_secs(10);
+const ACCELERATORS_DEFAULT: Duration = Duration::from_secs(60);
+
+/// A machine to be ordered.
+pub type Order = Instance;
+
+/// What to do for one pool, in the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolPlan {
+    /// Nodes to register.
+    pub register: Vec<Node>,
+    /// Nodes that become Ready, by name, with the time they did.
+    pub become_ready: Vec<(String, Timestamp)>,
+    /// Nodes whose accelerators show up, by name.
+    pub show_accelerators: Vec<String>,
+    /// Nodes whose machine goes.
+    pub remove: Vec<String>,
+    /// The status the pool has then.
+    pub status: NodePoolStatus,
+    /// When something is due next.
+    pub due: Option<Timestamp>,
+}
+
+/// Plans one pool. `nodes` are its nodes; `pod_counts` says how many pods that have not ended each of them runs, for
+/// the choice of what to remove.
+pub fn plan(
+    pool: &NodePool,
+    nodes: &[Arc<Node>],
+    pod_counts: &BTreeMap<String, usize>,
+    site: &Site,
+    now: Timestamp,
+) -> PoolPlan {
+    let is_new = pool.status.is_none();
+    let mut status = pool.status.clone().unwrap_or_default();
+    let name = pool.name_any();
+    let delay = |given: Option<berth_api::berth::Duration>, default: Duration| {
+        SignedDuration::try_from(given.map_or(default, |given| given.0)).unwrap_or_default()
+    };
+    let start_up = delay(pool.spec.start_up_delay, START_UP_DEFAULT);
+    let ready = delay(pool.spec.ready_delay, READY_DEFAULT);
+    let accelerators = delay(pool.spec.accelerator_ready_delay, ACCELERATORS_DEFAULT);
+    let mut plan = PoolPlan::default();
+
+    let mut alive: Vec<&Arc<Node>> = nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()).collect();
+    let registered: BTreeSet<String> = alive.iter().map(|node| node.name_any()).collect();
+    status.creating.retain(|instance| !registered.contains(&instance.name));
+
+    // How many there should be, group by group: the pool's own machines, then each resize request's.
+    let mut groups: Vec<(Option<&str>, i32, Option<&str>)> =
+        vec![(None, pool.spec.nodes.unwrap_or(pool.spec.initial_nodes).max(0), None)];
+    groups.extend(pool.spec.resize_requests.iter().map(|r| (Some(r.name.as_str()), r.nodes.max(0), r.zone.as_deref())));
+    let known: BTreeSet<Option<&str>> = groups.iter().map(|(group, ..)| *group).collect();
+    // Machines of requests that were withdrawn.
+    let orphaned: BTreeSet<Option<String>> = alive
+        .iter()
+        .map(|node| request_of(node))
+        .chain(status.creating.iter().map(|instance| instance.resize_request.as_deref()))
+        .filter(|group| !known.contains(group))
+        .map(|group| group.map(str::to_owned))
+        .collect();
+    groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
+
+    for (group, wanted, zone) in groups {
+        let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
+        let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();
+        let have = here.len() + creating;
+        let wanted = usize::try_from(wanted).unwrap_or(0);
+        if have < wanted {
+            for _ in have..wanted {
+                let zone = zone.map_or_else(|| next_zone(pool, &alive, &status.creating, site), str::to_owned);
+                let instance = Instance {
+                    name: next_name(&name, &zone, &mut status, &registered, site),
+                    zone,
+                    ordered_at: stamp(now),
+                    resize_request: group.map(str::to_owned),
+                };
+                if is_new && group.is_none() {
+                    // A pool's first machines were there before anybody looked.
+                    let times = NodeTimes { registered: now, ready: now, accelerators: now };
+                    plan.register.push(node(
+                        pool,
+                        &site.region,
+                        &instance.zone,
+                        &instance.name,
+                        &site.version,
+                        times,
+                        now,
+                    ));
+                } else {
+                    status.creating.push(instance);
+                }
+            }
+        } else if have > wanted {
+            let mut surplus = have - wanted;
+            // Machines that are not there yet are the cheapest to do without.
+            while surplus > 0 {
+                let last = status.creating.iter().rposition(|instance| instance.resize_request.as_deref() == group);
+                let Some(last) = last else { break };
+                status.creating.remove(last);
+                surplus -= 1;
+            }
+            let mut candidates = here;
+            candidates.sort_by_key(|node| {
+                let pods = pod_counts.get(&node.name_any()).copied().unwrap_or(0);
+                let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+                (!has_taint(node, REMOVAL_TAINT), is_ready(node), pods, std::cmp::Reverse(created), node.name_any())
+            });
+            plan.remove.extend(candidates.into_iter().take(surplus).map(|node| node.name_any()));
+        }
+    }
+    let removed: BTreeSet<&String> = plan.remove.iter().collect();
+    alive.retain(|node| !removed.contains(&node.name_any()));
+
+    let mut due: Vec<Timestamp> = Vec::new();
+    let mut arrived = Vec::new();
+    for instance in &status.creating {
+        let registers = later(instance.ordered_at.0, start_up);
+        if registers > now {
+            due.push(registers);
+            continue;
+        }
+        let ready = later(registers, ready);
+        let times = NodeTimes { registered: registers, ready, accelerators: later(ready, accelerators) };
+        let mut new = node(pool, &site.region, &instance.zone, &instance.name, &site.version, times, now);
+        if let Some(request) = &instance.resize_request {
+            label_for_request(&mut new, request);
+        }
+        arrived.push(instance.name.clone());
+        plan.register.push(new);
+    }
+    status.creating.retain(|instance| !arrived.contains(&instance.name));
+
+    let (_, complete) = resources_with_accelerators(pool);
+    let is_complete = |node: &Node| {
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        complete.keys().all(|resource| allocatable.is_some_and(|known| known.contains_key(resource)))
+    };
+    let mut ready_nodes = 0;
+    for existing in &alive {
+        let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
+        let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
+        if has_taint(existing, NOT_READY_TAINT) && is_starting(existing) {
+            match ready_at {
+                Some(at) if at > now => due.push(at),
+                at => plan.become_ready.push((existing.name_any(), at.unwrap_or(now))),
+            }
+        }
+        if !is_complete(existing) {
+            match complete_at {
+                Some(at) if at > now => due.push(at),
+                _ => plan.show_accelerators.push(existing.name_any()),
+            }
+        }
+        if is_ready(existing) && is_complete(existing) {
+            ready_nodes += 1;
+        }
+    }
+    for new in &plan.register {
+        due.extend([READY_AT_ANNOTATION, ACCELERATORS_AT_ANNOTATION].iter().filter_map(|key| annotated_time(new, key)));
+        if is_ready(new) && is_complete(new) {
+            ready_nodes += 1;
+        }
+    }
+    status.nodes = i32::try_from(alive.len() + plan.register.len()).unwrap_or(i32::MAX);
+    status.ready_nodes = ready_nodes;
+    status.observed_generation = pool.metadata.generation;
+    plan.status = status;
+    plan.due = due.into_iter().filter(|at| *at > now).min();
+    plan
+}
+
+const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+
+/// The request a node was ordered for.
+pub fn request_of(node: &Node) -> Option<&str> {
+    node.labels().get(RESIZE_REQUEST_LABEL).map(String::as_str)
+}
+
+/// Does the node carry a taint with this key?
+pub fn has_taint(node: &Node, key: &str) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten().any(|taint| taint.key == key)
+}
+
+/// Does the node report Ready?
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Is it NotReady because it has just registered (and not because something broke it)?
+fn is_starting(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| {
+        condition.type_ == "Ready"
+            && condition.status != "True"
+            && condition.reason.as_deref() == Some("KubeletNotReady")
+    })
+}
+
+fn annotated_time(node: &Node, key: &str) -> Option<Timestamp> {
+    node.annotations().get(key)?.parse().ok()
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The zones of a pool; one at least.
+pub fn zones(pool: &NodePool, site: &Site) -> Vec<String> {
+    if pool.spec.zones.is_empty() { vec![format!("{}-a", site.region)] } else { pool.spec.zones.clone() }
+}
+
+fn next_zone(pool: &NodePool, alive: &[&Arc<Node>], creating: &[Instance], site: &Site) -> String {
+    let zones = zones(pool, site);
+    if pool.spec.location_policy == LocationPolicy::Any {
+        return zones[0].clone();
+    }
+    let count = |zone: &str| {
+        let standing =
+            alive.iter().filter(|node| node.labels().get("topology.kubernetes.io/zone").is_some_and(|z| z == zone));
+        standing.count() + creating.iter().filter(|instance| instance.zone == zone).count()
+    };
+    zones.iter().min_by_key(|zone| count(zone)).unwrap_or(&zones[0]).clone()
+}
+
+/// `gke-<cluster>-<pool>-<8 hexadecimal digits of the zone's group>-<4 characters>`, at most 63 characters.
+fn next_name(
+    pool: &str,
+    zone: &str,
+    status: &mut NodePoolStatus,
+    registered: &BTreeSet<String>,
+    site: &Site,
+) -> String {
+    let group = hash(&["instance-group", &site.cluster, pool, zone]) as u32;
+    let mut prefix = format!("gke-{}-{pool}", site.cluster);
+    prefix.truncate(63 - 14);
+    let prefix = prefix.trim_end_matches('-');
+    loop {
+        status.ordered += 1;
+        let tail = suffix(site.seed, &["node", pool, &status.ordered.to_string()], 4);
+        let name = format!("{prefix}-{group:08x}-{tail}");
+        if !registered.contains(&name) && status.creating.iter().all(|instance| instance.name != name) {
+            return name;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::berth::{NodePoolSpec, ResizeRequest};
+
+    use super::*;
+
+    fn site() -> Site {
+        Site { cluster: "batch-dev".into(), region: "us-central1".into(), version: "v1.35.2".into(), seed: 1 }
+    }
+
+    fn pool(spec: NodePoolSpec, is_new: bool) -> NodePool {
+        let mut pool = NodePool::new("spot-np", spec);
+        pool.status = (!is_new).then(NodePoolStatus::default);
+        pool
+    }
+
+    fn gpu_pool(nodes: i32, is_new: bool) -> NodePool {
+        let spec = NodePoolSpec {
+            machine_type: Some("g2-standard-24".into()),
+            initial_nodes: nodes,
+            zones: vec!["us-central1-a".into(), "us-central1-b".into(), "us-central1-c".into()],
+            ..Default::default()
+        };
+        pool(spec, is_new)
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_new_pools_first_nodes_are_ready_and_spread_over_its_zones() {
+        let mut pool = gpu_pool(6, true);
+        pool.spec.location_policy = LocationPolicy::Balanced;
+        let plan = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
+        assert_eq!((plan.register.len(), plan.status.ready_nodes, plan.due), (6, 6, None));
+        let names: BTreeSet<_> = plan.register.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names.len(), 6);
+        assert!(names.iter().all(|name| name.starts_with("gke-batch-dev-spot-np-")), "{names:?}");
+    }
+
+    #[test]
+    fn an_ordered_machine_registers_then_is_ready_then_has_its_accelerators() {
+        let mut pool = gpu_pool(1, false);
+        let first = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
+        assert_eq!((first.register.len(), first.status.creating.len(), first.due), (0, 1, Some(at(60))));
+        pool.status = Some(first.status);
+        let second = plan(&pool, &[], &BTreeMap::new(), &site(), at(60));
+        assert_eq!((second.register.len(), second.status.creating.len(), second.due), (1, 0, Some(at(70))));
+        assert!(has_taint(&second.register[0], NOT_READY_TAINT));
+        let node = Arc::new(second.register[0].clone());
+        pool.status = Some(second.status);
+        let third = plan(&pool, &[node.clone()], &BTreeMap::new(), &site(), at(70));
+        assert_eq!((third.become_ready.len(), third.show_accelerators.len(), third.due), (1, 0, Some(at(130))));
+        let fourth = plan(&pool, &[node], &BTreeMap::new(), &site(), at(130));
+        assert_eq!(fourth.show_accelerators.len(), 1);
+    }
+
+    #[test]
+    fn surplus_goes_from_marked_nodes_and_orders_first() {
+        let mut pool = gpu_pool(4, true);
+        let made = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
+        pool.status = Some(made.status);
+        let mut nodes = made.register;
+        let marked = nodes[2].name_any();
+        nodes[2].spec.as_mut().unwrap().taints.as_mut().unwrap().push(k8s_openapi::api::core::v1::Taint {
+            key: REMOVAL_TAINT.into(),
+            effect: "NoSchedule".into(),
+            ..Default::default()
+        });
+        let nodes: Vec<_> = nodes.into_iter().map(Arc::new).collect();
+        pool.spec.nodes = Some(3);
+        let down = plan(&pool, &nodes, &BTreeMap::new(), &site(), at(10));
+        assert_eq!((down.remove, down.status.nodes), (vec![marked], 3));
+    }
+
+    #[test]
+    fn machines_of_a_resize_request_come_in_its_zone_and_go_with_it() {
+        let mut pool = gpu_pool(0, false);
+        pool.spec.resize_requests =
+            vec![ResizeRequest { name: "r1".into(), nodes: 2, zone: Some("us-central1-b".into()) }];
+        let ordered = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
+        assert!(ordered.status.creating.iter().all(|instance| instance.zone == "us-central1-b"));
+        pool.status = Some(ordered.status);
+        let registered = plan(&pool, &[], &BTreeMap::new(), &site(), at(60));
+        let nodes: Vec<_> = registered.register.into_iter().map(Arc::new).collect();
+        assert!(nodes.iter().all(|node| request_of(node) == Some("r1")) && nodes.len() == 2);
+        pool.status = Some(registered.status);
+        pool.spec.resize_requests.clear();
+        assert_eq!(plan(&pool, &nodes, &BTreeMap::new(), &site(), at(61)).remove.len(), 2);
+    }
+}

@@ -1,0 +1,109 @@
+//! Why a pod does not fit on a node, in kube-scheduler's order and words.
+
+use super::matching::{matches_node_affinity, untolerated};
+use super::{NodeState, PodInfo, Resources};
+
+/// One reason, with the text kube-scheduler prints after the count of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unfit {
+    /// The node is cordoned.
+    Unschedulable,
+    /// A taint the pod does not tolerate.
+    Taint {
+        /// Key of the taint.
+        key: String,
+        /// Value of the taint.
+        value: String,
+    },
+    /// nodeSelector or required node affinity.
+    NodeAffinity,
+    /// A host port is taken.
+    Ports,
+    /// Not enough of a resource is free.
+    Insufficient(String),
+    /// More of a resource is asked for than the whole node has.
+    Beyond(String),
+    /// The node holds as many pods as it may.
+    TooManyPods,
+    /// Too uneven a spread.
+    Spread,
+    /// The node lacks the label a spread constraint counts by.
+    SpreadLabel,
+    /// No pod to stand with.
+    PodAffinity,
+    /// A pod it must not stand with.
+    PodAntiAffinity,
+    /// A pod there must not stand with it.
+    ExistingAntiAffinity,
+}
+
+impl Unfit {
+    /// Could making lower pods go help?
+    pub fn is_resolvable(&self) -> bool {
+        !matches!(
+            self,
+            Self::Unschedulable
+                | Self::Taint { .. }
+                | Self::NodeAffinity
+                | Self::Beyond(_)
+                | Self::SpreadLabel
+                | Self::PodAffinity
+        )
+    }
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unschedulable => f.write_str("node(s) were unschedulable"),
+            Self::Taint { key, value } => write!(f, "node(s) had untolerated taint {{{key}: {value}}}"),
+            Self::NodeAffinity => f.write_str("node(s) didn't match Pod's node affinity/selector"),
+            Self::Ports => f.write_str("node(s) didn't have free ports for the requested pod ports"),
+            Self::Insufficient(resource) | Self::Beyond(resource) => write!(f, "Insufficient {resource}"),
+            Self::TooManyPods => f.write_str("Too many pods"),
+            Self::Spread => f.write_str("node(s) didn't match pod topology spread constraints"),
+            Self::SpreadLabel => {
+                f.write_str("node(s) didn't match pod topology spread constraints (missing required label)")
+            }
+            Self::PodAffinity => f.write_str("node(s) didn't match pod affinity rules"),
+            Self::PodAntiAffinity => f.write_str("node(s) didn't match pod anti-affinity rules"),
+            Self::ExistingAntiAffinity => f.write_str("node(s) didn't satisfy existing pods anti-affinity rules"),
+        }
+    }
+}
+
+/// Does the pod fit on the node, looking at this node alone? `reserved` is what pods nominated for the node will take.
+/// The reasons are those of the first filter that refuses.
+pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(), Vec<Unfit>> {
+    let is_blind = pod.tolerations().iter().any(|t| {
+        t.operator.as_deref() == Some("Exists")
+            && matches!(t.key.as_deref(), Some("node.kubernetes.io/unschedulable") | Some("") | None)
+    });
+    if node.is_unschedulable() && !is_blind {
+        return Err(vec![Unfit::Unschedulable]);
+    }
+    if let Some(taint) = untolerated(pod.tolerations(), node.taints()) {
+        let value = taint.value.clone().unwrap_or_default();
+        return Err(vec![Unfit::Taint { key: taint.key.clone(), value }]);
+    }
+    if !matches_node_affinity(pod, node.name(), node.labels()) {
+        return Err(vec![Unfit::NodeAffinity]);
+    }
+    if pod.host_ports().any(|port| node.pods.values().any(|other| other.host_ports().any(|taken| taken == port))) {
+        return Err(vec![Unfit::Ports]);
+    }
+    let mut reasons = Vec::new();
+    for (resource, wanted) in pod.requests.iter().filter(|(_, wanted)| *wanted > 0) {
+        if wanted <= node.free(resource) - reserved.get(resource) {
+            continue;
+        }
+        reasons.push(if resource == "pods" {
+            Unfit::TooManyPods
+        } else if wanted > node.allocatable.get(resource) {
+            Unfit::Beyond(resource.to_owned())
+        } else {
+            Unfit::Insufficient(resource.to_owned())
+        });
+    }
+    if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+}

@@ -1,0 +1,24 @@
+//! Which pod fits on which node: the pure heart shared by the pod scheduler, the autoscaler and the provisioners.
+//!
+//! A [`Cluster`] is a snapshot kept up to date change by change: nodes with what is used on them. [`plan`] asks where
+//! a pod goes; the filters say why it does not go somewhere, in kube-scheduler's words. Nothing here knows a clock,
+//! the API, or which controller asks.
+
+mod cluster;
+mod domains;
+mod filters;
+mod matching;
+mod message;
+mod plan;
+mod pod;
+mod preemption;
+mod resources;
+
+pub use cluster::{Cluster, NodeState};
+pub use filters::{Unfit, fits};
+pub use matching::{matches_label_selector, matches_node_affinity, tolerates, untolerated};
+pub use message::unschedulable_message;
+pub use plan::{Packing, Placement, place};
+pub use pod::PodInfo;
+pub use preemption::{Preemption, preempt};
+pub use resources::{Resources, amount};

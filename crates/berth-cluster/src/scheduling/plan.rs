@@ -1,0 +1,117 @@
+//! Where one pod goes: filter all nodes, then take the best.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::domains::Domains;
+use super::matching::{matches_term, unpreferred};
+use super::{Cluster, NodeState, PodInfo, Resources, Unfit, fits};
+
+/// How pods without accelerators are laid out. Pods with accelerators are always packed: a half-used accelerator node
+/// helps nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// On the emptiest node, kube-scheduler's default.
+    #[default]
+    Spread,
+    /// On the fullest node that fits, as GKE's optimize-utilization profile does.
+    Pack,
+}
+
+/// The answer for one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// It goes to this node.
+    Node(String),
+    /// It fits nowhere: how many nodes refuse it for each reason, and which might not if lower pods went.
+    Nowhere {
+        /// Reasons and counts; a node may give several.
+        reasons: BTreeMap<Unfit, usize>,
+        /// Nodes where only resolvable reasons stand against it.
+        preemptible: Vec<String>,
+    },
+}
+
+/// Finds a node for a pod. Ties go to the first name, so that the same cluster gives the same answer.
+pub fn place(pod: &PodInfo, cluster: &Cluster, packing: Packing) -> Placement {
+    let domains = Domains::new(pod, cluster, &BTreeSet::new());
+    let mut best: Option<(Score, &str)> = None;
+    let mut reasons: BTreeMap<Unfit, usize> = BTreeMap::new();
+    let mut preemptible = Vec::new();
+    for node in cluster.nodes() {
+        let reserved = reserved_for_others(pod, cluster, node);
+        let answer = fits(pod, node, &reserved).and_then(|()| domains.check(node).map_err(|reason| vec![reason]));
+        match answer {
+            Ok(()) => {
+                let score = Score::of(pod, node, packing);
+                if best.as_ref().is_none_or(|(known, _)| score < *known) {
+                    best = Some((score, node.name()));
+                }
+            }
+            Err(refusals) => {
+                if refusals.iter().all(Unfit::is_resolvable) {
+                    preemptible.push(node.name().to_owned());
+                }
+                for refusal in refusals {
+                    *reasons.entry(refusal).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    match best {
+        Some((_, name)) => Placement::Node(name.to_owned()),
+        None => Placement::Nowhere { reasons, preemptible },
+    }
+}
+
+/// What pods nominated for the node, at least as important as this one, will take of it.
+pub(super) fn reserved_for_others(pod: &PodInfo, cluster: &Cluster, node: &NodeState) -> Resources {
+    let mut reserved = Resources::default();
+    for other in cluster.nominated(node.name()) {
+        if other.key != pod.key && other.priority >= pod.priority {
+            reserved.add(&other.requests);
+        }
+    }
+    reserved
+}
+
+/// Smaller is better, compared field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Score {
+    unpreferred_taints: usize,
+    unmet_preference: i64,
+    /// Kinds of accelerators the node has and the pod does not want: CPU pods stay off accelerator nodes.
+    wasted_kinds: usize,
+    /// Share left free after placing (packing) or used (spreading), in millionths, averaged over what is asked for.
+    packing: i64,
+}
+
+impl Score {
+    fn of(pod: &PodInfo, node: &NodeState, packing: Packing) -> Self {
+        let met: i64 = pod
+            .preferred_nodes()
+            .iter()
+            .filter(|term| matches_term(&term.preference, node.name(), node.labels()))
+            .map(|term| i64::from(term.weight))
+            .sum();
+        let wants_accelerator = pod.requests.extended().next().is_some();
+        let wasted_kinds = node.allocatable.extended().filter(|(name, _)| pod.requests.get(name) == 0).count();
+        let free = |resource: &str| {
+            let all = node.allocatable.get(resource).max(1);
+            let left = (node.free(resource) - pod.requests.get(resource)).max(0);
+            i64::try_from(i128::from(left) * 1_000_000 / i128::from(all)).unwrap_or(i64::MAX)
+        };
+        let packing = if wants_accelerator {
+            let shares: Vec<i64> = pod.requests.extended().map(|(name, _)| free(name)).collect();
+            shares.iter().sum::<i64>() / shares.len().max(1) as i64
+        } else {
+            let left = (free("cpu") + free("memory")) / 2;
+            if packing == Packing::Pack { left } else { -left }
+        };
+        Self {
+            unpreferred_taints: unpreferred(pod.tolerations(), node.taints()),
+            unmet_preference: -met,
+            wasted_kinds,
+            packing,
+        }
+    }
+}

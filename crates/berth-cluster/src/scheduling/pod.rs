@@ -1,0 +1,189 @@
+//! What scheduling wants to know of a pod, read once.
+
+use std::sync::Arc;
+
+use berth_runtime::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    NodeSelector, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
+};
+
+use super::Resources;
+
+/// A pod and what it asks for.
+#[derive(Clone, Debug)]
+pub struct PodInfo {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// The object.
+    pub pod: Arc<Pod>,
+    /// What it asks for.
+    pub requests: Resources,
+    /// Its priority; 0 when it has none.
+    pub priority: i32,
+}
+
+impl PodInfo {
+    /// Reads a pod.
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let key = ObjectKey::of(pod.as_ref());
+        let requests = pod.spec.as_ref().map(Resources::of_pod).unwrap_or_default();
+        let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+        Self { key, pod, requests, priority }
+    }
+
+    fn spec(&self) -> Option<&PodSpec> {
+        self.pod.spec.as_ref()
+    }
+
+    /// The node it is bound to.
+    pub fn node_name(&self) -> Option<&str> {
+        self.spec()?.node_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The node preemption made room for it on.
+    pub fn nominated_node(&self) -> Option<&str> {
+        self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Has it ended, well or not? Such a pod uses nothing any more.
+    pub fn is_terminal(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// Is it being deleted?
+    pub fn is_terminating(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Is it held back by a scheduling gate?
+    pub fn is_gated(&self) -> bool {
+        self.spec().and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
+    }
+
+    /// May it make others go?
+    pub fn may_preempt(&self) -> bool {
+        self.spec().and_then(|spec| spec.preemption_policy.as_deref()) != Some("Never")
+    }
+
+    /// Does the scheduler of this name place it?
+    pub fn is_for_scheduler(&self, name: &str) -> bool {
+        self.spec().is_some_and(|spec| spec.scheduler_name.as_deref().unwrap_or("default-scheduler") == name)
+    }
+
+    /// When it was created.
+    pub fn created(&self) -> Timestamp {
+        self.pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
+    }
+
+    /// When it started, if it did.
+    pub fn started(&self) -> Option<Timestamp> {
+        self.pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0)
+    }
+
+    /// The value of one of its labels.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The value of one of its annotations.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The request it consumes, if it was admitted through a ProvisioningRequest.
+    pub fn consumed_request(&self) -> Option<&str> {
+        self.annotation("autoscaling.x-k8s.io/consume-provisioning-request")
+            .or_else(|| self.annotation("cluster-autoscaler.kubernetes.io/consume-provisioning-request"))
+    }
+
+    /// Labels a node must have.
+    pub fn node_selector(&self) -> impl Iterator<Item = (&str, &str)> {
+        let selector = self.spec().and_then(|spec| spec.node_selector.as_ref());
+        selector.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// The node affinity that must be met.
+    pub fn required_nodes(&self) -> Option<&NodeSelector> {
+        self.spec()?
+            .affinity
+            .as_ref()?
+            .node_affinity
+            .as_ref()?
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    }
+
+    /// The node affinity that is nice to have.
+    pub fn preferred_nodes(&self) -> &[PreferredSchedulingTerm] {
+        (|| {
+            let node = self.spec()?.affinity.as_ref()?.node_affinity.as_ref()?;
+            node.preferred_during_scheduling_ignored_during_execution.as_deref()
+        })()
+        .unwrap_or_default()
+    }
+
+    /// Taints it does not mind.
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.spec().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default()
+    }
+
+    /// Pods it must stand with.
+    pub fn required_affinity(&self) -> &[PodAffinityTerm] {
+        (|| {
+            let affinity = self.spec()?.affinity.as_ref()?.pod_affinity.as_ref()?;
+            affinity.required_during_scheduling_ignored_during_execution.as_deref()
+        })()
+        .unwrap_or_default()
+    }
+
+    /// Pods it must not stand with.
+    pub fn required_anti_affinity(&self) -> &[PodAffinityTerm] {
+        (|| {
+            let affinity = self.spec()?.affinity.as_ref()?.pod_anti_affinity.as_ref()?;
+            affinity.required_during_scheduling_ignored_during_execution.as_deref()
+        })()
+        .unwrap_or_default()
+    }
+
+    /// How it must spread with others.
+    pub fn spread_constraints(&self) -> impl Iterator<Item = &TopologySpreadConstraint> {
+        let constraints = self.spec().and_then(|spec| spec.topology_spread_constraints.as_deref());
+        constraints.unwrap_or_default().iter().filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
+    }
+
+    /// Ports it takes of its node: protocol and number.
+    pub fn host_ports(&self) -> impl Iterator<Item = (&str, i32)> {
+        let containers = self.spec().map(|spec| spec.containers.as_slice()).unwrap_or_default();
+        containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            Some((port.protocol.as_deref().unwrap_or("TCP"), number))
+        })
+    }
+
+    /// Does where it may go depend on other pods (beyond what is used)?
+    pub fn depends_on_pods(&self) -> bool {
+        !self.required_affinity().is_empty()
+            || !self.required_anti_affinity().is_empty()
+            || self.spread_constraints().next().is_some()
+    }
+
+    /// Two pods with equal keys here fit on the same nodes: everything the filters look at, in writing.
+    pub fn class(&self) -> String {
+        let spec = self.spec();
+        let parts = serde_json::json!({
+            "namespace": self.key.namespace,
+            "labels": if self.depends_on_pods() { self.pod.metadata.labels.as_ref() } else { None },
+            "requests": self.requests.iter().collect::<Vec<_>>(),
+            "priority": self.priority,
+            "preemption": spec.and_then(|spec| spec.preemption_policy.as_ref()),
+            "selector": spec.and_then(|spec| spec.node_selector.as_ref()),
+            "affinity": spec.and_then(|spec| spec.affinity.as_ref()),
+            "tolerations": self.tolerations(),
+            "spread": spec.and_then(|spec| spec.topology_spread_constraints.as_ref()),
+            "ports": self.host_ports().collect::<Vec<_>>(),
+        });
+        parts.to_string()
+    }
+}

@@ -1,0 +1,128 @@
+//! Which pods of lower priority would have to go for a pod to fit, if any.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::domains::Domains;
+use super::plan::reserved_for_others;
+use super::{Cluster, PodInfo, fits};
+
+/// What preemption can do for a pod that fits nowhere.
+#[derive(Clone, Debug)]
+pub enum Preemption {
+    /// Making `victims` go makes room on `node`.
+    Possible {
+        /// The node.
+        node: String,
+        /// Pods to delete, in key order; those already going are among them.
+        victims: Vec<Arc<PodInfo>>,
+    },
+    /// It cannot help; the text says why, as kube-scheduler does.
+    Impossible(String),
+}
+
+/// Looks for the node where the fewest and least important pods would have to go.
+///
+/// Source: kube-scheduler's DefaultPreemption: remove all lower pods, put back as many as still fit (most important
+/// first), then prefer the lowest top victim, the smallest sum of priorities, the fewest victims, the latest start.
+/// One thing is put before: pods that are going anyway are no harm, so nodes where only such pods are in the way win.
+pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
+    if !pod.may_preempt() {
+        return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
+    }
+    let count = cluster.node_count();
+    if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name))
+        && node.pods.values().any(|other| other.is_terminating() && other.priority < pod.priority)
+    {
+        return Preemption::Impossible(
+            "preemption: not eligible due to a terminating pod on the nominated node.".into(),
+        );
+    }
+    let mut best: Option<(Cost, String, Vec<Arc<PodInfo>>)> = None;
+    for name in preemptible {
+        let Some(victims) = victims_on(pod, cluster, name) else { continue };
+        let cost = Cost::of(&victims);
+        if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
+            best = Some((cost, name.clone(), victims));
+        }
+    }
+    match best {
+        Some((_, node, victims)) => Preemption::Possible { node, victims },
+        None => {
+            let mut reasons = BTreeMap::new();
+            let helpless = count - preemptible.len();
+            if helpless > 0 {
+                reasons.insert("Preemption is not helpful for scheduling".to_owned(), helpless);
+            }
+            if !preemptible.is_empty() {
+                reasons.insert("No preemption victims found for incoming pod".to_owned(), preemptible.len());
+            }
+            let reasons = super::message::join(reasons);
+            Preemption::Impossible(format!("preemption: 0/{count} nodes are available: {reasons}."))
+        }
+    }
+}
+
+/// The pods that would have to go from one node, `None` when that would not help.
+fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<PodInfo>>> {
+    let mut node = cluster.node(name)?.clone();
+    let mut lower: Vec<Arc<PodInfo>> = node.pods.values().filter(|p| p.priority < pod.priority).cloned().collect();
+    if lower.is_empty() {
+        return None;
+    }
+    for victim in &lower {
+        node.remove(&victim.key);
+    }
+    let reserved = reserved_for_others(pod, cluster, &node);
+    let all: BTreeSet<_> = lower.iter().map(|victim| &victim.key).collect();
+    if fits(pod, &node, &reserved).is_err() || Domains::new(pod, cluster, &all).check(&node).is_err() {
+        return None;
+    }
+    // Put back the most important and longest-running first; pods that are going anyway last.
+    drop(all);
+    let order = |p: &Arc<PodInfo>| {
+        (p.is_terminating(), Reverse(p.priority), p.started().unwrap_or(Timestamp::MAX), p.key.clone())
+    };
+    lower.sort_by_key(order);
+    let mut gone: BTreeSet<_> = lower.iter().map(|victim| &victim.key).collect();
+    let mut victims = Vec::new();
+    for candidate in &lower {
+        node.add(candidate.clone());
+        gone.remove(&candidate.key);
+        let stays = fits(pod, &node, &reserved).is_ok() && Domains::new(pod, cluster, &gone).check(&node).is_ok();
+        if !stays {
+            node.remove(&candidate.key);
+            gone.insert(&candidate.key);
+            victims.push(candidate.clone());
+        }
+    }
+    victims.sort_by(|a, b| a.key.cmp(&b.key));
+    Some(victims)
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    still_staying: usize,
+    highest: i32,
+    sum: i64,
+    count: usize,
+    latest_start: Reverse<Timestamp>,
+}
+
+impl Cost {
+    fn of(victims: &[Arc<PodInfo>]) -> Self {
+        let highest = victims.iter().map(|p| p.priority).max().unwrap_or(i32::MIN);
+        let important = victims.iter().filter(|p| p.priority == highest);
+        Self {
+            still_staying: victims.iter().filter(|p| !p.is_terminating()).count(),
+            highest,
+            // Shifted so that each further victim adds, whatever the sign of its priority.
+            sum: victims.iter().map(|p| i64::from(p.priority) - i64::from(i32::MIN)).sum(),
+            count: victims.len(),
+            latest_start: Reverse(important.filter_map(|p| p.started()).min().unwrap_or(Timestamp::MAX)),
+        }
+    }
+}
