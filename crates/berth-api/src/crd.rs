@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
+use crate::berth::NodePool;
 use crate::structural::Structural;
 use crate::{autoscaling, jobset, kueue, monitoring};
 
@@ -20,9 +21,15 @@ pub fn crds() -> &'static [Value] {
     CRDS.get_or_init(|| {
         let mut structural = Structural::default();
         let mut all: Vec<Value> = definitions(&mut structural);
+        all.push(node_pool());
         all.extend(monitoring::crds());
         all
     })
+}
+
+/// The definition of Berth's own kind, as kube's derive makes it.
+fn node_pool() -> Value {
+    serde_json::to_value(<NodePool as kube::CustomResourceExt>::crd()).expect("a definition is plain data")
 }
 
 /// One served version of a kind.
@@ -51,6 +58,11 @@ impl Version {
 
     fn selectable(self, selectable: &'static [&'static str]) -> Self {
         Self { selectable, ..self }
+    }
+
+    /// Declares subresources, but none of them, as `controller-gen` does for a kind without a status that asks for them.
+    fn empty_subresources(self) -> Self {
+        Self { subresources: Some(json!({})), ..self }
     }
 
     fn deprecated(self, warning: &'static str) -> Self {
@@ -149,29 +161,62 @@ impl ScopeName for kube::core::ClusterResourceScope {
 const USE_V1BETA2: &str = "This version is deprecated. Use v1beta2 instead.";
 const CLUSTER_QUEUE_STRATEGY: Column =
     Column("Strategy", "string", ".spec.queueingStrategy", "The queueing strategy used to prioritize workloads", 1);
-const CLUSTER_QUEUE_PENDING: Column = Column("Pending Workloads", "integer", ".status.pendingWorkloads", "Number of pending workloads", 0);
-const CLUSTER_QUEUE_ADMITTED: Column =
-    Column("Admitted Workloads", "integer", ".status.admittedWorkloads", "Number of admitted workloads that haven't finished yet", 1);
+const CLUSTER_QUEUE_PENDING: Column =
+    Column("Pending Workloads", "integer", ".status.pendingWorkloads", "Number of pending workloads", 0);
+const CLUSTER_QUEUE_ADMITTED: Column = Column(
+    "Admitted Workloads",
+    "integer",
+    ".status.admittedWorkloads",
+    "Number of admitted workloads that haven't finished yet",
+    1,
+);
 const COHORT: &str = "Cohort that this ClusterQueue belongs to";
-const CLUSTER_QUEUE_COLUMNS: &[Column] =
-    &[Column("Cohort", "string", ".spec.cohortName", COHORT, 0), CLUSTER_QUEUE_STRATEGY, CLUSTER_QUEUE_PENDING, CLUSTER_QUEUE_ADMITTED];
-const CLUSTER_QUEUE_V1BETA1_COLUMNS: &[Column] =
-    &[Column("Cohort", "string", ".spec.cohort", COHORT, 0), CLUSTER_QUEUE_STRATEGY, CLUSTER_QUEUE_PENDING, CLUSTER_QUEUE_ADMITTED];
+const CLUSTER_QUEUE_COLUMNS: &[Column] = &[
+    Column("Cohort", "string", ".spec.cohortName", COHORT, 0),
+    CLUSTER_QUEUE_STRATEGY,
+    CLUSTER_QUEUE_PENDING,
+    CLUSTER_QUEUE_ADMITTED,
+];
+const CLUSTER_QUEUE_V1BETA1_COLUMNS: &[Column] = &[
+    Column("Cohort", "string", ".spec.cohort", COHORT, 0),
+    CLUSTER_QUEUE_STRATEGY,
+    CLUSTER_QUEUE_PENDING,
+    CLUSTER_QUEUE_ADMITTED,
+];
 const LOCAL_QUEUE_COLUMNS: &[Column] = &[
     Column("ClusterQueue", "string", ".spec.clusterQueue", "Backing ClusterQueue", 0),
     Column("Pending Workloads", "integer", ".status.pendingWorkloads", "Number of pending workloads", 0),
-    Column("Admitted Workloads", "integer", ".status.admittedWorkloads", "Number of admitted workloads that haven't finished yet.", 0),
+    Column(
+        "Admitted Workloads",
+        "integer",
+        ".status.admittedWorkloads",
+        "Number of admitted workloads that haven't finished yet.",
+        0,
+    ),
 ];
 const WORKLOAD_COLUMNS: &[Column] = &[
     Column("Queue", "string", ".spec.queueName", "Name of the queue this workload was submitted to", 0),
-    Column("Reserved in", "string", ".status.admission.clusterQueue", "Name of the ClusterQueue where the workload is reserving quota", 0),
+    Column(
+        "Reserved in",
+        "string",
+        ".status.admission.clusterQueue",
+        "Name of the ClusterQueue where the workload is reserving quota",
+        0,
+    ),
     Column("Admitted", "string", ".status.conditions[?(@.type=='Admitted')].status", "Admission status", 0),
     Column("Finished", "string", ".status.conditions[?(@.type=='Finished')].status", "Workload finished", 0),
     Column("Age", "date", ".metadata.creationTimestamp", "Time this workload was created", 0),
 ];
-const PRIORITY_CLASS_COLUMNS: &[Column] = &[Column("Value", "integer", ".value", "Value of workloadPriorityClass's Priority", 0)];
+const PRIORITY_CLASS_COLUMNS: &[Column] =
+    &[Column("Value", "integer", ".value", "Value of workloadPriorityClass's Priority", 0)];
 const MULTIKUEUE_CLUSTER_COLUMNS: &[Column] = &[
-    Column("Connected", "string", ".status.conditions[?(@.type=='Active')].status", "MultiKueueCluster is connected", 0),
+    Column(
+        "Connected",
+        "string",
+        ".status.conditions[?(@.type=='Active')].status",
+        "MultiKueueCluster is connected",
+        0,
+    ),
     Column("Age", "date", ".metadata.creationTimestamp", "Time this workload was created", 0),
 ];
 const JOBSET_COLUMNS: &[Column] = &[
@@ -217,12 +262,26 @@ fn definitions(s: &mut Structural) -> Vec<Value> {
         kueue!(ProvisioningRequestConfig, &["prc"], &[]),
         kueue!(ResourceFlavor, &["flavor", "flavors", "rf"], &[]),
         kueue!(Topology, &["topo"], &[]),
-        kueue!(WorkloadPriorityClass, &["wpc"], PRIORITY_CLASS_COLUMNS),
+        definition::<kueue::v1beta2::WorkloadPriorityClass>(
+            &["wpc"],
+            "v1beta2",
+            vec![
+                Version::new::<kueue::v1beta1::WorkloadPriorityClass>(s, "v1beta1")
+                    .columns(PRIORITY_CLASS_COLUMNS)
+                    .empty_subresources()
+                    .deprecated(USE_V1BETA2),
+                Version::new::<kueue::v1beta2::WorkloadPriorityClass>(s, "v1beta2")
+                    .columns(PRIORITY_CLASS_COLUMNS)
+                    .empty_subresources(),
+            ],
+        ),
         definition::<kueue::v1beta2::Workload>(
             &["kwl", "kueueworkload", "kueueworkloads"],
             "v1beta2",
             vec![
-                Version::new::<kueue::v1beta1::Workload>(s, "v1beta1").columns(WORKLOAD_COLUMNS).deprecated(USE_V1BETA2),
+                Version::new::<kueue::v1beta1::Workload>(s, "v1beta1")
+                    .columns(WORKLOAD_COLUMNS)
+                    .deprecated(USE_V1BETA2),
                 Version::new::<kueue::v1beta2::Workload>(s, "v1beta2")
                     .columns(WORKLOAD_COLUMNS)
                     .selectable(&[".status.admission.clusterQueue"]),

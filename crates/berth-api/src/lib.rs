@@ -6,6 +6,7 @@ mod crd;
 pub mod jobset;
 pub mod kueue;
 pub mod monitoring;
+mod published;
 mod resource;
 pub mod schema;
 mod structural;

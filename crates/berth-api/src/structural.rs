@@ -5,17 +5,16 @@
 //! type, titles), expands the private keywords described in [`schema`](crate::schema), and fills in the definitions Kubernetes publishes.
 //! What may not be in a structural schema cannot come out of it, because nothing else goes in.
 
-use std::collections::BTreeMap;
-
-use berth_apimachinery::builtin;
 use schemars::JsonSchema;
 use schemars::generate::{Contract, SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use crate::published::Published;
+
 /// Makes schemas; remembers the published definitions it has resolved.
 #[derive(Default)]
 pub(crate) struct Structural {
-    embedded: BTreeMap<String, Value>,
+    published: Published,
 }
 
 impl Structural {
@@ -28,7 +27,10 @@ impl Structural {
         let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
         self.node(&mut schema);
         if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-            properties.insert("apiVersion".into(), described("string", "Group and version of this representation of the object."));
+            properties.insert(
+                "apiVersion".into(),
+                described("string", "Group and version of this representation of the object."),
+            );
             properties.insert("kind".into(), described("string", "Kind of the object."));
             properties.insert("metadata".into(), json!({ "type": "object" }));
         }
@@ -41,7 +43,10 @@ impl Structural {
             node.remove(unknown);
         }
         unwrap_nullable(node);
-        self.embed(node);
+        if node.contains_key("x-embed") {
+            // Already structural, below this node there is nothing to expand.
+            return self.embed(node);
+        }
         expand_list(node);
         expand_rules(node);
         if node.remove("x-no-format").is_some() {
@@ -52,7 +57,8 @@ impl Structural {
                 self.node(inner);
             }
         }
-        let mut required: Vec<String> = node.get("required").and_then(Value::as_array).map(|r| strings(r)).unwrap_or_default();
+        let mut required: Vec<String> =
+            node.get("required").and_then(Value::as_array).map(|r| strings(r)).unwrap_or_default();
         if let Some(properties) = node.get_mut("properties").and_then(Value::as_object_mut) {
             for (name, property) in properties.iter_mut() {
                 self.node(property);
@@ -76,11 +82,7 @@ impl Structural {
     /// Puts a published definition in the place of its name. What the property says about itself wins.
     fn embed(&mut self, node: &mut Map<String, Value>) {
         let Some(Value::String(name)) = node.remove("x-embed") else { return };
-        let definition = self
-            .embedded
-            .entry(name)
-            .or_insert_with_key(|name| builtin::structural(name).expect("the embedded definitions are published, a test makes all schemas"));
-        if let Value::Object(definition) = definition.clone() {
+        if let Value::Object(definition) = self.published.schema(&name) {
             for (key, value) in definition {
                 node.entry(key).or_insert(value);
             }
@@ -104,6 +106,9 @@ fn unwrap_nullable(node: &mut Map<String, Value>) {
             let only = only.clone();
             node.insert("type".into(), only);
         }
+    }
+    if let Some(Value::Array(values)) = node.get_mut("enum") {
+        values.retain(|value| !value.is_null());
     }
     let is_null = |schema: &Value| schema["type"] == "null";
     let Some(Value::Array(alternatives)) = node.get("anyOf") else { return };

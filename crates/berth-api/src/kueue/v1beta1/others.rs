@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kueue::v1beta2::{
-    ClusterProfileReference, LocationType, ProvisioningRequestConfigPodSetMergePolicy, ProvisioningRequestPodSetUpdatesNodeSelector,
-    ProvisioningRequestRetryStrategy, ResourceFlavorSpec, TopologyLevel,
+    ClusterProfileReference, LocationType, ProvisioningRequestConfigPodSetMergePolicy,
+    ProvisioningRequestPodSetUpdatesNodeSelector, ProvisioningRequestRetryStrategy, ResourceFlavorSpec, TopologyLevel,
 };
 use crate::resource::{always_written, custom_resource};
 use crate::schema;

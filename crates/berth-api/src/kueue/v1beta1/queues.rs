@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::kueue::v1beta2::{
-    ClusterQueuePreemption, FairSharing, FlavorFungibilityPreference, FlavorQuotas, FlavorUsage, LocalQueueFairSharingStatus,
-    LocalQueueFlavorUsage, QueueingStrategy, StopPolicy,
+    ClusterQueuePreemption, FairSharing, FlavorFungibilityPreference, FlavorQuotas, FlavorUsage,
+    LocalQueueFairSharingStatus, LocalQueueFlavorUsage, QueueingStrategy, StopPolicy,
 };
 use crate::resource::{always_written, custom_resource, string_enum, zero_time};
 use crate::schema;

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kueue::v1beta2::{
-    CheckState, MAX_EXECUTION_TIME_RULE, PodSetRequest, QUEUE_NAME_RULE, ReclaimablePod, RequeueState, ResourceList, STATUS_RULES,
-    WorkloadSchedulingStatsEviction,
+    CheckState, MAX_EXECUTION_TIME_RULE, PodSetRequest, QUEUE_NAME_RULE, ReclaimablePod, RequeueState, ResourceList,
+    STATUS_RULES, WorkloadSchedulingStatsEviction,
 };
 use crate::resource::{always_written, custom_resource, zero_time};
 use crate::schema;

@@ -1,0 +1,130 @@
+//! Definitions Kubernetes publishes, as `controller-gen` writes them into a CustomResourceDefinition.
+//!
+//! The published document says everything about the types of Kubernetes except three things that upstream takes from markers in the source: defaults,
+//! which references are atomic maps, and which metadata an embedded template may carry. They are the tables below.
+
+use std::collections::BTreeMap;
+
+use berth_apimachinery::builtin;
+use serde_json::{Map, Value, json};
+
+const CORE: &str = "io.k8s.api.core.v1.";
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// Types of the core group that are replaced as a whole when merged, though the document does not say so.
+const ATOMIC: &[&str] =
+    &["ConfigMapEnvSource", "ConfigMapProjection", "ConfigMapVolumeSource", "SecretEnvSource", "SecretProjection"];
+
+/// Default of a field of a type of the core group.
+fn default_of(definition: &str, field: &str) -> Option<Value> {
+    Some(match (definition, field) {
+        (
+            "LocalObjectReference"
+            | "ConfigMapEnvSource"
+            | "ConfigMapKeySelector"
+            | "ConfigMapProjection"
+            | "ConfigMapVolumeSource"
+            | "SecretEnvSource"
+            | "SecretKeySelector"
+            | "SecretProjection",
+            "name",
+        )
+        | ("GRPCAction", "service") => json!(""),
+        ("ContainerPort", "protocol") => json!("TCP"),
+        ("FileKeySelector", "optional") | ("AzureDiskVolumeSource", "readOnly") => json!(false),
+        ("AzureDiskVolumeSource", "fsType") => json!("ext4"),
+        ("ISCSIVolumeSource", "iscsiInterface") => json!("default"),
+        ("RBDVolumeSource", "keyring") => json!("/etc/ceph/keyring"),
+        ("RBDVolumeSource", "pool") => json!("rbd"),
+        ("RBDVolumeSource", "user") => json!("admin"),
+        ("ScaleIOVolumeSource", "fsType") => json!("xfs"),
+        ("ScaleIOVolumeSource", "storageMode") => json!("ThinProvisioned"),
+        _ => return None,
+    })
+}
+
+/// Metadata of an embedded template: what its user may set.
+fn embedded_metadata() -> Value {
+    let string = || json!({ "type": "string" });
+    json!({
+        "type": "object",
+        "properties": {
+            "annotations": { "type": "object", "additionalProperties": string() },
+            "finalizers": { "type": "array", "items": string() },
+            "labels": { "type": "object", "additionalProperties": string() },
+            "name": string(),
+            "namespace": string(),
+        },
+    })
+}
+
+/// Published definitions with all references resolved, each resolved once.
+#[derive(Default)]
+pub(crate) struct Published {
+    resolved: BTreeMap<String, Value>,
+}
+
+impl Published {
+    /// The structural schema of a definition, for example `io.k8s.api.core.v1.PodTemplateSpec`. What the document does not have becomes an object
+    /// of unknown fields.
+    pub(crate) fn schema(&mut self, name: &str) -> Value {
+        if let Some(schema) = self.resolved.get(name) {
+            return schema.clone();
+        }
+        let schema = match builtin::definition(name) {
+            Some(definition) if definition.get("properties").is_some() && name != OBJECT_META => {
+                // A definition that contains itself is cut where it does so; none of those embedded here is.
+                self.resolved.insert(name.to_owned(), unknown());
+                let mut schema = self.resolve(definition);
+                self.complete(name, &mut schema);
+                schema
+            }
+            Some(_) if name == OBJECT_META => embedded_metadata(),
+            _ => builtin::structural(name).unwrap_or_else(unknown),
+        };
+        self.resolved.insert(name.to_owned(), schema.clone());
+        schema
+    }
+
+    fn resolve(&mut self, schema: &Value) -> Value {
+        let Some(schema) = schema.as_object() else { return schema.clone() };
+        let mut resolved = Map::new();
+        if let Some(name) = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next())
+            && let Value::Object(target) = self.schema(name)
+        {
+            resolved = target;
+        }
+        for (key, value) in schema {
+            let value = match key.as_str() {
+                "$ref" | "x-kubernetes-group-version-kind" | "x-kubernetes-unions" => continue,
+                key if key.starts_with("x-kubernetes-patch-") => continue,
+                "properties" => {
+                    let fields = value.as_object().into_iter().flatten();
+                    fields.map(|(name, field)| (name.clone(), self.resolve(field))).collect::<Map<_, _>>().into()
+                }
+                "items" | "additionalProperties" => self.resolve(value),
+                _ => value.clone(),
+            };
+            resolved.insert(key.clone(), value);
+        }
+        resolved.into()
+    }
+
+    /// Adds what the document does not say.
+    fn complete(&self, name: &str, schema: &mut Value) {
+        let Some(name) = name.strip_prefix(CORE) else { return };
+        if ATOMIC.contains(&name) {
+            schema["x-kubernetes-map-type"] = "atomic".into();
+        }
+        let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
+        for (field, property) in properties.iter_mut() {
+            if let Some(default) = default_of(name, field) {
+                property["default"] = default;
+            }
+        }
+    }
+}
+
+fn unknown() -> Value {
+    json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}

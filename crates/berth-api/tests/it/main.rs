@@ -1,0 +1,4 @@
+//! Tests of the vocabulary through its public face.
+
+mod crds;
+mod shared;

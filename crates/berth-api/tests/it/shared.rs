@@ -1,0 +1,31 @@
+//! Where the material shared beside the repository is, if it is there.
+
+use std::path::{Path, PathBuf};
+
+/// The directory `name` of the shared material; `None`, with a message, where there is none.
+pub fn directory(name: &str) -> Option<PathBuf> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(name);
+    if path.is_dir() {
+        return Some(path);
+    }
+    println!("skipped: shared/{name} is not present");
+    None
+}
+
+/// All files under `directory` with the ending, sorted.
+pub fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(&directory).expect("a readable directory") {
+            let path = entry.expect("a readable entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
