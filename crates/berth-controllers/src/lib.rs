@@ -10,8 +10,15 @@ pub mod conditions;
 pub mod config;
 pub mod duration;
 pub mod gates;
+pub mod jobs;
 pub mod keys;
+pub mod plan;
 pub mod podset;
+pub mod priority;
+pub mod selector;
+pub mod stores;
+pub mod workload;
 
 pub use config::Config;
 pub use gates::Gates;
+pub use stores::Stores;

@@ -1,0 +1,96 @@
+//! Who above a job is managed: a job owned by a managed one is part of it and not queued itself.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::config::Config;
+use crate::keys;
+use crate::plan::PlanError;
+use crate::stores::{controller_of, group_of};
+
+/// Longest chain of owners that is followed.
+const DEPTH_MAX: usize = 10;
+
+/// Kinds some integration manages, as (group, kind). An owner of another kind ends the search: nobody manages it.
+const KNOWN: &[(&str, &str)] = &[
+    ("batch", "Job"),
+    ("jobset.x-k8s.io", "JobSet"),
+    ("workload.codeflare.dev", "AppWrapper"),
+    ("ray.io", "RayJob"),
+    ("ray.io", "RayCluster"),
+    ("ray.io", "RayService"),
+    ("kubeflow.org", "MPIJob"),
+    ("kubeflow.org", "PyTorchJob"),
+    ("kubeflow.org", "TFJob"),
+    ("kubeflow.org", "XGBoostJob"),
+    ("kubeflow.org", "PaddleJob"),
+    ("kubeflow.org", "JAXJob"),
+    ("trainer.kubeflow.org", "TrainJob"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ("sparkoperator.k8s.io", "SparkApplication"),
+    ("apps", "Deployment"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+];
+
+/// What is known about an owner.
+pub enum Lookup {
+    /// Its metadata.
+    Found(Box<ObjectMeta>),
+    /// It does not exist, or not with that UID.
+    Missing,
+    /// It exists under that name with another UID: a reference somebody made up.
+    Forged,
+    /// Its kind is not watched.
+    Unwatched,
+}
+
+/// A managed owner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ancestor {
+    /// The reference that leads to it.
+    pub reference: OwnerReference,
+    /// Its metadata.
+    pub metadata: ObjectMeta,
+}
+
+/// The topmost managed owner of an object, if there is one.
+pub fn managed_ancestor(
+    metadata: &ObjectMeta,
+    config: &Config,
+    lookup: impl Fn(&OwnerReference) -> Lookup,
+) -> Result<Option<Ancestor>, PlanError> {
+    let mut top: Option<Ancestor> = None;
+    let mut seen = vec![metadata.uid.clone().unwrap_or_default()];
+    let mut current = metadata.clone();
+    for _ in 0..DEPTH_MAX {
+        let Some(reference) = controller_of(&current).cloned() else { return Ok(top) };
+        if seen.contains(&reference.uid) {
+            return Err(PlanError::CyclicOwnership);
+        }
+        seen.push(reference.uid.clone());
+        let group = group_of(&reference.api_version);
+        let known = KNOWN.contains(&(group, reference.kind.as_str()));
+        let external = is_external(config, &reference);
+        let parent = match lookup(&reference) {
+            Lookup::Found(parent) => *parent,
+            Lookup::Missing => return Err(PlanError::OwnerNotFound),
+            Lookup::Forged | Lookup::Unwatched => return Ok(top),
+        };
+        if !known && !external {
+            return Ok(top);
+        }
+        let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::QUEUE_NAME_LABEL));
+        if queue || config.manage_jobs_without_queue_name {
+            top = Some(Ancestor { reference, metadata: parent.clone() });
+        }
+        current = parent;
+    }
+    Ok(top)
+}
+
+/// Does the configuration name this kind as `Kind.version.group`?
+fn is_external(config: &Config, reference: &OwnerReference) -> bool {
+    let (group, version) = reference.api_version.split_once('/').unwrap_or(("", &reference.api_version));
+    let name = format!("{}.{version}.{group}", reference.kind);
+    config.integrations.external_frameworks.contains(&name)
+}

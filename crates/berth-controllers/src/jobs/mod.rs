@@ -1,0 +1,147 @@
+//! Job integrations: one file per kind behind one trait.
+//!
+//! A kind of job says what it asks for ([`Job::pod_sets`]), how it is started and stopped, and how it is doing. Everything
+//! else (making and matching its Workload, starting it when admitted, stopping it when evicted, finishing the Workload)
+//! is written once, in [`reconcile`].
+
+pub mod ancestors;
+pub mod batch_job;
+pub mod jobset;
+pub mod naming;
+pub mod reconcile;
+pub mod topology;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::gates::Gates;
+use crate::keys;
+use crate::podset::{PodSetError, PodSetInfo};
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Did it succeed?
+    pub success: bool,
+    /// What it says about it.
+    pub message: String,
+}
+
+/// A kind of job that is started by letting go of it and stopped by suspending it.
+pub trait Job:
+    Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Name of the integration in the configuration, for example `batch/job`.
+    const FRAMEWORK: &'static str;
+
+    /// Is it suspended?
+    fn is_suspended(&self) -> bool;
+
+    /// Suspends it.
+    fn suspend(&mut self);
+
+    /// The pods it asks for.
+    fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String>;
+
+    /// Lets go of it, with what admission adds to its pods.
+    fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError>;
+
+    /// Sets its pod templates back to what was recorded. Returns whether that changed anything.
+    fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
+
+    /// How it ended, if it did.
+    fn finished(&self) -> Option<Finished>;
+
+    /// Are all its pods ready or done?
+    fn pods_ready(&self) -> bool;
+
+    /// Has it pods that still run?
+    fn is_active(&self) -> bool;
+
+    /// Pods that are done and will not come back; `None` when the kind cannot tell.
+    fn reclaimable_pods(&self) -> Option<Vec<ReclaimablePod>> {
+        None
+    }
+
+    /// Its own priority class, if the kind has such a field.
+    fn priority_class(&self) -> Option<String> {
+        None
+    }
+
+    /// Clears what a run left in its status, so that the next one starts afresh. Returns whether there was anything.
+    fn reset_status(&mut self) -> bool {
+        false
+    }
+
+    /// Do pod sets recorded in a Workload still fit beyond what the pod sets themselves say?
+    fn is_in_step(&self, _recorded: &[PodSet]) -> bool {
+        true
+    }
+
+    /// Who reconciles it, when that is somebody else (`spec.managedBy`).
+    fn managed_by(&self) -> Option<&str>;
+
+    /// Hands it to somebody else.
+    fn set_managed_by(&mut self, controller: &str);
+
+    /// Names of the scheduling gates, labels and selectors are the kind's own business; this removes those that the
+    /// kind's controller adds itself and that must not be recorded.
+    fn clean_labels(labels: &mut BTreeMap<String, String>) {
+        let _ = labels;
+    }
+}
+
+/// The local queue a job names, by label or by the annotation older jobs use.
+pub fn queue_name(job: &impl ResourceExt) -> &str {
+    job.labels()
+        .get(keys::QUEUE_NAME_LABEL)
+        .or_else(|| job.annotations().get(keys::QUEUE_NAME_ANNOTATION))
+        .map_or("", String::as_str)
+}
+
+/// The Workload somebody else made for this job.
+pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
+    job.labels().get(keys::PREBUILT_WORKLOAD_LABEL).map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// May it change size while it runs?
+pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
+    gates.on("ElasticJobsViaWorkloadSlices")
+        && job.annotations().get(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|value| value == "true")
+}
+
+/// Group, version and kind of a job's type.
+pub fn kind_of<J: Job>() -> naming::OwnerKind {
+    naming::OwnerKind { group: J::group(&()).into_owned(), kind: J::kind(&()).into_owned() }
+}
+
+/// Drops repeated environment variables (the last one counts): lists in stored objects are keyed by name.
+pub fn sanitize(pod_sets: &mut [PodSet]) {
+    for pod_set in pod_sets {
+        let Some(spec) = pod_set.template.spec.as_mut() else { continue };
+        let init = spec.init_containers.iter_mut().flatten();
+        for container in init.chain(spec.containers.iter_mut()) {
+            let Some(env) = container.env.as_mut() else { continue };
+            let mut kept: Vec<k8s_openapi::api::core::v1::EnvVar> = Vec::with_capacity(env.len());
+            for variable in env.drain(..) {
+                match kept.iter_mut().find(|known| known.name == variable.name) {
+                    Some(known) => *known = variable,
+                    None => kept.push(variable),
+                }
+            }
+            *env = kept;
+        }
+    }
+}

@@ -1,0 +1,761 @@
+//! One look at a job: which Workload stands for it, and what to do with either (semantics §17, §19, §20).
+//!
+//! The function is pure: it reads [`Stores`] and returns a plan. It goes through the questions in a fixed order and ends at
+//! the first one whose answer is a write that changes what the later questions are about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{CheckState, PodSet, Workload};
+use berth_runtime::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+
+use super::ancestors::{Ancestor, Lookup, managed_ancestor};
+use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, sanitize};
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::keys;
+use crate::plan::{Plan, PlanError, Step, Told};
+use crate::podset::{self, PodSetError, PodSetInfo};
+use crate::priority;
+use crate::selector;
+use crate::stores::{Owner, Stores, controller_of, group_of};
+use crate::workload::status;
+
+/// What a reconcile looks at besides the object itself.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Other objects.
+    pub stores: &'a Stores,
+    /// Configuration.
+    pub config: &'a Config,
+    /// Feature gates.
+    pub gates: &'a Gates,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// Longest label value.
+const LABEL_VALUE_MAX: usize = 63;
+
+/// Decides about the job with this key; `None` when it is gone.
+pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>) -> Plan<J> {
+    let mut plan = Plan::default();
+    let job = match job {
+        Some(job) if job.meta().deletion_timestamp.is_none() => job,
+        gone => {
+            orphans(context, key, gone, &mut plan);
+            return plan;
+        }
+    };
+    let config = context.config;
+    let queue = queue_name(job);
+    match managed_ancestor(job.meta(), config, |reference| lookup(context.stores, &key.namespace, reference)) {
+        Ok(None) => {}
+        Ok(Some(ancestor)) => {
+            follow_ancestor(context, &key.namespace, job, &ancestor, &mut plan);
+            return plan;
+        }
+        Err(error) => return plan.fail(error),
+    }
+    if queue.is_empty() && !config.manage_jobs_without_queue_name {
+        return plan;
+    }
+    if queue.is_empty() || context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
+        let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
+            return plan.fail(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
+        };
+        if !selector::matches(&config.managed_jobs_namespace_selector, &labels) {
+            return plan;
+        }
+    }
+    Reconcile { context, key, job: job.clone(), plan }.run()
+}
+
+/// Metadata of an owner as far as it is known.
+pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> Lookup {
+    let watched = matches!(
+        (group_of(&reference.api_version), reference.kind.as_str()),
+        ("batch", "Job") | ("jobset.x-k8s.io", "JobSet")
+    );
+    if !watched {
+        return Lookup::Unwatched;
+    }
+    if let Some(metadata) = stores.owner_metadata(namespace, reference) {
+        return Lookup::Found(Box::new(metadata));
+    }
+    let key = ObjectKey::namespaced(namespace, &reference.name);
+    let uid = match reference.kind.as_str() {
+        "Job" => stores.jobs.get(&key).and_then(|job| job.metadata.uid.clone()),
+        _ => stores.job_sets.get(&key).and_then(|set| set.metadata.uid.clone()),
+    };
+    match uid {
+        Some(_) => Lookup::Forged,
+        None => Lookup::Missing,
+    }
+}
+
+/// The job is gone or going: its workloads end, and nothing holds them back any more.
+fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan: &mut Plan<J>) {
+    let kind = kind_of::<J>();
+    let owner = Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
+    for workload in context.stores.workloads_of(&key.namespace, &owner) {
+        let mut workload = (*workload).clone();
+        if context.gates.on("FinishOrphanedWorkloads")
+            && status::finish(&mut workload, "OwnerNotFound", "The workload's owner no longer exists", context.now)
+        {
+            plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
+        }
+        if remove_finalizer(&mut workload) {
+            plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+        }
+    }
+}
+
+/// Takes the finalizer off. Returns whether it was there.
+pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
+    let finalizers = object.meta_mut().finalizers.get_or_insert_default();
+    let before = finalizers.len();
+    finalizers.retain(|finalizer| finalizer != keys::RESOURCE_IN_USE_FINALIZER);
+    let removed = finalizers.len() != before;
+    if finalizers.is_empty() {
+        object.meta_mut().finalizers = None;
+    }
+    removed
+}
+
+/// A part of a managed job runs only while that job's workload is admitted.
+fn follow_ancestor<J: Job>(
+    context: Context<'_>,
+    namespace: &str,
+    job: &J,
+    ancestor: &Ancestor,
+    plan: &mut Plan<J>,
+) {
+    if job.is_suspended() || job.finished().is_some() {
+        return;
+    }
+    let owner = Owner {
+        group: group_of(&ancestor.reference.api_version),
+        kind: &ancestor.reference.kind,
+        name: &ancestor.reference.name,
+        uid: Some(&ancestor.reference.uid),
+    };
+    let admitted =
+        context.stores.workloads_of(namespace, &owner).iter().any(|w| status::is_admitted(w) || status::is_finished(w));
+    if !admitted {
+        let mut job = job.clone();
+        job.suspend();
+        plan.steps.push(Step::Patch(Box::new(job)));
+        plan.steps.push(Step::Event(Told::normal("Suspended", "Kueue managed child job suspended")));
+    }
+}
+
+struct Reconcile<'a, J> {
+    context: Context<'a>,
+    key: &'a ObjectKey,
+    job: J,
+    plan: Plan<J>,
+}
+
+/// What to do after a question was answered.
+enum Next<T> {
+    Go(T),
+    Stop,
+}
+
+impl<J: Job> Reconcile<'_, J> {
+    fn run(mut self) -> Plan<J> {
+        let workload = match self.ensure_one_workload() {
+            Ok(Next::Go(workload)) => workload,
+            Ok(Next::Stop) => return self.plan,
+            Err(error) => return self.plan.fail(error),
+        };
+        match workload {
+            Some(workload) => {
+                if let Err(error) = self.with_workload(workload) {
+                    return self.plan.fail(error);
+                }
+            }
+            None => {
+                if let Err(error) = self.without_workload() {
+                    return self.plan.fail(error);
+                }
+            }
+        }
+        self.plan
+    }
+
+    fn tell(&mut self, told: Told) {
+        self.plan.steps.push(Step::Event(told));
+    }
+
+    fn write_status(&mut self, workload: &Workload) {
+        self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
+    }
+
+    // -- which workload ------------------------------------------------------------------------------------------
+
+    fn ensure_one_workload(&mut self) -> Result<Next<Option<Workload>>, PlanError> {
+        if let Some(name) = prebuilt_workload(&self.job).map(str::to_owned) {
+            return self.ensure_prebuilt(&name);
+        }
+        let kind = kind_of::<J>();
+        let name = self.job.name_any();
+        let uid = self.job.meta().uid.clone();
+        let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid.as_deref().unwrap_or("")) };
+        let owned = self.context.stores.workloads_of(&self.key.namespace, &owner);
+        if is_elastic(&self.job, self.context.gates) {
+            return self.ensure_slice(&owned);
+        }
+        let pod_sets = self.pod_sets()?;
+        let mut matching: Option<Arc<Workload>> = None;
+        let mut others: Vec<Arc<Workload>> = Vec::new();
+        for workload in owned {
+            if matching.is_none() && self.is_equivalent(&workload, &pod_sets) {
+                matching = Some(workload);
+            } else {
+                others.push(workload);
+            }
+        }
+        let only = (others.len() == 1 && matching.is_none()).then(|| others[0].clone());
+        let mut update = None;
+        if matching.is_none() && self.job.is_suspended() && self.job.finished().is_none() {
+            let position = others.iter().position(|w| !status::has_quota_reservation(w) && !status::is_finished(w));
+            update = position.map(|position| others.remove(position));
+        }
+        if matching.is_none() && !self.job.is_suspended() && self.job.finished().is_none() {
+            let message = match &only {
+                Some(_) => "No matching Workload; restoring pod templates according to existent Workload",
+                None => "Missing Workload; unable to restore pod templates",
+            };
+            self.stop(only.as_deref(), message);
+        }
+        let deleted = others.len();
+        for other in others {
+            let mut gone = (*other).clone();
+            if remove_finalizer(&mut gone) {
+                self.plan.steps.push(Step::PatchWorkload(Box::new(gone.clone())));
+            }
+            let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
+            self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
+            self.tell(Told::normal("DeletedWorkload", message));
+        }
+        if deleted > 0 {
+            return Err(match (&matching, &update) {
+                (None, None) => PlanError::NoMatchingWorkloads,
+                _ => PlanError::ExtraWorkloads,
+            });
+        }
+        if let Some(workload) = update {
+            let workload = self.update_to_match(&workload, pod_sets)?;
+            return Ok(Next::Go(Some(workload)));
+        }
+        Ok(Next::Go(matching.map(|workload| (*workload).clone())))
+    }
+
+    /// The Workload somebody made for this job: it is adopted, never made or changed to fit.
+    fn ensure_prebuilt(&mut self, name: &str) -> Result<Next<Option<Workload>>, PlanError> {
+        let found = self.context.stores.workloads.get(&ObjectKey::namespaced(&self.key.namespace, name));
+        let Some(workload) = found else {
+            if !self.job.is_suspended() && self.job.finished().is_none() {
+                self.stop(None, "missing workload");
+            }
+            return Err(PlanError::PrebuiltWorkloadNotFound);
+        };
+        let mut workload = (*workload).clone();
+        match controller_of(workload.meta()) {
+            Some(owner) if Some(owner.uid.as_str()) != self.job.meta().uid.as_deref() => {
+                return Err(PlanError::Other(format!("workload {name} is already owned by {} {}", owner.kind, owner.name)));
+            }
+            Some(_) => {}
+            None => {
+                self.own(&mut workload);
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+            }
+        }
+        let pod_sets = self.pod_sets()?;
+        if !status::is_finished(&workload) && !self.is_equivalent(&workload, &pod_sets) {
+            if !self.job.is_suspended() {
+                self.stop(Some(&workload), "missing workload");
+            }
+            if status::finish(
+                &mut workload,
+                "OutOfSync",
+                "The prebuilt workload is out of sync with its user job",
+                self.context.now,
+            ) {
+                self.write_status(&workload);
+            }
+            return Ok(Next::Stop);
+        }
+        Ok(Next::Go(Some(workload)))
+    }
+
+    /// Elastic jobs: growing makes a new slice beside the admitted one, everything else changes the workload in place
+    /// (§13.1).
+    fn ensure_slice(&mut self, owned: &[Arc<Workload>]) -> Result<Next<Option<Workload>>, PlanError> {
+        let pod_sets = self.pod_sets()?;
+        let mut open: Vec<Arc<Workload>> = owned.iter().filter(|w| !status::is_finished(w)).cloned().collect();
+        open.sort_by_key(|w| (w.metadata.creation_timestamp.clone().map(|t| t.0), is_replacement(w), w.name_any()));
+        // More than a slice and its replacement: the oldest ones are out of step.
+        while open.len() > 2 {
+            let mut extra = (*open.remove(0)).clone();
+            status::finish(&mut extra, "OutOfSync", "The workload slice is out of sync with its parent job", self.context.now);
+            self.write_status(&extra);
+        }
+        let Some(newest) = open.last().cloned() else {
+            return Ok(Next::Go(owned.iter().find(|w| self.is_equivalent(w, &pod_sets)).map(|w| (**w).clone())));
+        };
+        let counts = |sets: &[PodSet]| sets.iter().map(|set| (set.name.clone(), set.count)).collect::<Vec<_>>();
+        if counts(&newest.spec.pod_sets) == counts(&pod_sets) {
+            let mut newest = (*newest).clone();
+            self.follow_priority_label(&mut newest)?;
+            if open.len() == 2 {
+                let mut retained = (*open[0]).clone();
+                self.follow_priority_label(&mut retained)?;
+            }
+            return Ok(Next::Go(Some(newest)));
+        }
+        let grows = pod_sets.iter().any(|set| {
+            newest.spec.pod_sets.iter().find(|known| known.name == set.name).is_none_or(|known| set.count > known.count)
+        });
+        if !grows || !status::has_quota_reservation(&newest) {
+            let mut newest = (*newest).clone();
+            for (known, set) in newest.spec.pod_sets.iter_mut().zip(&pod_sets) {
+                known.count = set.count;
+            }
+            self.plan.steps.push(Step::PatchWorkload(Box::new(newest.clone())));
+            return Ok(Next::Go(Some(newest)));
+        }
+        let mut replaced = (*newest).clone();
+        self.follow_priority_label(&mut replaced)?;
+        let mut slice = self.construct(pod_sets)?;
+        let annotations = slice.metadata.annotations.get_or_insert_default();
+        let first = replaced.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+        annotations.insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| replaced.name_any()));
+        annotations
+            .insert(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION.to_owned(), ObjectKey::of(&replaced).to_string());
+        self.create(slice);
+        Ok(Next::Stop)
+    }
+
+    fn pod_sets(&self) -> Result<Vec<PodSet>, PlanError> {
+        let mut pod_sets = self.job.pod_sets(self.context.gates).map_err(PlanError::Other)?;
+        sanitize(&mut pod_sets);
+        if !self.context.gates.on("PartialAdmission") {
+            for pod_set in &mut pod_sets {
+                pod_set.min_count = None;
+            }
+        }
+        Ok(pod_sets)
+    }
+
+    /// Does this Workload stand for the job as it is?
+    fn is_equivalent(&self, workload: &Workload, pod_sets: &[PodSet]) -> bool {
+        if !self.job.is_in_step(&workload.spec.pod_sets) {
+            return false;
+        }
+        let admitted = status::is_admitted(workload);
+        if status::has_quota_reservation(workload) {
+            if let Some(running) = self.expected_while_running(workload)
+                && same_pod_sets(pod_sets, &running, admitted)
+            {
+                return true;
+            }
+            return self.job.is_suspended() && same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted);
+        }
+        same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted)
+    }
+
+    /// The pod sets with what admission added to them.
+    fn expected_while_running(&self, workload: &Workload) -> Option<Vec<PodSet>> {
+        let infos = self.start_infos(workload).ok()?;
+        let mut pod_sets = workload.spec.pod_sets.clone();
+        for (pod_set, info) in pod_sets.iter_mut().zip(&infos) {
+            podset::merge(&mut pod_set.template, info, self.context.gates).ok()?;
+            if self.context.gates.on("PartialAdmission") && pod_set.min_count.is_some() {
+                pod_set.count = info.count;
+            }
+        }
+        Some(pod_sets)
+    }
+
+    fn update_to_match(&mut self, workload: &Workload, pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
+        let fresh = self.construct(pod_sets)?;
+        let mut updated = workload.clone();
+        let active = updated.spec.active;
+        updated.spec = fresh.spec;
+        updated.spec.active = active;
+        let message = format!("Updated not matching Workload for suspended job: {}", ObjectKey::of(&updated));
+        self.plan.steps.push(Step::PatchWorkload(Box::new(updated.clone())));
+        self.tell(Told::normal("UpdatedWorkload", message));
+        Ok(updated)
+    }
+
+    // -- making one ----------------------------------------------------------------------------------------------
+
+    fn without_workload(&mut self) -> Result<(), PlanError> {
+        // A job whose pods still run is not queued before they are gone.
+        if self.job.finished().is_some() || self.job.is_active() {
+            return Ok(());
+        }
+        let pod_sets = self.pod_sets()?;
+        let workload = self.construct(pod_sets)?;
+        self.create(workload);
+        Ok(())
+    }
+
+    fn create(&mut self, workload: Workload) {
+        let message = format!("Created Workload: {}", ObjectKey::of(&workload));
+        self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
+        self.tell(Told::normal("CreatedWorkload", message));
+    }
+
+    fn construct(&mut self, pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
+        let job = &self.job;
+        let gates = self.context.gates;
+        let kind = kind_of::<J>();
+        let uid = job.meta().uid.clone().unwrap_or_default();
+        let elastic = is_elastic(job, gates);
+        let generation = elastic.then(|| job.meta().generation.unwrap_or(0).to_string());
+        let name = naming::workload_name_with(&job.name_any(), &uid, &kind, generation.as_deref(), gates);
+        let mut workload = Workload::named(&name);
+        workload.metadata.namespace = job.namespace();
+        workload.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+        let integrations = &self.context.config.integrations;
+        for key in &integrations.label_keys_to_copy {
+            if let Some(value) = job.labels().get(key) {
+                workload.labels_mut().insert(key.clone(), value.clone());
+            }
+        }
+        for (key, value) in job.annotations() {
+            let copied = key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+                || integrations.annotations_to_copy.contains(key)
+                || (key == keys::ADMISSION_GATED_BY_ANNOTATION && gates.on("AdmissionGatedBy"))
+                || (elastic && key == keys::ELASTIC_JOB_ANNOTATION);
+            if copied {
+                workload.annotations_mut().insert(key.clone(), value.clone());
+            }
+        }
+        self.own(&mut workload);
+        workload.spec.queue_name = queue_name(&self.job).to_owned();
+        workload.spec.maximum_execution_time_seconds =
+            self.job.labels().get(keys::MAX_EXEC_TIME_LABEL).and_then(|text| text.parse().ok());
+        let label = self.job.labels().get(keys::PRIORITY_CLASS_LABEL).map(String::as_str);
+        match priority::extract(self.context.stores, label, self.job.priority_class(), &pod_sets) {
+            Ok(priority) => {
+                workload.spec.priority = Some(priority.value);
+                workload.spec.priority_class_ref = priority.class;
+            }
+            Err(error) => return Err(self.priority_error(error)),
+        }
+        workload.spec.pod_sets = pod_sets;
+        Ok(workload)
+    }
+
+    fn priority_error(&mut self, error: priority::PriorityError) -> PlanError {
+        if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
+            self.tell(Told::warning("WorkloadPriorityClassNotFound", error.to_string()));
+        }
+        PlanError::Other(error.to_string())
+    }
+
+    /// Makes the job the workload's controlling owner.
+    fn own(&self, workload: &mut Workload) {
+        let uid = self.job.meta().uid.clone().unwrap_or_default();
+        if uid.len() <= LABEL_VALUE_MAX {
+            workload.labels_mut().insert(keys::JOB_UID_LABEL.to_owned(), uid.clone());
+        }
+        let reference = OwnerReference {
+            api_version: J::api_version(&()).into_owned(),
+            kind: J::kind(&()).into_owned(),
+            name: self.job.name_any(),
+            uid,
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        workload.metadata.owner_references.get_or_insert_default().push(reference);
+    }
+
+    // -- living with one -----------------------------------------------------------------------------------------
+
+    fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
+        let (gates, now) = (self.context.gates, self.context.now);
+        if workload.metadata.deletion_timestamp.is_some() {
+            if !self.job.is_suspended() && self.job.finished().is_none() {
+                self.stop(Some(&workload), "Workload is deleted");
+            }
+            if (!self.job.is_active() || self.job.finished().is_some()) && remove_finalizer(&mut workload) {
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+            }
+            return Ok(());
+        }
+        if let Some(finished) = self.job.finished() {
+            let reason = if finished.success { "Succeeded" } else { "Failed" };
+            if status::finish(&mut workload, reason, &finished.message, now) {
+                self.write_status(&workload);
+                let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
+                self.tell(Told::normal("FinishedWorkload", message));
+            }
+            return Ok(());
+        }
+        if status::is_finished(&workload) {
+            return Ok(());
+        }
+        if self.follow_priority_label(&mut workload)? {
+            return Ok(());
+        }
+        if gates.on("ReclaimablePods")
+            && let Some(reclaimable) = self.job.reclaimable_pods()
+        {
+            let known = workload.status.as_ref().map_or(&[][..], |status| &status.reclaimable_pods);
+            if known != reclaimable.as_slice() {
+                status::status_mut(&mut workload).reclaimable_pods = reclaimable;
+                self.write_status(&workload);
+                return Ok(());
+            }
+        }
+        if self.context.config.pods_ready().is_some() && self.sync_pods_ready(&mut workload) {
+            self.write_status(&workload);
+            return Ok(());
+        }
+        if status::is_evicted(&workload) {
+            self.leave(workload);
+            return Ok(());
+        }
+        if self.job.is_suspended() {
+            if status::is_admitted(&workload) {
+                self.start(workload);
+                return Ok(());
+            }
+            let queue = queue_name(&self.job);
+            if workload.spec.queue_name != queue && !status::has_quota_reservation(&workload) {
+                workload.spec.queue_name = queue.to_owned();
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+                return Ok(());
+            }
+            self.tell_about_checks(&workload);
+            return Ok(());
+        }
+        if !status::is_admitted(&workload) {
+            self.stop(Some(&workload), "Not admitted by cluster queue");
+        }
+        Ok(())
+    }
+
+    /// The priority class label can change at any time; the workload follows. Returns whether it had to.
+    fn follow_priority_label(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
+        let Some(label) = self.job.labels().get(keys::PRIORITY_CLASS_LABEL).cloned() else { return Ok(false) };
+        let follows = match &workload.spec.priority_class_ref {
+            Some(class) => class.kind == "WorkloadPriorityClass" && class.name != label,
+            // Quota was given for the priority it had; a class cannot appear afterwards.
+            None => !status::has_quota_reservation(workload),
+        };
+        if !follows {
+            return Ok(false);
+        }
+        let priority = match priority::of_workload_class(self.context.stores, &label) {
+            Ok(priority) => priority,
+            Err(error) => return Err(self.priority_error(error)),
+        };
+        workload.spec.priority = Some(priority.value);
+        workload.spec.priority_class_ref = priority.class;
+        let message = format!("Updated workload priority class: {}", ObjectKey::of(workload));
+        self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+        self.tell(Told::normal("UpdatedWorkload", message));
+        Ok(true)
+    }
+
+    /// Condition PodsReady (§20.2). Returns whether it changed.
+    fn sync_pods_ready(&self, workload: &mut Workload) -> bool {
+        const NOT_READY: &str = "Not all pods are ready or succeeded";
+        let known = status::condition(workload, keys::PODS_READY).cloned();
+        let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");
+        let recovering =
+            known.as_ref().is_some_and(|c| c.status == "False" && c.reason == keys::WAIT_FOR_RECOVERY);
+        let (ready, reason, message) = if !status::is_admitted(workload) {
+            if known.is_none() {
+                return false;
+            }
+            (false, keys::WAIT_FOR_START, NOT_READY)
+        } else if self.job.pods_ready() {
+            let reason = match &known {
+                Some(condition) if was_ready => condition.reason.clone(),
+                _ if recovering => "Recovered".to_owned(),
+                _ => "Started".to_owned(),
+            };
+            const READY: &str = "All pods reached readiness and the workload is running";
+            return status::set(workload, keys::PODS_READY, true, &reason, READY, self.context.now);
+        } else if was_ready || recovering {
+            (false, keys::WAIT_FOR_RECOVERY, "At least one pod has failed, waiting for recovery")
+        } else {
+            (false, keys::WAIT_FOR_START, NOT_READY)
+        };
+        status::set(workload, keys::PODS_READY, ready, reason, message, self.context.now)
+    }
+
+    /// It was evicted: the job stops, and once nothing of it runs the quota goes back (§19.2).
+    fn leave(&mut self, mut workload: Workload) {
+        let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
+        self.stop(Some(&workload), &evicted.message);
+        if !self.job.is_active()
+            && status::has_quota_reservation(&workload)
+            && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
+        {
+            self.write_status(&workload);
+        }
+        let retention = self.context.config.object_retention_policies.as_ref();
+        let after = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_deactivated_by_kueue);
+        let by_kueue = evicted.reason.starts_with("DeactivatedDueTo");
+        if let Some(after) = after.filter(|_| by_kueue && !status::is_active(&workload)) {
+            let elapsed = self.context.now.duration_since(evicted.last_transition_time.0);
+            let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+            if elapsed >= after {
+                self.plan.steps.push(Step::Delete(Box::new(self.job.clone())));
+                self.tell(Told::normal("Deleted", "Deleted job: deactivation retention period expired"));
+            } else {
+                self.plan.look_again(after - elapsed);
+            }
+        }
+    }
+
+    fn start(&mut self, mut workload: Workload) {
+        let gates = self.context.gates;
+        let result = self.start_infos(&workload).and_then(|infos| {
+            let mut job = self.job.clone();
+            job.run_with(&infos, gates)?;
+            Ok(job)
+        });
+        match result {
+            Ok(job) => {
+                self.job = job.clone();
+                self.plan.steps.push(Step::Patch(Box::new(job)));
+                let queue = workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
+                let message = format!("Admitted by clusterQueue {}", queue.unwrap_or_default());
+                self.tell(Told::normal("Started", message));
+            }
+            Err(error) if error.is_permanent() => {
+                if status::finish(&mut workload, "FailedToStart", &error.to_string(), self.context.now) {
+                    self.write_status(&workload);
+                }
+            }
+            Err(error) => self.plan.error = Some(PlanError::Other(error.to_string())),
+        }
+    }
+
+    /// What admission adds to each pod set: flavors, labels that say where it came from, and the updates of its checks.
+    fn start_infos(&self, workload: &Workload) -> Result<Vec<PodSetInfo>, PodSetError> {
+        let gates = self.context.gates;
+        let status = workload.status.as_ref();
+        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else { return Ok(Vec::new()) };
+        let elastic = is_elastic(&self.job, gates);
+        let mut infos = Vec::with_capacity(admission.pod_set_assignments.len());
+        for assignment in &admission.pod_set_assignments {
+            let spec = workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == assignment.name);
+            let count = spec.map_or(0, |pod_set| pod_set.count);
+            let flavor = |name: &str| self.context.stores.flavor(name);
+            let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
+            info.labels.insert(keys::POD_SET_LABEL.to_owned(), assignment.name.clone());
+            if gates.on("AssignQueueLabelsForPods") {
+                for (key, value) in [
+                    (keys::LOCAL_QUEUE_LABEL, &workload.spec.queue_name),
+                    (keys::CLUSTER_QUEUE_LABEL, &admission.cluster_queue),
+                ] {
+                    if !value.is_empty() && value.len() <= LABEL_VALUE_MAX {
+                        info.labels.insert(key.to_owned(), value.clone());
+                    }
+                }
+            }
+            if gates.on("TopologyAwareScheduling") || elastic {
+                info.annotations.insert(keys::WORKLOAD_ANNOTATION.to_owned(), workload.name_any());
+            }
+            if elastic {
+                let first = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+                info.annotations
+                    .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| workload.name_any()));
+            }
+            for check in status.iter().flat_map(|status| status.admission_checks.iter()) {
+                if check.state != CheckState::Ready {
+                    continue;
+                }
+                for update in check.pod_set_updates.iter().filter(|update| update.name == assignment.name) {
+                    info.merge(&PodSetInfo::from_update(update), gates).map_err(|source| PodSetError::InCheck {
+                        check: check.name.clone(),
+                        source: Box::new(source),
+                    })?;
+                }
+            }
+            infos.push(info);
+        }
+        Ok(infos)
+    }
+
+    /// Suspends the job, clears what the run left in its status, and sets its pod templates back. In this order, because
+    /// Kubernetes lets templates of Jobs change only while they are suspended and not started.
+    fn stop(&mut self, workload: Option<&Workload>, message: &str) {
+        if !self.job.is_suspended() {
+            self.job.suspend();
+            self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
+            self.tell(Told::normal("Stopped", message));
+        }
+        if self.job.reset_status() {
+            self.plan.steps.push(Step::PatchStatus(Box::new(self.job.clone())));
+        }
+        if let Some(workload) = workload {
+            let infos: Vec<PodSetInfo> = workload.spec.pod_sets.iter().map(PodSetInfo::from_pod_set).collect();
+            if self.job.restore(&infos) {
+                self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
+            }
+        }
+    }
+
+    /// What the checks of a reserved workload say is shown on the job too.
+    fn tell_about_checks(&mut self, workload: &Workload) {
+        if !status::has_quota_reservation(workload) {
+            return;
+        }
+        let messages: Vec<String> = workload
+            .status
+            .iter()
+            .flat_map(|status| status.admission_checks.iter())
+            .filter(|check| !check.message.is_empty())
+            .map(|check| format!("{}: {}", check.name, check.message))
+            .collect();
+        if !messages.is_empty() {
+            self.tell(Told::normal("UpdatedAdmissionCheck", messages.join("; ")));
+        }
+    }
+}
+
+fn is_replacement(workload: &Workload) -> bool {
+    workload.annotations().contains_key(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION)
+}
+
+/// Are these the same pods? Placement may differ once admission has a say in it.
+fn same_pod_sets(a: &[PodSet], b: &[PodSet], admitted: bool) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| {
+            a.name == b.name
+                && a.count == b.count
+                && a.min_count == b.min_count
+                && same_template(&a.template, &b.template, admitted)
+        })
+}
+
+fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec, admitted: bool) -> bool {
+    let (Some(a), Some(b)) = (&a.spec, &b.spec) else { return a.spec.is_none() == b.spec.is_none() };
+    let empty_is_none = |list: &Option<Vec<_>>| list.clone().filter(|list| !list.is_empty());
+    if a.containers != b.containers || empty_is_none(&a.init_containers) != empty_is_none(&b.init_containers) {
+        return false;
+    }
+    if admitted {
+        return true;
+    }
+    let tolerations = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.tolerations.clone().unwrap_or_default();
+    let selector = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.node_selector.clone().unwrap_or_default();
+    tolerations(a) == tolerations(b) && selector(a) == selector(b)
+}

@@ -1,0 +1,75 @@
+//! The topology request a pod template's annotations stand for (semantics §14.2).
+
+use std::collections::BTreeMap;
+
+use berth_api::kueue::v1beta2::{PodSetSliceRequiredTopologyConstraint, PodSetTopologyRequest};
+
+use crate::gates::Gates;
+use crate::keys;
+
+/// What a kind of job knows about the ranks of its pods.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ranks<'a> {
+    /// Label that numbers the pods.
+    pub pod_index_label: Option<&'a str>,
+    /// Label that numbers groups of pods.
+    pub sub_group_index_label: Option<&'a str>,
+    /// Number of groups.
+    pub sub_group_count: Option<i32>,
+}
+
+/// The request, or nothing when neither annotations nor ranks say anything.
+pub fn request(
+    annotations: Option<&BTreeMap<String, String>>,
+    ranks: Ranks<'_>,
+    gates: &Gates,
+) -> Result<Option<PodSetTopologyRequest>, String> {
+    let get = |key: &str| annotations.and_then(|annotations| annotations.get(key));
+    let integer = |key: &str| -> Result<Option<i32>, String> {
+        get(key).map(|text| text.parse().map_err(|_| format!("annotation {key}: {text:?} is not an integer"))).transpose()
+    };
+    let mut request = PodSetTopologyRequest {
+        required: get(keys::REQUIRED_TOPOLOGY_ANNOTATION).cloned(),
+        preferred: get(keys::PREFERRED_TOPOLOGY_ANNOTATION).cloned(),
+        unconstrained: get(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+            .map(|text| {
+                text.parse().map_err(|_| {
+                    format!("annotation {}: {text:?} is not a boolean", keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+                })
+            })
+            .transpose()?,
+        ..PodSetTopologyRequest::default()
+    };
+    let constraints = match get(keys::SLICE_CONSTRAINTS_ANNOTATION).filter(|_| gates.on("TASMultiLayerTopology")) {
+        Some(text) => {
+            let list: Vec<PodSetSliceRequiredTopologyConstraint> =
+                serde_json::from_str(text).map_err(|e| format!("failed to parse topology constraints: {e}"))?;
+            if list.is_empty() || list.len() > 3 {
+                return Err("topology constraints must contain between 1 and 3 entries".to_owned());
+            }
+            list
+        }
+        None => Vec::new(),
+    };
+    if constraints.is_empty() {
+        let slice = get(keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION);
+        if let (Some(topology), Some(size)) = (slice, integer(keys::SLICE_SIZE_ANNOTATION)?) {
+            request.pod_set_slice_required_topology = Some(topology.clone());
+            request.pod_set_slice_size = Some(size);
+        }
+    } else {
+        request.pod_set_slice_required_topology_constraints = constraints;
+    }
+    // A group is placed by what it requires or prefers together.
+    if request.required.is_some() || request.preferred.is_some() {
+        request.pod_set_group_name = get(keys::POD_SET_GROUP_ANNOTATION).cloned();
+    }
+    let asks = request != PodSetTopologyRequest::default();
+    if !asks && ranks.pod_index_label.is_none() {
+        return Ok(None);
+    }
+    request.pod_index_label = ranks.pod_index_label.map(str::to_owned);
+    request.sub_group_index_label = ranks.sub_group_index_label.map(str::to_owned);
+    request.sub_group_count = ranks.sub_group_count;
+    Ok(Some(request))
+}

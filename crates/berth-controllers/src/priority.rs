@@ -1,0 +1,117 @@
+//! Where a workload's priority comes from (semantics §3.1, §3.5).
+
+use berth_api::kueue::v1beta2::{PodSet, PriorityClassRef, Workload};
+use berth_runtime::ObjectKey;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use crate::gates::Gates;
+use crate::keys;
+use crate::stores::Stores;
+
+/// A priority and the class it comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Priority {
+    /// The class; `None` when nothing names one.
+    pub class: Option<PriorityClassRef>,
+    /// The value.
+    pub value: i32,
+}
+
+/// Why there is no priority.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PriorityError {
+    /// The label names a class that does not exist.
+    #[error("WorkloadPriorityClass {0:?} not found")]
+    WorkloadPriorityClassNotFound(String),
+    /// The pods name a class that does not exist.
+    #[error("priorityclasses.scheduling.k8s.io {0:?} not found")]
+    PriorityClassNotFound(String),
+}
+
+/// The priority of a WorkloadPriorityClass.
+pub fn of_workload_class(stores: &Stores, name: &str) -> Result<Priority, PriorityError> {
+    let class = stores
+        .workload_priority_classes
+        .get(&ObjectKey::cluster(name))
+        .ok_or_else(|| PriorityError::WorkloadPriorityClassNotFound(name.to_owned()))?;
+    Ok(Priority { class: Some(workload_class_ref(name)), value: class.value })
+}
+
+/// A reference to a WorkloadPriorityClass.
+pub fn workload_class_ref(name: &str) -> PriorityClassRef {
+    PriorityClassRef {
+        group: "kueue.x-k8s.io".to_owned(),
+        kind: "WorkloadPriorityClass".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// The priority of a PriorityClass; an empty name asks for the global default, and for 0 when there is none.
+pub fn of_pod_class(stores: &Stores, name: &str) -> Result<Priority, PriorityError> {
+    let class = if name.is_empty() {
+        match global_default(stores) {
+            Some(class) => class,
+            None => return Ok(Priority::default()),
+        }
+    } else {
+        let class = stores.priority_classes.get(&ObjectKey::cluster(name));
+        (*class.ok_or_else(|| PriorityError::PriorityClassNotFound(name.to_owned()))?).clone()
+    };
+    Ok(Priority {
+        class: Some(PriorityClassRef {
+            group: "scheduling.k8s.io".to_owned(),
+            kind: "PriorityClass".to_owned(),
+            name: class.metadata.name.unwrap_or_default(),
+        }),
+        value: class.value,
+    })
+}
+
+/// Of several classes that claim to be the default, Kubernetes takes the one of lowest value.
+fn global_default(stores: &Stores) -> Option<PriorityClass> {
+    let classes = stores.priority_classes.list();
+    let default = classes.iter().filter(|class| class.global_default == Some(true)).min_by_key(|class| class.value)?;
+    Some((**default).clone())
+}
+
+/// The priority of a job: its label, else its own class, else that of its pods, else the cluster's default.
+pub fn extract(
+    stores: &Stores,
+    label: Option<&str>,
+    own_class: Option<String>,
+    pod_sets: &[PodSet],
+) -> Result<Priority, PriorityError> {
+    if let Some(name) = label.filter(|name| !name.is_empty()) {
+        return of_workload_class(stores, name);
+    }
+    let of_pods = || {
+        pod_sets.iter().find_map(|pod_set| {
+            let name = pod_set.template.spec.as_ref()?.priority_class_name.as_ref()?;
+            (!name.is_empty()).then(|| name.clone())
+        })
+    };
+    of_pod_class(stores, &own_class.filter(|name| !name.is_empty()).or_else(of_pods).unwrap_or_default())
+}
+
+/// `spec.priority`, 0 when nothing says otherwise.
+pub fn base(workload: &Workload) -> i32 {
+    workload.spec.priority.unwrap_or(0)
+}
+
+/// The boost a workload's annotation asks for.
+pub fn boost(workload: &Workload) -> Result<i32, String> {
+    let annotations = workload.metadata.annotations.as_ref();
+    match annotations.and_then(|annotations| annotations.get(keys::PRIORITY_BOOST_ANNOTATION)) {
+        None => Ok(0),
+        Some(text) if text.is_empty() => Ok(0),
+        Some(text) => text.parse().map_err(|_| {
+            format!("invalid {} annotation value {text:?}: must be a valid integer", keys::PRIORITY_BOOST_ANNOTATION)
+        }),
+    }
+}
+
+/// Priority with boost; a boost that cannot be read counts as none, as does any boost while its gate is off.
+pub fn effective(workload: &Workload, gates: &Gates) -> i64 {
+    let boost = if gates.on("PriorityBoost") { boost(workload).unwrap_or(0) } else { 0 };
+    i64::from(base(workload)) + i64::from(boost)
+}

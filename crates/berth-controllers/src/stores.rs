@@ -1,0 +1,161 @@
+//! The caches decisions look at: one per kind, filled by watches in a running process and by hand in tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::v1beta2::{
+    AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
+};
+use berth_runtime::{Cache, Index, Manager, ObjectKey};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
+
+/// Caches of everything job integrations, webhooks and the workload controller look at.
+#[derive(Clone)]
+pub struct Stores {
+    /// Workloads.
+    pub workloads: Cache<Workload>,
+    /// Workloads by the UID of their owners.
+    pub workloads_by_owner: Index<Workload>,
+    /// Local queues.
+    pub local_queues: Cache<LocalQueue>,
+    /// Cluster queues.
+    pub cluster_queues: Cache<ClusterQueue>,
+    /// Flavors.
+    pub flavors: Cache<ResourceFlavor>,
+    /// Admission checks.
+    pub admission_checks: Cache<AdmissionCheck>,
+    /// Kueue's priority classes.
+    pub workload_priority_classes: Cache<WorkloadPriorityClass>,
+    /// Kubernetes' priority classes.
+    pub priority_classes: Cache<PriorityClass>,
+    /// Namespaces.
+    pub namespaces: Cache<Namespace>,
+    /// batch/v1 Jobs.
+    pub jobs: Cache<Job>,
+    /// JobSets; stays empty when the integration is off.
+    pub job_sets: Cache<JobSet>,
+}
+
+impl Stores {
+    /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
+    pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
+        let workloads = manager.cache::<Workload>();
+        Stores {
+            workloads_by_owner: workloads.index(owner_uids),
+            workloads,
+            local_queues: manager.cache(),
+            cluster_queues: manager.cache(),
+            flavors: manager.cache(),
+            admission_checks: manager.cache(),
+            workload_priority_classes: manager.cache(),
+            priority_classes: manager.cache(),
+            namespaces: manager.cache(),
+            jobs: manager.cache(),
+            job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
+        }
+    }
+
+    /// Empty caches to be filled by hand.
+    pub fn by_hand() -> Self {
+        let workloads: Cache<Workload> = Cache::for_tests([]);
+        Stores {
+            workloads_by_owner: workloads.index(owner_uids),
+            workloads,
+            local_queues: Cache::for_tests([]),
+            cluster_queues: Cache::for_tests([]),
+            flavors: Cache::for_tests([]),
+            admission_checks: Cache::for_tests([]),
+            workload_priority_classes: Cache::for_tests([]),
+            priority_classes: Cache::for_tests([]),
+            namespaces: Cache::for_tests([]),
+            jobs: Cache::for_tests([]),
+            job_sets: Cache::for_tests([]),
+        }
+    }
+
+    /// A flavor by name.
+    pub fn flavor(&self, name: &str) -> Option<Arc<ResourceFlavor>> {
+        self.flavors.get(&ObjectKey::cluster(name))
+    }
+
+    /// A cluster queue by name.
+    pub fn cluster_queue(&self, name: &str) -> Option<Arc<ClusterQueue>> {
+        self.cluster_queues.get(&ObjectKey::cluster(name))
+    }
+
+    /// A local queue by namespace and name.
+    pub fn local_queue(&self, namespace: &str, name: &str) -> Option<Arc<LocalQueue>> {
+        self.local_queues.get(&ObjectKey::namespaced(namespace, name))
+    }
+
+    /// Labels of a namespace; `None` when there is no such namespace.
+    pub fn namespace_labels(&self, name: &str) -> Option<BTreeMap<String, String>> {
+        let namespace = self.namespaces.get(&ObjectKey::cluster(name))?;
+        Some(namespace.metadata.labels.clone().unwrap_or_default())
+    }
+
+    /// Workloads whose controlling owner is this one, in name order.
+    pub fn workloads_of(&self, namespace: &str, owner: &Owner<'_>) -> Vec<Arc<Workload>> {
+        // An owner that is gone is known by name only.
+        let candidates = match owner.uid {
+            Some(uid) if !uid.is_empty() => self.workloads_by_owner.get(uid),
+            _ => self.workloads.list_namespace(namespace),
+        };
+        let group = owner.group;
+        candidates
+            .into_iter()
+            .filter(|workload| workload.metadata.namespace.as_deref().unwrap_or("") == namespace)
+            .filter(|workload| {
+                controller_of(workload.meta()).is_some_and(|reference| {
+                    reference.kind == owner.kind
+                        && reference.name == owner.name
+                        && group_of(&reference.api_version) == group
+                        && owner.uid.is_none_or(|uid| reference.uid == uid)
+                })
+            })
+            .collect()
+    }
+
+    /// The metadata of an owner, when it is of a kind that is watched and it exists.
+    pub fn owner_metadata(&self, namespace: &str, reference: &OwnerReference) -> Option<ObjectMeta> {
+        let key = ObjectKey::namespaced(namespace, &reference.name);
+        let metadata = match (group_of(&reference.api_version), reference.kind.as_str()) {
+            ("batch", "Job") => self.jobs.get(&key)?.metadata.clone(),
+            ("jobset.x-k8s.io", "JobSet") => self.job_sets.get(&key)?.metadata.clone(),
+            _ => return None,
+        };
+        (metadata.uid.as_deref().unwrap_or("") == reference.uid).then_some(metadata)
+    }
+}
+
+/// Who owns workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// API group.
+    pub group: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// UID; `None` when the owner is gone and only its name is known.
+    pub uid: Option<&'a str>,
+}
+
+/// The controlling owner of an object.
+pub fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    metadata.owner_references.iter().flatten().find(|reference| reference.controller == Some(true))
+}
+
+/// The group of an `apiVersion`; empty for the core group.
+pub fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+fn owner_uids(workload: &Workload) -> Vec<String> {
+    workload.metadata.owner_references.iter().flatten().map(|reference| reference.uid.clone()).collect()
+}

@@ -1,0 +1,314 @@
+//! How a Workload's status moves: reserved, admitted, evicted, released, requeued, finished (semantics §17, §19–§22).
+//!
+//! Every function here takes a Workload and changes it in place; none writes anything. Reasons and messages are Kueue's,
+//! because people and programs read them.
+
+use berth_api::kueue::v1beta2::{
+    Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest, RequeueState,
+    SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::conditions::{self, NewCondition};
+use crate::gates::Gates;
+use crate::keys;
+
+/// The conditions of a workload.
+pub fn conditions(workload: &Workload) -> &[Condition] {
+    workload.status.as_ref().map_or(&[], |status| &status.conditions)
+}
+
+/// The condition of a type.
+pub fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
+    conditions::find(conditions(workload), type_)
+}
+
+/// The condition of a type, when it is True.
+pub fn true_condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
+    condition(workload, type_).filter(|condition| condition.status == "True")
+}
+
+/// Does it hold quota?
+pub fn has_quota_reservation(workload: &Workload) -> bool {
+    true_condition(workload, keys::QUOTA_RESERVED).is_some()
+}
+
+/// Is it admitted?
+pub fn is_admitted(workload: &Workload) -> bool {
+    true_condition(workload, keys::ADMITTED).is_some()
+}
+
+/// Is it being thrown out, or was it, and has not come back since?
+pub fn is_evicted(workload: &Workload) -> bool {
+    true_condition(workload, keys::EVICTED).is_some()
+}
+
+/// Is it done?
+pub fn is_finished(workload: &Workload) -> bool {
+    true_condition(workload, keys::FINISHED).is_some()
+}
+
+/// `spec.active`, true unless somebody said otherwise.
+pub fn is_active(workload: &Workload) -> bool {
+    workload.spec.active.unwrap_or(true)
+}
+
+/// Is it kept out of its queue on purpose (QuotaReserved=False, reason OnHold)?
+pub fn is_on_hold(workload: &Workload) -> bool {
+    condition(workload, keys::QUOTA_RESERVED)
+        .is_some_and(|condition| condition.status == "False" && condition.reason == "OnHold")
+}
+
+/// The status, made when absent.
+pub fn status_mut(workload: &mut Workload) -> &mut WorkloadStatus {
+    workload.status.get_or_insert_default()
+}
+
+/// Sets a condition with the generation that was looked at. Returns whether anything changed.
+pub fn set(workload: &mut Workload, type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> bool {
+    let generation = workload.metadata.generation;
+    let new = NewCondition { type_, status, reason, message, generation };
+    conditions::set(&mut status_mut(workload).conditions, new, now)
+}
+
+/// Gives quota: admission and QuotaReserved=True; what an earlier eviction left is answered (§19.5).
+pub fn set_quota_reservation(workload: &mut Workload, admission: Admission, now: Timestamp) {
+    let message = format!("Quota reserved in ClusterQueue {}", admission.cluster_queue);
+    status_mut(workload).admission = Some(admission);
+    set(workload, keys::QUOTA_RESERVED, true, keys::QUOTA_RESERVED, &message, now);
+    for type_ in [keys::EVICTED, keys::PREEMPTED, keys::BLOCKED_ON_PREEMPTION_GATES] {
+        if let Some(old) = true_condition(workload, type_) {
+            let message = format!("Previously: {}", old.message);
+            set(workload, type_, false, keys::QUOTA_RESERVED, &message, now);
+        }
+    }
+}
+
+/// Takes quota away, or says why there is none yet: QuotaReserved=False, no admission, Admitted follows. Returns whether
+/// anything changed.
+pub fn unset_quota_reservation(
+    workload: &mut Workload,
+    reason: &str,
+    message: &str,
+    gates: &Gates,
+    now: Timestamp,
+) -> bool {
+    let mut changed = set(workload, keys::QUOTA_RESERVED, false, reason, message, now);
+    changed |= status_mut(workload).admission.take().is_some();
+    changed |= sync_admitted(workload, gates, now);
+    changed
+}
+
+/// The reason of QuotaReserved=False: granular, or the one older versions used.
+pub fn unreserved_reason<'a>(granular: &'a str, legacy: &'a str, gates: &Gates) -> &'a str {
+    if gates.on("UnadmittedWorkloadsObservability") { granular } else { legacy }
+}
+
+/// Are all its admission checks Ready? True when it has none.
+pub fn all_checks_ready(workload: &Workload) -> bool {
+    workload
+        .status
+        .as_ref()
+        .is_none_or(|status| status.admission_checks.iter().all(|check| check.state == CheckState::Ready))
+}
+
+fn has_pending_topology(workload: &Workload, gates: &Gates) -> bool {
+    gates.on("TopologyAwareScheduling")
+        && workload.status.as_ref().and_then(|status| status.admission.as_ref()).is_some_and(|admission| {
+            admission
+                .pod_set_assignments
+                .iter()
+                .any(|assignment| assignment.delayed_topology_request == Some(DelayedTopologyRequestState::Pending))
+        })
+}
+
+/// Makes condition Admitted say whether it may run (§17.1). Time it was admitted is added up when that ends. Returns
+/// whether anything changed.
+pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
+    let reserved = has_quota_reservation(workload);
+    let ready = all_checks_ready(workload);
+    let pending_topology = has_pending_topology(workload, gates);
+    let admitted = reserved && ready && !pending_topology;
+    let known = condition(workload, keys::ADMITTED).cloned();
+    let was = known.as_ref().is_some_and(|condition| condition.status == "True");
+    if admitted {
+        return !was && set(workload, keys::ADMITTED, true, keys::ADMITTED, "The workload is admitted", now);
+    }
+    let observability = gates.on("UnadmittedWorkloadsObservability");
+    if !observability && !was {
+        // Before the granular reasons existed, a workload that never was admitted had no such condition.
+        return false;
+    }
+    if !reserved && known.is_none() && condition(workload, keys::QUOTA_RESERVED).is_none() {
+        return false;
+    }
+    let (reason, message) = match (reserved, ready) {
+        (false, false) if !observability => {
+            ("NoReservationUnsatisfiedChecks", "The workload has no reservation and not all checks ready")
+        }
+        (false, _) => ("NoReservation", "The workload has no reservation"),
+        (true, false) if observability => ("UnsatisfiedAdmissionChecks", "The workload has not all checks ready"),
+        (true, false) => ("UnsatisfiedChecks", "The workload has not all checks ready"),
+        (true, true) => ("PendingDelayedTopologyRequests", "There are pending delayed topology requests"),
+    };
+    if let Some(condition) = known.filter(|_| was)
+        && condition.last_transition_time != berth_api::zero_time()
+    {
+        let seconds = now.duration_since(condition.last_transition_time.0).as_secs().max(0);
+        let status = status_mut(workload);
+        let past = status.accumulated_past_execution_time_seconds.unwrap_or(0);
+        status.accumulated_past_execution_time_seconds =
+            Some(past.saturating_add(i32::try_from(seconds).unwrap_or(i32::MAX)));
+    }
+    set(workload, keys::ADMITTED, false, reason, message, now)
+}
+
+/// Why a workload is thrown out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction<'a> {
+    /// Reason of condition Evicted.
+    pub reason: &'a str,
+    /// What lies behind it (`WaitForStart`, `RequeuingLimitExceeded`), or nothing.
+    pub cause: &'a str,
+    /// Message.
+    pub message: &'a str,
+}
+
+/// Throws it out (§19.1): quota stays until its job has stopped.
+pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, now: Timestamp) {
+    let reason = if eviction.reason == keys::EVICTED_BY_DEACTIVATION && !eviction.cause.is_empty() {
+        format!("{}DueTo{}", eviction.reason, eviction.cause)
+    } else {
+        eviction.reason.to_owned()
+    };
+    set(workload, keys::EVICTED, true, &reason, eviction.message, now);
+    reset_checks(workload, now);
+    let blocked = true_condition(workload, keys::BLOCKED_ON_PREEMPTION_GATES).is_some();
+    let status = status_mut(workload);
+    status.cluster_name = None;
+    status.nominated_cluster_names.clear();
+    status.unhealthy_nodes.clear();
+    if gates.on("MultiKueueOrchestratedPreemption") || gates.on("ConcurrentAdmission") {
+        for gate in &mut status.preemption_gates {
+            if gate.position != GatePosition::Closed {
+                gate.position = GatePosition::Closed;
+                gate.last_transition_time = Time(now);
+            }
+        }
+    }
+    let evictions = &mut status.scheduling_stats.get_or_insert_with(SchedulingStats::default).evictions;
+    match evictions.iter_mut().find(|e| e.reason == eviction.reason && e.underlying_cause == eviction.cause) {
+        Some(known) => known.count = known.count.saturating_add(1),
+        None => evictions.push(WorkloadSchedulingStatsEviction {
+            reason: eviction.reason.to_owned(),
+            underlying_cause: eviction.cause.to_owned(),
+            count: 1,
+        }),
+    }
+    if blocked {
+        set(
+            workload,
+            keys::BLOCKED_ON_PREEMPTION_GATES,
+            false,
+            "Evicted",
+            "The workload was evicted, its preemption gates are closed again",
+            now,
+        );
+    }
+}
+
+/// Checks that were decided are undecided again after an eviction.
+pub fn reset_checks(workload: &mut Workload, now: Timestamp) {
+    let Some(status) = workload.status.as_mut() else { return };
+    for check in &mut status.admission_checks {
+        if check.state == CheckState::Pending {
+            continue;
+        }
+        let retry_count = match check.state {
+            CheckState::Retry => Some(check.retry_count.unwrap_or(0).saturating_add(1)),
+            _ => check.retry_count,
+        };
+        *check = AdmissionCheckState {
+            name: std::mem::take(&mut check.name),
+            state: CheckState::Pending,
+            last_transition_time: Time(now),
+            message: format!("Reset to Pending after eviction. Previously: {}", check.state),
+            requeue_after_seconds: None,
+            retry_count,
+            pod_set_updates: Vec::new(),
+        };
+    }
+}
+
+/// Throws it out for another workload (§11.1).
+pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gates, now: Timestamp) {
+    evict(workload, &Eviction { reason: keys::EVICTED_BY_PREEMPTION, cause: "", message }, gates, now);
+    set(workload, keys::PREEMPTED, true, reason, message, now);
+}
+
+/// The eviction is complete, its job has stopped: quota goes back (§19.2). Nothing happens without an eviction.
+pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
+    let Some(evicted) = true_condition(workload, keys::EVICTED).cloned() else { return false };
+    let requeue = evicted.reason == keys::EVICTED_BY_PREEMPTION || evicted.reason == keys::EVICTED_BY_NODE_FAILURES;
+    let mut changed = set(workload, keys::REQUEUED, requeue, &evicted.reason, &evicted.message, now);
+    let reason = unreserved_reason("PendingEvaluation", "Pending", gates);
+    changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
+    changed
+}
+
+/// Makes a workload wait until `at`, never moving an earlier decision forward. Returns whether anything changed.
+pub fn set_requeue_state(workload: &mut Workload, at: Timestamp, count_it: bool) -> bool {
+    let status = status_mut(workload);
+    let state = status.requeue_state.get_or_insert_with(RequeueState::default);
+    let mut changed = false;
+    if count_it {
+        state.count = Some(state.count.unwrap_or(0).saturating_add(1));
+        changed = true;
+    }
+    if state.requeue_at.as_ref().is_none_or(|known| known.0 < at) {
+        state.requeue_at = Some(Time(at));
+        changed = true;
+    }
+    changed
+}
+
+/// Marks it done. Returns false when it was already.
+pub fn finish(workload: &mut Workload, reason: &str, message: &str, now: Timestamp) -> bool {
+    if is_finished(workload) {
+        return false;
+    }
+    set(workload, keys::FINISHED, true, reason, message, now)
+}
+
+/// Writes what its pod sets ask for in total. Returns whether that was not there already.
+pub fn set_resource_requests(workload: &mut Workload, requests: Vec<PodSetRequest>) -> bool {
+    let status = status_mut(workload);
+    if status.resource_requests == requests {
+        return false;
+    }
+    status.resource_requests = requests;
+    true
+}
+
+/// Seconds it has been admitted so far, over all admissions.
+pub fn execution_seconds(workload: &Workload, now: Timestamp) -> i64 {
+    let past = workload.status.as_ref().and_then(|s| s.accumulated_past_execution_time_seconds).unwrap_or(0);
+    let current = true_condition(workload, keys::ADMITTED)
+        .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0));
+    i64::from(past).saturating_add(current)
+}
+
+/// Seconds between the reservation and now, or since it was queued, for messages.
+pub fn seconds_since_reservation(workload: &Workload, now: Timestamp) -> i64 {
+    true_condition(workload, keys::QUOTA_RESERVED)
+        .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0))
+}
+
+/// Seconds it waited for quota: since it was made, or since it came back after an eviction.
+pub fn seconds_queued(workload: &Workload, now: Timestamp) -> i64 {
+    let created = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let requeued = true_condition(workload, keys::REQUEUED).map(|condition| condition.last_transition_time.0);
+    let since = requeued.into_iter().chain(created).max().unwrap_or(now);
+    now.duration_since(since).as_secs().max(0)
+}
