@@ -10,8 +10,10 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
+use crate::openapi::Document;
+
 static COMPRESSED: &[u8] = include_bytes!("../data/openapi-v2.json.gz");
-static DOCUMENT: OnceLock<Value> = OnceLock::new();
+static DOCUMENT: OnceLock<Document> = OnceLock::new();
 
 const REFERENCE_PREFIX: &str = "#/definitions/";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -23,25 +25,21 @@ const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// The pattern CustomResourceDefinitions put on quantities, as kubebuilder's generator does.
 pub const QUANTITY_PATTERN: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// The whole document: `{swagger, info, definitions}`. Unpacked once, on first call.
-pub fn document() -> &'static Value {
+/// The whole document. Unpacked once, on first call.
+pub fn document() -> &'static Document {
     DOCUMENT.get_or_init(|| {
         let mut text = Vec::new();
         flate2::read::GzDecoder::new(COMPRESSED)
             .read_to_end(&mut text)
             .expect("the embedded OpenAPI document is well-formed gzip, a test unpacks it");
-        serde_json::from_slice(&text).expect("the embedded OpenAPI document is well-formed JSON, a test parses it")
+        let value = serde_json::from_slice(&text).expect("the embedded OpenAPI document is JSON, a test parses it");
+        Document::new(value)
     })
-}
-
-/// All definitions by name, e.g. `io.k8s.api.core.v1.PodTemplateSpec`.
-pub fn definitions() -> &'static Map<String, Value> {
-    document()["definitions"].as_object().expect("the embedded OpenAPI document has definitions, a test looks")
 }
 
 /// One definition as published, with its `$ref`s. `None` when Kubernetes has none of that name among the kinds served.
 pub fn definition(name: &str) -> Option<&'static Value> {
-    definitions().get(name)
+    document().raw(name)
 }
 
 /// One definition as a structural schema, ready to be embedded in a CustomResourceDefinition: references are
@@ -130,7 +128,10 @@ mod tests {
                 _ => {}
             }
         }
-        check(&document()["definitions"]);
+        for (name, definition) in document().definitions() {
+            check(definition);
+            assert!(document().definition(name).is_some(), "{name} does not parse");
+        }
     }
 
     #[test]

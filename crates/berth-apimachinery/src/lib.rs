@@ -9,6 +9,7 @@ pub mod field;
 pub mod meta;
 pub mod names;
 pub mod openapi;
+pub mod patch;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

@@ -64,6 +64,11 @@ impl Document {
         self.kinds.keys()
     }
 
+    /// All definitions as written, by name.
+    pub fn definitions(&self) -> &BTreeMap<String, Value> {
+        &self.definitions
+    }
+
     /// A definition as written.
     pub fn raw(&self, name: &str) -> Option<&Value> {
         self.definitions.get(name)

@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
+pub(crate) use coerce::json_type;
 pub use coerce::{CoerceOptions, coerce_metadata, decode_metadata};
 pub use parse::SchemaError;
 

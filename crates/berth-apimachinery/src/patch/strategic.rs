@@ -1,0 +1,466 @@
+//! Strategic merge patch: a merge patch that knows which lists merge, and by which key.
+//!
+//! The schema says it per field (`x-kubernetes-patch-strategy`, `x-kubernetes-patch-merge-key`); directives inside the
+//! patch (`$patch`, `$retainKeys`, `$setElementOrder/...`, `$deleteFromPrimitiveList/...`) refine it.
+//!
+//! Source: Kubernetes' API conventions and the design document "preserve-order-in-strategic-merge-patch".
+
+use serde_json::{Map, Value};
+
+use super::{PatchError, same_type};
+use crate::field;
+use crate::schema::{AdditionalProperties, Schema};
+
+pub(super) const PATCH: &str = "$patch";
+pub(super) const RETAIN_KEYS: &str = "$retainKeys";
+pub(super) const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
+pub(super) const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
+
+/// Applies a strategic merge patch to an object.
+pub fn apply_strategic(target: &Value, patch: &Value, schema: &Schema) -> Result<Value, PatchError> {
+    let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
+        return Err(PatchError::Malformed("a strategic merge patch and its target must be objects".to_owned()));
+    };
+    let merged = Merger { to_object: true }.maps(target.clone(), patch.clone(), Some(schema))?;
+    Ok(Value::Object(merged))
+}
+
+/// How a field merges.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Strategy<'a> {
+    /// The schema of the field (of the items, for a list).
+    pub schema: Option<&'a Schema>,
+    /// Replaced as a whole.
+    pub replace: bool,
+    /// A list that merges.
+    pub merge: bool,
+    /// Maps list the keys they keep.
+    pub retain_keys: bool,
+    /// The field that tells items of a merging list apart; empty for scalars.
+    pub merge_key: &'a str,
+}
+
+/// Looks a map field up. Without a schema nothing is special; in a schema with fields an unknown one is an error.
+pub(super) fn strategy<'a>(schema: Option<&'a Schema>, name: &str) -> Result<Strategy<'a>, PatchError> {
+    let Some(schema) = schema.map(Schema::target) else { return Ok(Strategy::default()) };
+    let (property, declared) = match (schema.properties.get(name), &schema.additional_properties) {
+        (Some(property), _) => (property, true),
+        (None, Some(AdditionalProperties::Schema(entry))) => (entry, true),
+        (None, _) if schema.properties.is_empty() || schema.preserve_unknown_fields => return Ok(Strategy::default()),
+        (None, _) => return Err(PatchError::UnknownField(name.to_owned())),
+    };
+    debug_assert!(declared);
+    let has = |strategy: &str| property.patch_strategy.iter().any(|s| s == strategy);
+    let target = property.target();
+    Ok(Strategy {
+        schema: Some(target.items.as_deref().unwrap_or(target)),
+        replace: has("replace"),
+        merge: has("merge"),
+        retain_keys: has("retainKeys"),
+        merge_key: property.patch_merge_key.as_deref().unwrap_or_default(),
+    })
+}
+
+/// Merges one map into another: a patch into an object, or a patch into a patch.
+pub(super) struct Merger {
+    /// Whether the result is an object: directives are carried out and vanish, nulls that match nothing too. Otherwise
+    /// the result is again a patch and keeps them.
+    pub to_object: bool,
+}
+
+impl Merger {
+    pub(super) fn maps(
+        &self,
+        mut original: Map<String, Value>,
+        mut patch: Map<String, Value>,
+        schema: Option<&Schema>,
+    ) -> Result<Map<String, Value>, PatchError> {
+        match patch.remove(PATCH) {
+            None => {}
+            Some(Value::String(directive)) => match directive.as_str() {
+                "replace" => return Ok(patch),
+                "delete" => return Ok(Map::new()),
+                "merge" => {}
+                other => return Err(PatchError::Malformed(format!("Unknown patch type: {other} in map"))),
+            },
+            Some(other) => {
+                return Err(PatchError::Malformed(format!("invalid value for the patch directive: {other}")));
+            }
+        }
+        if let Some(keep) = patch.remove(RETAIN_KEYS) {
+            self.retain_keys(&mut original, &patch, keep)?;
+        }
+        if self.to_object {
+            self.ordered_lists(&mut original, &mut patch, schema)?;
+        }
+        for (key, value) in patch {
+            if let Some(list) = key.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
+                if self.to_object {
+                    delete_scalars(&mut original, list, &value);
+                } else {
+                    original.insert(key, value);
+                }
+                continue;
+            }
+            if value.is_null() {
+                original.remove(&key);
+                if self.to_object {
+                    continue;
+                }
+            }
+            let present = match original.remove(&key) {
+                Some(present) if same_type(&present, &value) => present,
+                _ => {
+                    original.insert(key, self.taken(value));
+                    continue;
+                }
+            };
+            let merged = match (present, value) {
+                (Value::Object(present), Value::Object(value)) => {
+                    let strategy = strategy(schema, &key)?;
+                    if strategy.replace {
+                        self.taken(Value::Object(value))
+                    } else {
+                        Value::Object(self.maps(present, value, strategy.schema)?)
+                    }
+                }
+                (Value::Array(present), Value::Array(value)) if !key.starts_with(SET_ELEMENT_ORDER) => {
+                    Value::Array(self.lists(present, value, strategy(schema, &key)?)?)
+                }
+                (_, value) => value,
+            };
+            original.insert(key, merged);
+        }
+        Ok(original)
+    }
+
+    /// A value that takes a place as it is: in an object without directives and without nulls in maps.
+    fn taken(&self, mut value: Value) -> Value {
+        if self.to_object {
+            drop_directives(&mut value);
+        }
+        value
+    }
+
+    fn retain_keys(
+        &self,
+        original: &mut Map<String, Value>,
+        patch: &Map<String, Value>,
+        keep: Value,
+    ) -> Result<(), PatchError> {
+        let Value::Array(kept) = &keep else {
+            return Err(PatchError::Malformed(format!("invalid value for {RETAIN_KEYS}: must be a list")));
+        };
+        if !self.to_object {
+            original.insert(RETAIN_KEYS.to_owned(), keep);
+            return Ok(());
+        }
+        let kept: Vec<&str> = kept.iter().filter_map(Value::as_str).collect();
+        for key in patch.keys() {
+            let key = key
+                .strip_prefix(SET_ELEMENT_ORDER)
+                .or_else(|| key.strip_prefix(DELETE_FROM_PRIMITIVE_LIST))
+                .unwrap_or(key);
+            if !kept.contains(&key) && !patch.get(key).is_some_and(Value::is_null) {
+                return Err(PatchError::Malformed(format!(
+                    "bad patch format: {RETAIN_KEYS} must contain every field of the patch, but not {}",
+                    field::quote(key)
+                )));
+            }
+        }
+        original.retain(|key, _| kept.contains(&key.as_str()));
+        Ok(())
+    }
+
+    /// Carries out `$setElementOrder/x` together with the patch of list `x`.
+    fn ordered_lists(
+        &self,
+        original: &mut Map<String, Value>,
+        patch: &mut Map<String, Value>,
+        schema: Option<&Schema>,
+    ) -> Result<(), PatchError> {
+        let directives: Vec<String> = patch.keys().filter(|key| key.starts_with(SET_ELEMENT_ORDER)).cloned().collect();
+        for directive in directives {
+            let name = &directive[SET_ELEMENT_ORDER.len()..];
+            let Some(Value::Array(order)) = patch.remove(&directive) else {
+                return Err(PatchError::Malformed(format!("{directive} must be a list")));
+            };
+            let strategy = strategy(schema, name)?;
+            let changes = match patch.get(name) {
+                Some(Value::Array(_)) => match patch.remove(name) {
+                    Some(Value::Array(changes)) => Some(changes),
+                    _ => None,
+                },
+                // A null deletes the list, whatever the order would have been.
+                Some(_) => continue,
+                None => None,
+            };
+            if let Some(changes) = &changes {
+                check_order(changes, &order, strategy.merge_key)?;
+            }
+            let present = match original.get(name) {
+                Some(Value::Array(present)) => Some(present.clone()),
+                _ => None,
+            };
+            let merged = match (present.clone(), changes) {
+                (None, None) => continue,
+                (Some(present), None) => present,
+                (None, Some(changes)) => {
+                    let mut value = Value::Array(changes);
+                    drop_directives(&mut value);
+                    match value {
+                        Value::Array(list) => list,
+                        _ => Vec::new(),
+                    }
+                }
+                (Some(present), Some(changes)) => self.lists(present, changes, strategy)?,
+            };
+            let sorted = in_order(merged, &order, &present.unwrap_or_default(), strategy.merge_key);
+            original.insert(name.to_owned(), Value::Array(sorted));
+        }
+        Ok(())
+    }
+
+    fn lists(
+        &self,
+        present: Vec<Value>,
+        changes: Vec<Value>,
+        strategy: Strategy<'_>,
+    ) -> Result<Vec<Value>, PatchError> {
+        if !strategy.merge {
+            let Value::Array(list) = self.taken(Value::Array(changes)) else { return Ok(Vec::new()) };
+            return Ok(list);
+        }
+        if present.is_empty() && changes.is_empty() {
+            return Ok(changes);
+        }
+        let first = present.first().or(changes.first());
+        if !first.is_some_and(Value::is_object) {
+            let mut merged: Vec<Value> = Vec::with_capacity(present.len() + changes.len());
+            for value in present.iter().chain(&changes) {
+                if !merged.contains(value) {
+                    merged.push(value.clone());
+                }
+            }
+            return Ok(in_order(merged, &changes, &present, ""));
+        }
+        let key = strategy.merge_key;
+        if key.is_empty() {
+            return Err(PatchError::Unprocessable("cannot merge lists of maps without a merge key".to_owned()));
+        }
+        let server_order = present.clone();
+        let mut merged = present;
+        let mut plain: Vec<Map<String, Value>> = Vec::new();
+        let mut replace = false;
+        for change in changes {
+            let Value::Object(mut change) = change else {
+                return Err(PatchError::Unprocessable(format!("cannot merge {change} into a list of maps")));
+            };
+            match change.get(PATCH).and_then(Value::as_str) {
+                None if change.contains_key(PATCH) => {
+                    return Err(PatchError::Malformed(format!(
+                        "invalid value for the patch directive: {}",
+                        change[PATCH]
+                    )));
+                }
+                None => plain.push(change),
+                // In a patch of patches a deletion is data.
+                Some("delete") if !self.to_object => plain.push(change),
+                Some("delete") => {
+                    let Some(wanted) = change.remove(key) else {
+                        return Err(PatchError::Unprocessable(
+                            "delete patch type with no merge key defined".to_owned(),
+                        ));
+                    };
+                    merged.retain(|item| item.get(key) != Some(&wanted));
+                }
+                Some("replace") => replace = true,
+                Some(other) => return Err(PatchError::Malformed(format!("Unknown patch type: {other} in a list"))),
+            }
+        }
+        if replace {
+            return Ok(plain.into_iter().map(|item| self.taken(Value::Object(item))).collect());
+        }
+        let order: Vec<Value> = plain.iter().cloned().map(Value::Object).collect();
+        for change in plain {
+            let Some(wanted) = change.get(key) else {
+                let shown = Value::Object(change);
+                return Err(PatchError::Unprocessable(format!(
+                    "map: {shown} does not contain declared merge key: {key}"
+                )));
+            };
+            match merged.iter().position(|item| item.get(key) == Some(wanted)) {
+                Some(at) => {
+                    let Value::Object(item) = merged[at].take() else { continue };
+                    merged[at] = Value::Object(self.maps(item, change, strategy.schema)?);
+                }
+                None => merged.push(self.taken(Value::Object(change))),
+            }
+        }
+        Ok(in_order(merged, &order, &server_order, key))
+    }
+}
+
+fn delete_scalars(original: &mut Map<String, Value>, list: &str, values: &Value) {
+    if let (Some(Value::Array(present)), Value::Array(values)) = (original.get_mut(list), values) {
+        present.retain(|value| !values.contains(value));
+    }
+}
+
+fn is_directive(key: &str) -> bool {
+    key == PATCH
+        || key == RETAIN_KEYS
+        || key.starts_with(SET_ELEMENT_ORDER)
+        || key.starts_with(DELETE_FROM_PRIMITIVE_LIST)
+}
+
+/// Removes directives, items that are only there to be deleted, and nulls in maps. Nulls among scalars of a list are data.
+fn drop_directives(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| !is_directive(key) && !value.is_null());
+            map.values_mut().for_each(drop_directives);
+        }
+        Value::Array(list) => {
+            list.retain(|item| !matches!(item.get(PATCH).and_then(Value::as_str), Some("delete" | "replace")));
+            list.iter_mut().for_each(drop_directives);
+        }
+        _ => {}
+    }
+}
+
+/// Whether two list items are the same one.
+pub(super) fn same_item(a: &Value, b: &Value, merge_key: &str) -> bool {
+    if merge_key.is_empty() { a == b } else { a.get(merge_key).is_some() && a.get(merge_key) == b.get(merge_key) }
+}
+
+fn index_in(list: &[Value], item: &Value, merge_key: &str) -> Option<usize> {
+    list.iter().position(|other| same_item(other, item, merge_key))
+}
+
+/// Sorts by the place in `order`; items that are not there keep behind.
+pub(super) fn sort_by_order(items: &mut [Value], order: &[Value], merge_key: &str) {
+    items.sort_by_key(|item| index_in(order, item, merge_key).unwrap_or(usize::MAX));
+}
+
+/// Items named in `order` in that order, and the others between them as near as possible to where they were in
+/// `server_order`.
+fn in_order(merged: Vec<Value>, order: &[Value], server_order: &[Value], merge_key: &str) -> Vec<Value> {
+    let (mut ordered, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|item| index_in(order, item, merge_key).is_some());
+    sort_by_order(&mut ordered, order, merge_key);
+    sort_by_order(&mut others, server_order, merge_key);
+    let mut result = Vec::with_capacity(ordered.len() + others.len());
+    let (mut ordered, mut others) = (ordered.into_iter().peekable(), others.into_iter().peekable());
+    while let (Some(other), Some(next)) = (others.peek(), ordered.peek()) {
+        let before = match (index_in(server_order, other, merge_key), index_in(server_order, next, merge_key)) {
+            (Some(other), Some(next)) => other < next,
+            _ => false,
+        };
+        result.extend(if before { others.next() } else { ordered.next() });
+    }
+    result.extend(ordered);
+    result.extend(others);
+    result
+}
+
+/// The items of a list patch must come in the order the patch asks for.
+fn check_order(changes: &[Value], order: &[Value], merge_key: &str) -> Result<(), PatchError> {
+    let mut from = 0;
+    for change in changes.iter().filter(|change| change.get(PATCH).and_then(Value::as_str).is_none()) {
+        match order[from..].iter().position(|item| same_item(item, change, merge_key)) {
+            Some(at) => from += at,
+            None if merge_key.is_empty() || change.get(merge_key).is_some() => {
+                let (changes, order) = (Value::from(changes.to_vec()), Value::from(order.to_vec()));
+                return Err(PatchError::Unprocessable(format!(
+                    "The order in patch list:\n{changes}\n doesn't match $setElementOrder list:\n{order}\n"
+                )));
+            }
+            // Reported by the merge, which names the key.
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sorts every merging list, at every depth: by merge key, or by value for scalars. For comparing objects whose
+/// order does not matter.
+pub fn sort_merge_lists(value: &Value, schema: &Schema) -> Result<Value, PatchError> {
+    sorted(value, Some(schema))
+}
+
+fn sorted(value: &Value, schema: Option<&Schema>) -> Result<Value, PatchError> {
+    let Value::Object(map) = value else { return Ok(value.clone()) };
+    let mut result = Map::new();
+    for (key, entry) in map {
+        let entry = match entry {
+            Value::Array(list) => {
+                let name = key.strip_prefix(DELETE_FROM_PRIMITIVE_LIST).unwrap_or(key);
+                if name.starts_with(SET_ELEMENT_ORDER) || name == RETAIN_KEYS {
+                    entry.clone()
+                } else {
+                    let strategy = strategy(schema, name)?;
+                    let mut list =
+                        list.iter().map(|item| sorted(item, strategy.schema)).collect::<Result<Vec<_>, _>>()?;
+                    if strategy.merge {
+                        let text = |item: &Value| match item.get(strategy.merge_key).unwrap_or(item) {
+                            Value::String(text) => text.clone(),
+                            other => other.to_string(),
+                        };
+                        list.sort_by_key(text);
+                        if !list.first().is_some_and(Value::is_object) {
+                            list.dedup();
+                        }
+                    }
+                    Value::Array(list)
+                }
+            }
+            Value::Object(_) => sorted(entry, strategy(schema, key)?.schema)?,
+            _ => entry.clone(),
+        };
+        result.insert(key.clone(), entry);
+    }
+    Ok(Value::Object(result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> std::sync::Arc<Schema> {
+        Schema::parse_crd(&json!({"type": "object", "properties": {
+            "containers": {"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name",
+                "items": {"type": "object", "properties": {"name": {"type": "string"}, "image": {"type": "string"}}}},
+            "finalizers": {"type": "array", "items": {"type": "string"}, "x-kubernetes-patch-strategy": "merge"},
+            "args": {"type": "array", "items": {"type": "string"}}
+        }}))
+        .expect("parses")
+    }
+
+    fn check(target: Value, patch: Value) -> Value {
+        apply_strategic(&target, &patch, &schema()).expect("applies")
+    }
+
+    #[test]
+    fn lists_with_a_key_merge_item_by_item() {
+        let target = json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}], "args": ["x"]});
+        let patch =
+            json!({"containers": [{"name": "b", "image": "2"}, {"name": "a", "$patch": "delete"}], "args": ["y"]});
+        assert_eq!(check(target, patch), json!({"containers": [{"name": "b", "image": "2"}], "args": ["y"]}));
+    }
+
+    #[test]
+    fn scalars_are_deleted_by_a_parallel_list() {
+        let patch = json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]});
+        // Without a wanted order what the patch names comes first.
+        assert_eq!(check(json!({"finalizers": ["a", "b"]}), patch), json!({"finalizers": ["c", "b"]}));
+    }
+
+    #[test]
+    fn the_wanted_order_keeps_foreign_items_in_place() {
+        let target = json!({"containers": [{"name": "a"}, {"name": "theirs"}, {"name": "b"}]});
+        let patch = json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": []});
+        assert_eq!(check(target, patch), json!({"containers": [{"name": "theirs"}, {"name": "b"}, {"name": "a"}]}));
+    }
+}
