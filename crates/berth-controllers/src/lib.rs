@@ -9,6 +9,7 @@
 pub mod conditions;
 pub mod config;
 pub mod duration;
+pub mod execute;
 pub mod gates;
 pub mod jobs;
 pub mod keys;
@@ -22,3 +23,20 @@ pub mod workload;
 pub use config::Config;
 pub use gates::Gates;
 pub use stores::Stores;
+
+use std::sync::Arc;
+
+use berth_runtime::Manager;
+
+/// Registers every controller with the manager: the one entry point of all ways to run.
+pub fn install(manager: &mut Manager, config: Config) {
+    let config = Arc::new(config);
+    let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
+    let stores = Stores::watched(manager, job_sets);
+    if config.integrations.enabled("batch/job") {
+        jobs::controller::install(manager, &config, &stores, stores.jobs.clone());
+    }
+    if job_sets {
+        jobs::controller::install(manager, &config, &stores, stores.job_sets.clone());
+    }
+}

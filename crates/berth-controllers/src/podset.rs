@@ -43,7 +43,9 @@ pub struct PodSetInfo {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodSetError {
     /// Two sources want different values for one key.
-    #[error("invalid admission check PodSetUpdate: conflict for {what}: conflict for key={key}, value1={old}, value2={new}")]
+    #[error(
+        "invalid admission check PodSetUpdate: conflict for {what}: conflict for key={key}, value1={old}, value2={new}"
+    )]
     Conflict {
         /// `labels`, `annotations` or `nodeSelector`.
         what: &'static str,
@@ -161,9 +163,8 @@ impl PodSetInfo {
         let elastic = into_template
             && gates.on("ElasticJobsViaWorkloadSlices")
             && other.annotations.contains_key(keys::WORKLOAD_SLICE_ANNOTATION);
-        let may_replace = |key: &str| {
-            elastic && (key == keys::WORKLOAD_SLICE_ANNOTATION || key == keys::WORKLOAD_ANNOTATION)
-        };
+        let may_replace =
+            |key: &str| elastic && (key == keys::WORKLOAD_SLICE_ANNOTATION || key == keys::WORKLOAD_ANNOTATION);
         // Everything is checked before anything is changed.
         conflict("annotations", &self.annotations, &other.annotations, may_replace)?;
         conflict("labels", &self.labels, &other.labels, |_| false)?;

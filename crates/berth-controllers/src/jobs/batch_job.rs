@@ -98,9 +98,10 @@ impl Job for BatchJob {
 
     fn finished(&self) -> Option<Finished> {
         let conditions = self.status.as_ref()?.conditions.as_ref()?;
-        conditions.iter().find(|c| (c.type_ == "Complete" || c.type_ == "Failed") && c.status == "True").map(|c| {
-            Finished { success: c.type_ == "Complete", message: c.message.clone().unwrap_or_default() }
-        })
+        conditions
+            .iter()
+            .find(|c| (c.type_ == "Complete" || c.type_ == "Failed") && c.status == "True")
+            .map(|c| Finished { success: c.type_ == "Complete", message: c.message.clone().unwrap_or_default() })
     }
 
     fn pods_ready(&self) -> bool {

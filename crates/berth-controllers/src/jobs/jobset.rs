@@ -100,8 +100,7 @@ impl Job for JobSet {
         let reclaimable = self.spec.replicated_jobs.iter().filter_map(|job| {
             let status = statuses.iter().find(|status| status.name == job.name)?;
             let done = status.succeeded.min(replicas(job));
-            (done > 0)
-                .then(|| ReclaimablePod { name: job.name.clone(), count: done.saturating_mul(pods_per_job(job)) })
+            (done > 0).then(|| ReclaimablePod { name: job.name.clone(), count: done.saturating_mul(pods_per_job(job)) })
         });
         Some(reclaimable.collect())
     }

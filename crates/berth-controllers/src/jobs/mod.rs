@@ -6,6 +6,7 @@
 
 pub mod ancestors;
 pub mod batch_job;
+pub mod controller;
 pub mod jobset;
 pub mod naming;
 pub mod reconcile;

@@ -101,7 +101,8 @@ pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> L
 /// The job is gone or going: its workloads end, and nothing holds them back any more.
 fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan: &mut Plan<J>) {
     let kind = kind_of::<J>();
-    let owner = Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
+    let owner =
+        Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
     for workload in context.stores.workloads_of(&key.namespace, &owner) {
         let mut workload = (*workload).clone();
         if context.gates.on("FinishOrphanedWorkloads")
@@ -128,13 +129,7 @@ pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
 }
 
 /// A part of a managed job runs only while that job's workload is admitted.
-fn follow_ancestor<J: Job>(
-    context: Context<'_>,
-    namespace: &str,
-    job: &J,
-    ancestor: &Ancestor,
-    plan: &mut Plan<J>,
-) {
+fn follow_ancestor<J: Job>(context: Context<'_>, namespace: &str, job: &J, ancestor: &Ancestor, plan: &mut Plan<J>) {
     if job.is_suspended() || job.finished().is_some() {
         return;
     }
@@ -206,7 +201,8 @@ impl<J: Job> Reconcile<'_, J> {
         let kind = kind_of::<J>();
         let name = self.job.name_any();
         let uid = self.job.meta().uid.clone();
-        let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid.as_deref().unwrap_or("")) };
+        let owner =
+            Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid.as_deref().unwrap_or("")) };
         let owned = self.context.stores.workloads_of(&self.key.namespace, &owner);
         if is_elastic(&self.job, self.context.gates) {
             return self.ensure_slice(&owned);
@@ -269,7 +265,10 @@ impl<J: Job> Reconcile<'_, J> {
         let mut workload = (*workload).clone();
         match controller_of(workload.meta()) {
             Some(owner) if Some(owner.uid.as_str()) != self.job.meta().uid.as_deref() => {
-                return Err(PlanError::Other(format!("workload {name} is already owned by {} {}", owner.kind, owner.name)));
+                return Err(PlanError::Other(format!(
+                    "workload {name} is already owned by {} {}",
+                    owner.kind, owner.name
+                )));
             }
             Some(_) => {}
             None => {
@@ -304,7 +303,12 @@ impl<J: Job> Reconcile<'_, J> {
         // More than a slice and its replacement: the oldest ones are out of step.
         while open.len() > 2 {
             let mut extra = (*open.remove(0)).clone();
-            status::finish(&mut extra, "OutOfSync", "The workload slice is out of sync with its parent job", self.context.now);
+            status::finish(
+                &mut extra,
+                "OutOfSync",
+                "The workload slice is out of sync with its parent job",
+                self.context.now,
+            );
             self.write_status(&extra);
         }
         let Some(newest) = open.last().cloned() else {
@@ -575,8 +579,7 @@ impl<J: Job> Reconcile<'_, J> {
         const NOT_READY: &str = "Not all pods are ready or succeeded";
         let known = status::condition(workload, keys::PODS_READY).cloned();
         let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");
-        let recovering =
-            known.as_ref().is_some_and(|c| c.status == "False" && c.reason == keys::WAIT_FOR_RECOVERY);
+        let recovering = known.as_ref().is_some_and(|c| c.status == "False" && c.reason == keys::WAIT_FOR_RECOVERY);
         let (ready, reason, message) = if !status::is_admitted(workload) {
             if known.is_none() {
                 return false;
@@ -634,7 +637,8 @@ impl<J: Job> Reconcile<'_, J> {
             Ok(job) => {
                 self.job = job.clone();
                 self.plan.steps.push(Step::Patch(Box::new(job)));
-                let queue = workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
+                let queue =
+                    workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
                 let message = format!("Admitted by clusterQueue {}", queue.unwrap_or_default());
                 self.tell(Told::normal("Started", message));
             }

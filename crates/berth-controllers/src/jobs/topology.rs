@@ -26,7 +26,9 @@ pub fn request(
 ) -> Result<Option<PodSetTopologyRequest>, String> {
     let get = |key: &str| annotations.and_then(|annotations| annotations.get(key));
     let integer = |key: &str| -> Result<Option<i32>, String> {
-        get(key).map(|text| text.parse().map_err(|_| format!("annotation {key}: {text:?} is not an integer"))).transpose()
+        get(key)
+            .map(|text| text.parse().map_err(|_| format!("annotation {key}: {text:?} is not an integer")))
+            .transpose()
     };
     let mut request = PodSetTopologyRequest {
         required: get(keys::REQUIRED_TOPOLOGY_ANNOTATION).cloned(),

@@ -1,0 +1,254 @@
+//! Carries plans out: the difference between what was known and what should be is sent as a merge patch that only
+//! applies to the version that was looked at. Answers go into the caches at once, so the next reconcile reads them.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::Workload;
+use berth_runtime::{Action, Cache, Error, ObjectKey, Recorder};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::plan::{Plan, Step};
+
+/// Which part of an object is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Metadata and spec.
+    Main,
+    /// The status subresource.
+    Status,
+}
+
+/// The field manager writes are made as.
+pub const FIELD_MANAGER: &str = "berth-controllers";
+
+/// Sends the difference between two states of an object. Returns the server's answer, or nothing when there was no
+/// difference. `version` is the resourceVersion that must still be current.
+pub async fn patch<K>(
+    api: &Api<K>,
+    before: &K,
+    after: &K,
+    part: Part,
+    version: Option<&str>,
+) -> Result<Option<K>, kube::Error>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let Some(mut difference) = difference(before, after, part)? else { return Ok(None) };
+    if let (Some(version), Some(object)) = (version, difference.as_object_mut()) {
+        let metadata = object.entry("metadata").or_insert_with(|| json!({}));
+        metadata["resourceVersion"] = Value::String(version.to_owned());
+    }
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = after.name_any();
+    let answer = match part {
+        Part::Main => api.patch(&name, &params, &Patch::Merge(&difference)).await?,
+        Part::Status => api.patch_status(&name, &params, &Patch::Merge(&difference)).await?,
+    };
+    Ok(Some(answer))
+}
+
+fn difference<K: Serialize>(before: &K, after: &K, part: Part) -> Result<Option<Value>, kube::Error> {
+    let read = |object: &K| -> Result<Value, kube::Error> {
+        let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+        let Some(map) = value.as_object_mut() else { return Ok(Value::Null) };
+        match part {
+            Part::Main => {
+                map.remove("status");
+                if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+                    metadata.retain(|key, _| {
+                        matches!(key.as_str(), "labels" | "annotations" | "finalizers" | "ownerReferences")
+                    });
+                }
+            }
+            Part::Status => map.retain(|key, _| key == "status"),
+        }
+        Ok(value)
+    };
+    Ok(merge_difference(&read(before)?, &read(after)?))
+}
+
+/// The JSON merge patch (RFC 7386) that turns one value into the other; nothing when they are equal. Lists are replaced
+/// whole.
+pub fn merge_difference(before: &Value, after: &Value) -> Option<Value> {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            let mut patch = Map::new();
+            for (key, old) in before {
+                match after.get(key) {
+                    None if old.is_null() => {}
+                    None => {
+                        patch.insert(key.clone(), Value::Null);
+                    }
+                    Some(new) => {
+                        if let Some(change) = merge_difference(old, new) {
+                            patch.insert(key.clone(), change);
+                        }
+                    }
+                }
+            }
+            for (key, new) in after {
+                if !before.contains_key(key) && !new.is_null() {
+                    patch.insert(key.clone(), new.clone());
+                }
+            }
+            (!patch.is_empty()).then_some(Value::Object(patch))
+        }
+        (before, after) => (before != after).then(|| after.clone()),
+    }
+}
+
+/// Carries out plans about objects of kind `J`.
+pub struct Executor<J> {
+    client: Client,
+    recorder: Recorder,
+    objects: Cache<J>,
+    workloads: Cache<Workload>,
+}
+
+/// A state of an object and the version it stands for.
+struct Known<K> {
+    state: K,
+    version: Option<String>,
+}
+
+impl<J> Executor<J>
+where
+    J: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + 'static,
+{
+    /// An executor that writes through `client` and keeps the caches up to date.
+    pub fn new(client: Client, recorder: Recorder, objects: Cache<J>, workloads: Cache<Workload>) -> Self {
+        Executor { client, recorder, objects, workloads }
+    }
+
+    /// Carries out a plan about `object`.
+    pub async fn carry_out(&self, object: Option<&Arc<J>>, plan: Plan<J>) -> Result<Action, Error> {
+        let mut object: Option<Known<J>> =
+            object.map(|object| Known { state: (**object).clone(), version: object.resource_version() });
+        let mut workloads: BTreeMap<ObjectKey, Known<Workload>> = BTreeMap::new();
+        for step in plan.steps {
+            match step {
+                Step::Event(told) => {
+                    if let Some(known) = &object {
+                        self.recorder.event(&known.state, told.event_type, &told.reason, &told.message);
+                    }
+                }
+                Step::WorkloadEvent(workload, told) => {
+                    self.recorder.event(&*workload, told.event_type, &told.reason, &told.message);
+                }
+                Step::Patch(after) => self.write(&mut object, *after, Part::Main).await?,
+                Step::PatchStatus(after) => self.write(&mut object, *after, Part::Status).await?,
+                Step::Delete(gone) => delete(&self.api(&*gone), &*gone).await?,
+                Step::CreateWorkload(workload) => {
+                    let api = self.api_of::<Workload>(&workload);
+                    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+                    let made = api.create(&params, &workload).await?;
+                    self.workloads.observe(made);
+                }
+                Step::PatchWorkload(after) => self.write_workload(&mut workloads, *after, Part::Main).await?,
+                Step::PatchWorkloadStatus(after) => self.write_workload(&mut workloads, *after, Part::Status).await?,
+                Step::DeleteWorkload(gone) => delete(&self.api_of::<Workload>(&gone), &*gone).await?,
+            }
+        }
+        match (plan.error, plan.requeue_after) {
+            (Some(error), _) => Err(Box::new(error)),
+            (None, Some(after)) => Ok(Action::After(after)),
+            (None, None) => Ok(Action::Wait),
+        }
+    }
+
+    fn api(&self, object: &J) -> Api<J> {
+        Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
+    }
+
+    fn api_of<K>(&self, object: &K) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
+    }
+
+    async fn write(&self, known: &mut Option<Known<J>>, after: J, part: Part) -> Result<(), Error> {
+        let Some(before) = known else { return Ok(()) };
+        let answer = patch(&self.api(&after), &before.state, &after, part, before.version.as_deref()).await?;
+        before.state = after;
+        if let Some(answer) = answer {
+            before.version = answer.resource_version();
+            self.objects.observe(answer);
+        }
+        Ok(())
+    }
+
+    async fn write_workload(
+        &self,
+        known: &mut BTreeMap<ObjectKey, Known<Workload>>,
+        after: Workload,
+        part: Part,
+    ) -> Result<(), Error> {
+        let key = ObjectKey::of(&after);
+        if !known.contains_key(&key) {
+            // Gone meanwhile: nothing is left to write.
+            let Some(cached) = self.workloads.get(&key) else { return Ok(()) };
+            let version = after.resource_version().or_else(|| cached.resource_version());
+            known.insert(key.clone(), Known { state: (*cached).clone(), version });
+        }
+        let before = known.get_mut(&key).expect("inserted just above");
+        let result = patch(&self.api_of(&after), &before.state, &after, part, before.version.as_deref()).await;
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        before.state = after;
+        if let Some(answer) = answer {
+            before.version = answer.resource_version();
+            // An object whose last finalizer was taken off while it was being deleted is gone now.
+            let gone = answer.metadata.deletion_timestamp.is_some() && answer.finalizers().is_empty();
+            if gone {
+                self.workloads.observe_deleted(&answer);
+            } else {
+                self.workloads.observe(answer);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Deletes an object unless it was replaced by another of the same name; dependents go in the background.
+pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+{
+    let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    match api.delete(&object.name_any(), &params).await {
+        Ok(_) => Ok(()),
+        Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_removes_what_is_gone_and_replaces_lists() {
+        let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1, 2]});
+        let after = json!({"a": 1, "b": {"c": 2}, "e": [2], "f": true});
+        let expected = json!({"b": {"d": null}, "e": [2], "f": true});
+        assert_eq!(merge_difference(&before, &after), Some(expected));
+        assert_eq!(merge_difference(&after, &after), None);
+    }
+}

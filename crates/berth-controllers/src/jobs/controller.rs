@@ -1,0 +1,113 @@
+//! The reconciler of one kind of job.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::{LocalQueue, Workload};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
+use kube::Resource;
+
+use super::reconcile::{Context, reconcile};
+use super::{Job, kind_of, prebuilt_workload, queue_name};
+use crate::config::Config;
+use crate::execute::Executor;
+use crate::gates::Gates;
+use crate::plan::Step;
+use crate::stores::{Stores, controller_of, group_of};
+
+/// Adds the controller of one kind of job to the manager.
+pub fn install<J: Job>(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, objects: Cache<J>) {
+    let recorder = manager.recorder("berth-job-controller");
+    let executor = Executor::new(manager.client(), recorder.clone(), objects.clone(), stores.workloads.clone());
+    let reconciler = JobReconciler {
+        config: config.clone(),
+        gates: config.gates(),
+        stores: stores.clone(),
+        objects: objects.clone(),
+        executor,
+        recorder,
+        clock: manager.clock(),
+    };
+    let kind = kind_of::<J>();
+    let (by_queue, by_prebuilt) = (objects.index(|job: &J| vec![queue_key(job)]), objects.index(prebuilt_key::<J>));
+    manager
+        .controller(&format!("job-{}", J::FRAMEWORK))
+        .concurrency(16)
+        .watch_self(&objects)
+        .watch(&stores.workloads, move |delta| {
+            let mut keys = BTreeSet::new();
+            for workload in [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten() {
+                let namespace = workload.metadata.namespace.clone().unwrap_or_default();
+                if let Some(owner) = controller_of(workload.meta())
+                    && owner.kind == kind.kind
+                    && group_of(&owner.api_version) == kind.group
+                {
+                    keys.insert(ObjectKey::namespaced(namespace.clone(), owner.name.clone()));
+                }
+                let name = workload.metadata.name.as_deref().unwrap_or_default();
+                keys.extend(
+                    by_prebuilt.get(&format!("{namespace}/{name}")).iter().map(|job| ObjectKey::of(job.as_ref())),
+                );
+            }
+            keys
+        })
+        // Jobs that name a queue are looked at again when it appears.
+        .watch(&stores.local_queues, move |delta: &berth_runtime::Delta<LocalQueue>| {
+            let keys: Vec<ObjectKey> = match (&delta.old, &delta.new) {
+                (None, Some(queue)) => {
+                    let key = ObjectKey::of(queue.as_ref()).to_string();
+                    by_queue.get(&key).iter().map(|job| ObjectKey::of(job.as_ref())).collect()
+                }
+                _ => Vec::new(),
+            };
+            keys
+        })
+        .run(reconciler);
+}
+
+fn queue_key<J: Job>(job: &J) -> String {
+    format!("{}/{}", job.meta().namespace.as_deref().unwrap_or_default(), queue_name(job))
+}
+
+fn prebuilt_key<J: Job>(job: &J) -> Vec<String> {
+    let namespace = job.meta().namespace.as_deref().unwrap_or_default();
+    prebuilt_workload(job).map(|name| format!("{namespace}/{name}")).into_iter().collect()
+}
+
+struct JobReconciler<J> {
+    config: Arc<Config>,
+    gates: Gates,
+    stores: Stores,
+    objects: Cache<J>,
+    executor: Executor<J>,
+    recorder: Recorder,
+    clock: Clock,
+}
+
+impl<J: Job> Reconciler for JobReconciler<J> {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let object = self.objects.get(&key);
+        let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
+        let plan = reconcile(context, &key, object.as_deref());
+        if let Some(job) = &object {
+            for step in &plan.steps {
+                if let Step::CreateWorkload(workload) = step {
+                    self.warn_about_queue(job, workload);
+                }
+            }
+        }
+        self.executor.carry_out(object.as_ref(), plan).await
+    }
+}
+
+impl<J: Job> JobReconciler<J> {
+    /// A queue that does not exist is said where the person who made the job looks: at the job.
+    fn warn_about_queue(&self, job: &Arc<J>, workload: &Workload) {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let queue = &workload.spec.queue_name;
+        if !queue.is_empty() && self.stores.local_queue(namespace, queue).is_none() {
+            let message = format!("LocalQueue {queue} doesn't exist in namespace {namespace}; the job stays suspended");
+            self.recorder.event(job.as_ref(), EventType::Warning, "LocalQueueNotFound", &message);
+        }
+    }
+}
