@@ -1,17 +1,284 @@
 //! OpenAPI v2 and v3 documents, and the schemas of built-in kinds out of them.
+//!
+//! Documents are put together when first asked for, from the table of kinds, the published definitions of built-in
+//! kinds and the schemas of CustomResourceDefinitions; they are kept with the [`Registry`] they describe, so a changed
+//! table has new ones. The v3 document of a group and version holds what that version needs and no more.
+//!
+//! Only JSON is offered. Clients that also take protobuf say so and get JSON; the clients that know v3 never need v2.
 
-use std::sync::Arc;
+mod definitions;
+mod paths;
 
-use crate::machinery::Schema;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_apimachinery::builtin;
+use berth_apimachinery::meta::GroupVersionKind;
+use berth_apimachinery::schema::Schema;
+use berth_apimachinery::status::Status;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use serde_json::{Map, Value, json};
+
+use crate::discovery::{GIT_VERSION, accept_clauses, group_version, groups, json_response, rows};
+use crate::registry::SchemaSource;
 use crate::{Body, Registry, RequestInfo};
 
+/// Which of the two kinds of document is made; they spell references and parameters differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    V2,
+    V3,
+}
+
+/// Documents made for one state of the table of kinds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
+
+#[derive(Clone, Debug)]
+struct Document {
+    text: Bytes,
+    hash: String,
+}
+
+impl Cache {
+    fn get(&self, key: &str, make: impl FnOnce() -> Value) -> Document {
+        // A poisoned cache is still a cache: entries are only ever added whole.
+        let mut documents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(document) = documents.get(key) {
+            return document.clone();
+        }
+        let text = make().to_string();
+        let document = Document { hash: hash(&[text.as_bytes()]), text: Bytes::from(text) };
+        documents.insert(key.to_owned(), document.clone());
+        document
+    }
+}
+
 /// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths.
-pub fn handle(_registry: &Registry, _info: &RequestInfo, _headers: &http::HeaderMap) -> Option<http::Response<Body>> {
-    None
+pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap) -> Option<http::Response<Body>> {
+    let rest = info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
+    if info.verb != "get" && info.verb != "head" {
+        return None;
+    }
+    let document = match rest.split('/').collect::<Vec<_>>().as_slice() {
+        ["v2"] => registry.documents().get("v2", || document_v2(registry)),
+        ["v3"] => registry.documents().get("v3", || index(registry)),
+        ["v3", "api", version] => document_v3(registry, "", version)?,
+        ["v3", "apis", group, version] if !group.is_empty() => document_v3(registry, group, version)?,
+        _ => return None,
+    };
+    let clauses = accept_clauses(headers);
+    let json = |media: &str| matches!(media, "application/json" | "application/*" | "*/*");
+    if !clauses.is_empty() && !clauses.iter().any(|(media, _)| json(media)) {
+        let status = Status::not_acceptable(&["application/json"]);
+        return Some(json_response(status.code, &status.to_value()));
+    }
+    let tag = format!("\"{}\"", document.hash);
+    let known = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes() == tag.as_bytes());
+    let mut response = http::Response::new(if known { Body::empty() } else { Body::from(document.text) });
+    if known {
+        *response.status_mut() = http::StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    headers.insert(ETAG, tag.parse().expect("hexadecimal digits in quotes"));
+    Some(response)
 }
 
 /// The schema of a built-in kind.
-pub fn builtin_schema(_group: &str, _version: &str, _kind: &str) -> Option<Arc<Schema>> {
-    None
+pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
+    builtin::document().by_gvk(&GroupVersionKind::new(group, version, kind))
+}
+
+/// `/openapi/v3`: where the document of each group and version is, with a hash that changes with its content.
+fn index(registry: &Registry) -> Value {
+    let mut paths = Map::new();
+    for (group, versions) in groups(registry) {
+        for version in versions {
+            let name = root(group, version);
+            let mut content = vec![GIT_VERSION.to_owned(), env!("CARGO_PKG_VERSION").to_owned(), name.clone()];
+            for (row, version) in rows(registry, group, version) {
+                content.push(format!("{row:?}"));
+                if let SchemaSource::Custom(custom) = &version.schema {
+                    content.push(custom.raw.to_string());
+                }
+            }
+            let parts: Vec<&[u8]> = content.iter().map(String::as_bytes).collect();
+            let url = format!("/openapi/v3/{name}?hash={}", hash(&parts));
+            paths.insert(name, json!({"serverRelativeURL": url}));
+        }
+    }
+    json!({"paths": paths})
+}
+
+/// `api/v1` or `apis/batch/v1`.
+fn root(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": GIT_VERSION})
+}
+
+fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Document> {
+    rows(registry, group, version).next()?;
+    let make = || {
+        let mut schemas = definitions::Definitions::new(Style::V3);
+        for (row, version) in rows(registry, group, version) {
+            schemas.add(row, version);
+        }
+        json!({
+            "openapi": "3.0.0",
+            "info": info(),
+            "paths": paths::of(registry, group, version, Style::V3),
+            "components": {"schemas": schemas.finish()},
+        })
+    };
+    Some(registry.documents().get(&group_version(group, version), make))
+}
+
+fn document_v2(registry: &Registry) -> Value {
+    let mut schemas = definitions::Definitions::new(Style::V2);
+    let mut all = Map::new();
+    for (group, versions) in groups(registry) {
+        for version in versions {
+            for (row, version) in rows(registry, group, version) {
+                schemas.add(row, version);
+            }
+            all.extend(paths::of(registry, group, version, Style::V2));
+        }
+    }
+    json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": schemas.finish()})
+}
+
+fn hash(parts: &[&[u8]]) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    }
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(registry: &Registry, path: &str) -> Option<Value> {
+        let info = RequestInfo::parse(&http::Method::GET, path, "");
+        let response = handle(registry, &info, &http::HeaderMap::new())?;
+        let body = http_body_util::BodyExt::collect(response.into_body());
+        let body = futures::FutureExt::now_or_never(body).expect("all there").expect("never fails").to_bytes();
+        Some(serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    /// Every `$ref` in a document leads to something in it.
+    fn check_references(document: &Value) {
+        fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+            match value {
+                Value::Object(map) => {
+                    found.extend(map.get("$ref").and_then(Value::as_str));
+                    map.values().for_each(|value| walk(value, found));
+                }
+                Value::Array(list) => list.iter().for_each(|value| walk(value, found)),
+                _ => {}
+            }
+        }
+        let mut references = Vec::new();
+        walk(document, &mut references);
+        assert!(!references.is_empty());
+        for reference in references {
+            let (parents, name) = reference[1..].rsplit_once('/').expect("local");
+            assert!(document.pointer(parents).and_then(|it| it.get(name)).is_some(), "{reference}");
+        }
+    }
+
+    fn with_custom() -> Registry {
+        use crate::registry::{CustomSchema, Origin, ResourceInfo, VersionInfo};
+        let raw = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "size": {"type": "integer", "nullable": true},
+            "port": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true}}}}});
+        let schema = Schema::parse_crd(&raw).expect("a schema");
+        let mut registry = Registry::builtin();
+        registry.insert(ResourceInfo {
+            group: "shop.example.com".to_owned(),
+            kind: "Widget".to_owned(),
+            list_kind: "WidgetList".to_owned(),
+            plural: "widgets".to_owned(),
+            singular: "widget".to_owned(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: true,
+            verbs: ["get", "list", "create", "patch", "update", "delete", "deletecollection", "watch"]
+                .map(str::to_owned)
+                .to_vec(),
+            storage_version: "v1".to_owned(),
+            versions: vec![VersionInfo {
+                name: "v1".to_owned(),
+                served: true,
+                deprecation_warning: None,
+                subresources: Vec::new(),
+                schema: SchemaSource::Custom(Arc::new(CustomSchema { raw, schema })),
+                columns: Vec::new(),
+                selectable_fields: Vec::new(),
+            }],
+            origin: Origin::Custom("widgets.shop.example.com".to_owned()),
+        });
+        registry
+    }
+
+    #[test]
+    fn documents_of_built_in_and_custom_versions_are_whole() {
+        let registry = with_custom();
+        let index = get(&registry, "/openapi/v3").expect("served");
+        let paths = index["paths"].as_object().expect("an object");
+        assert!(paths.contains_key("api/v1") && paths.contains_key("apis/shop.example.com/v1"));
+        for (name, entry) in paths {
+            let url = entry["serverRelativeURL"].as_str().expect("a text");
+            let path = url.split('?').next().expect("a path");
+            assert_eq!(path, format!("/openapi/v3/{name}"));
+            check_references(&get(&registry, path).expect("served"));
+        }
+        check_references(&get(&registry, "/openapi/v2").expect("served"));
+        assert!(get(&registry, "/openapi/v3/apis/nothing/v1").is_none());
+    }
+
+    #[test]
+    fn the_path_of_a_kind_says_which_parameters_a_patch_takes() {
+        let document = get(&with_custom(), "/openapi/v3/apis/shop.example.com/v1").expect("served");
+        let item = &document["paths"]["/apis/shop.example.com/v1/namespaces/{namespace}/widgets/{name}"];
+        let names: Vec<&str> = item["patch"]["parameters"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|it| it["name"].as_str())
+            .collect();
+        assert!(names.contains(&"fieldValidation") && names.contains(&"dryRun"));
+        assert_eq!(item["get"]["x-kubernetes-group-version-kind"]["kind"], "Widget");
+        let schema = &document["components"]["schemas"]["com.example.shop.v1.Widget"];
+        assert_eq!(schema["properties"]["spec"]["properties"]["size"]["nullable"], true);
+        assert_eq!(schema["x-kubernetes-group-version-kind"][0]["group"], "shop.example.com");
+    }
+
+    #[test]
+    fn merge_keys_of_lists_are_published_beside_their_references() {
+        let document = get(&Registry::builtin(), "/openapi/v3/api/v1").expect("served");
+        let containers = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+        assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+        assert_eq!(containers["items"]["allOf"][0]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
+    }
+
+    #[test]
+    fn a_changed_table_has_another_hash() {
+        let before = get(&Registry::builtin(), "/openapi/v3").expect("served");
+        let mut registry = with_custom();
+        let with = get(&registry, "/openapi/v3").expect("served");
+        assert_ne!(before, with);
+        assert_eq!(before["paths"]["api/v1"], with["paths"]["api/v1"]);
+        registry.remove("shop.example.com", "widgets");
+        assert_eq!(get(&registry, "/openapi/v3").expect("served"), before);
+    }
 }

@@ -10,7 +10,7 @@ pub mod events;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::machinery::Schema;
+use berth_apimachinery::schema::Schema;
 use serde_json::Value;
 
 /// One kind: group, names, versions and what can be done with it.
@@ -143,6 +143,8 @@ pub enum Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     rows: BTreeMap<(String, String), Arc<ResourceInfo>>,
+    /// OpenAPI documents made for these rows; emptied (not shared any more) when a row changes.
+    documents: crate::openapi::Cache,
 }
 
 impl Registry {
@@ -161,13 +163,19 @@ impl Registry {
         self.rows.values()
     }
 
+    pub(crate) fn documents(&self) -> &crate::openapi::Cache {
+        &self.documents
+    }
+
     /// Adds or replaces a row.
     pub fn insert(&mut self, row: ResourceInfo) {
+        self.documents = Default::default();
         self.rows.insert((row.group.clone(), row.plural.clone()), Arc::new(row));
     }
 
     /// Removes a row.
     pub fn remove(&mut self, group: &str, plural: &str) {
+        self.documents = Default::default();
         self.rows.remove(&(group.to_owned(), plural.to_owned()));
     }
 }

@@ -1,0 +1,247 @@
+//! The schemas in an OpenAPI document: published ones of built-in kinds, and those of custom resources dressed up as
+//! Kubernetes publishes them (with `apiVersion`, `kind`, `metadata`, their group, version and kind, and a list kind).
+
+use std::collections::BTreeMap;
+
+use berth_apimachinery::builtin;
+use berth_apimachinery::meta::GroupVersionKind;
+use serde_json::{Map, Value, json};
+
+use super::Style;
+use crate::ResourceInfo;
+use crate::registry::{SchemaSource, VersionInfo};
+
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// Definitions every version's paths refer to.
+const COMMON: [&str; 3] = ["DeleteOptions", "Patch", "Status"];
+
+/// Definitions collected for one document, with everything they refer to.
+pub(super) struct Definitions {
+    style: Style,
+    found: BTreeMap<String, Value>,
+}
+
+impl Definitions {
+    pub(super) fn new(style: Style) -> Definitions {
+        let mut definitions = Definitions { style, found: BTreeMap::new() };
+        for name in COMMON {
+            definitions.add_published(&format!("{META}.{name}"));
+        }
+        definitions
+    }
+
+    /// Adds what requests for a version of a kind and its subresources carry.
+    pub(super) fn add(&mut self, row: &ResourceInfo, version: &VersionInfo) {
+        match &version.schema {
+            SchemaSource::BuiltIn => {
+                self.add_kind(&row.group, &version.name, &row.kind);
+                self.add_kind(&row.group, &version.name, &row.list_kind);
+            }
+            custom => {
+                let raw = match custom {
+                    SchemaSource::Custom(custom) => custom.raw.clone(),
+                    _ => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+                };
+                let name = custom_name(&row.group, &version.name, &row.kind);
+                let list = custom_list(self.style, row, version, &name);
+                let object = custom_object(self.style, row, version, raw);
+                self.add_published(&format!("{META}.ObjectMeta"));
+                self.add_published(&format!("{META}.ListMeta"));
+                self.found.insert(custom_name(&row.group, &version.name, &row.list_kind), list);
+                self.found.insert(name, object);
+            }
+        }
+        for sub in &version.subresources {
+            self.add_kind(&sub.group, &sub.version, &sub.kind);
+        }
+    }
+
+    fn add_kind(&mut self, group: &str, version: &str, kind: &str) {
+        if let Some(name) = builtin::document().definition_name(&GroupVersionKind::new(group, version, kind)) {
+            self.add_published(name);
+        }
+    }
+
+    fn add_published(&mut self, name: &str) {
+        let mut wanted = vec![name.to_owned()];
+        while let Some(name) = wanted.pop() {
+            if self.found.contains_key(&name) {
+                continue;
+            }
+            let Some(definition) = builtin::definition(&name) else { continue };
+            let mut refers_to = Vec::new();
+            let shown = match (self.style, name.as_str()) {
+                (Style::V3, QUANTITY) => {
+                    with_type(definition, json!({"oneOf": [{"type": "string"}, {"type": "number"}]}))
+                }
+                (Style::V3, INT_OR_STRING) => with_type(
+                    definition,
+                    json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}),
+                ),
+                _ => translate(definition, self.style, &mut refers_to),
+            };
+            self.found.insert(name, shown);
+            wanted.append(&mut refers_to);
+        }
+    }
+
+    pub(super) fn finish(self) -> Map<String, Value> {
+        self.found.into_iter().collect()
+    }
+}
+
+/// The name of the definition of a kind, built-in or custom.
+pub(super) fn name_of(group: &str, version: &str, kind: &str) -> String {
+    builtin::document()
+        .definition_name(&GroupVersionKind::new(group, version, kind))
+        .map_or_else(|| custom_name(group, version, kind), str::to_owned)
+}
+
+/// A reference to a definition.
+pub(super) fn reference(style: Style, name: &str) -> Value {
+    match style {
+        Style::V2 => json!({"$ref": format!("#/definitions/{name}")}),
+        Style::V3 => json!({"$ref": format!("#/components/schemas/{name}")}),
+    }
+}
+
+/// `com.example.shop.v1.Widget` for Widget of `shop.example.com/v1`.
+fn custom_name(group: &str, version: &str, kind: &str) -> String {
+    let reversed: Vec<&str> = group.split('.').rev().collect();
+    format!("{}.{version}.{kind}", reversed.join("."))
+}
+
+fn with_type(definition: &Value, types: Value) -> Value {
+    let mut types = types;
+    if let Some(description) = definition.get("description") {
+        types["description"] = description.clone();
+    }
+    types
+}
+
+/// A published schema in the wanted style; v3 puts references that have neighbours into `allOf`, where those count.
+fn translate(schema: &Value, style: Style, refers_to: &mut Vec<String>) -> Value {
+    let Some(schema) = schema.as_object() else { return schema.clone() };
+    let mut out = Map::new();
+    for (key, value) in schema {
+        let value = match key.as_str() {
+            "$ref" => {
+                let name = value.as_str().and_then(|it| it.rsplit('/').next()).unwrap_or_default();
+                refers_to.push(name.to_owned());
+                match style {
+                    Style::V2 => value.clone(),
+                    Style::V3 => {
+                        out.insert("allOf".to_owned(), json!([reference(style, name)]));
+                        continue;
+                    }
+                }
+            }
+            "properties" => {
+                let fields = value.as_object().into_iter().flatten();
+                fields
+                    .map(|(name, field)| (name.clone(), translate(field, style, refers_to)))
+                    .collect::<Map<_, _>>()
+                    .into()
+            }
+            "items" | "additionalProperties" => translate(value, style, refers_to),
+            _ => value.clone(),
+        };
+        out.insert(key.clone(), value);
+    }
+    Value::Object(out)
+}
+
+fn described(style: Style, name: &str, description: &str) -> Value {
+    match style {
+        Style::V2 => {
+            let mut value = reference(style, name);
+            value["description"] = json!(description);
+            value
+        }
+        Style::V3 => json!({"allOf": [reference(style, name)], "description": description}),
+    }
+}
+
+fn text_field(kind: &str, field: &str) -> Value {
+    // The published texts about these two fields are the same everywhere; take them from a kind that has them.
+    let description = builtin::definition(kind)
+        .and_then(|definition| definition.pointer(&format!("/properties/{field}/description")))
+        .cloned()
+        .unwrap_or_default();
+    json!({"type": "string", "description": description})
+}
+
+fn kind_extension(row: &ResourceInfo, version: &VersionInfo, kind: &str) -> Value {
+    json!([{"group": row.group, "version": version.name, "kind": kind}])
+}
+
+fn custom_object(style: Style, row: &ResourceInfo, version: &VersionInfo, raw: Value) -> Value {
+    let mut object = match (style, raw) {
+        (Style::V2, raw) => reduce(&raw),
+        (Style::V3, raw) => raw,
+    };
+    if !object.is_object() {
+        object = json!({"type": "object"});
+    }
+    object["x-kubernetes-group-version-kind"] = kind_extension(row, version, &row.kind);
+    // A schema without properties says "anything"; giving it some would forbid the rest.
+    if object.get("properties").is_some_and(Value::is_object) {
+        let pod = "io.k8s.api.core.v1.Pod";
+        let properties = &mut object["properties"];
+        properties["apiVersion"] = text_field(pod, "apiVersion");
+        properties["kind"] = text_field(pod, "kind");
+        let text = "Standard object's metadata. More info: \
+                    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+        properties["metadata"] = described(style, &format!("{META}.ObjectMeta"), text);
+    }
+    object
+}
+
+fn custom_list(style: Style, row: &ResourceInfo, version: &VersionInfo, item: &str) -> Value {
+    let list = "io.k8s.api.core.v1.PodList";
+    let text = "Standard list metadata. More info: \
+                https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+    json!({
+        "description": format!("{} is a list of {}", row.list_kind, row.kind),
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": text_field(list, "apiVersion"),
+            "kind": text_field(list, "kind"),
+            "metadata": described(style, &format!("{META}.ListMeta"), text),
+            "items": {
+                "description": format!("List of {}.", row.plural),
+                "type": "array",
+                "items": reference(style, item),
+            },
+        },
+        "x-kubernetes-group-version-kind": kind_extension(row, version, &row.list_kind),
+    })
+}
+
+/// A custom resource's schema in the words OpenAPI v2 has. What v2 cannot say is left out, so that a client that checks
+/// objects against it accepts at least what the server accepts.
+fn reduce(schema: &Value) -> Value {
+    let Some(schema) = schema.as_object() else { return schema.clone() };
+    let is = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let (nullable, either) = (is("nullable"), is("x-kubernetes-int-or-string"));
+    let open = is("x-kubernetes-preserve-unknown-fields");
+    let mut out = Map::new();
+    for (key, value) in schema {
+        let value = match key.as_str() {
+            "nullable" | "oneOf" | "anyOf" | "allOf" | "not" | "default" => continue,
+            "type" if nullable || either => continue,
+            "properties" | "items" | "required" if nullable || open => continue,
+            "properties" => {
+                let fields = value.as_object().into_iter().flatten();
+                fields.map(|(name, field)| (name.clone(), reduce(field))).collect::<Map<_, _>>().into()
+            }
+            "items" | "additionalProperties" => reduce(value),
+            _ => value.clone(),
+        };
+        out.insert(key.clone(), value);
+    }
+    Value::Object(out)
+}

@@ -1,0 +1,270 @@
+//! The paths in an OpenAPI document: for every kind its collection, its objects and its subresources, with the
+//! parameters each verb takes. Clients look here for what the server supports (kubectl: field validation, dry run) and
+//! for the kind behind a resource (kubectl explain).
+
+use serde_json::{Map, Value, json};
+
+use super::definitions::{name_of, reference};
+use super::{Style, root};
+use crate::discovery::rows;
+use crate::registry::{Subresource, VersionInfo};
+use crate::{Registry, ResourceInfo};
+
+const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+const PATCH_TYPES: [&str; 4] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
+/// Name, type and meaning of a query parameter.
+type Parameter = (&'static str, &'static str, &'static str);
+
+const DRY_RUN: Parameter =
+    ("dryRun", "string", "When \"All\", the request is checked and answered, but nothing is stored.");
+const LIST: [Parameter; 10] = [
+    ("allowWatchBookmarks", "boolean", "Whether a watch may send bookmarks."),
+    ("continue", "string", "The token of an earlier, incomplete list."),
+    ("fieldSelector", "string", "Restricts the objects by their fields."),
+    ("labelSelector", "string", "Restricts the objects by their labels."),
+    ("limit", "integer", "The most objects to answer with."),
+    ("resourceVersion", "string", "The revision to list at or to watch from."),
+    ("resourceVersionMatch", "string", "How resourceVersion applies to a list."),
+    ("sendInitialEvents", "boolean", "Whether a watch begins with the objects there are."),
+    ("timeoutSeconds", "integer", "When to end the answer."),
+    ("watch", "boolean", "Whether to answer with changes as they happen."),
+];
+const WRITE: [Parameter; 3] = [
+    DRY_RUN,
+    ("fieldManager", "string", "Who makes the change, for managedFields."),
+    ("fieldValidation", "string", "What to do about unknown and duplicate fields: Ignore, Warn or Strict."),
+];
+const FORCE: Parameter = ("force", "boolean", "Whether an apply takes over fields that others manage.");
+const DELETE: [Parameter; 4] = [
+    DRY_RUN,
+    ("gracePeriodSeconds", "integer", "How long the object may take to end."),
+    ("orphanDependents", "boolean", "Replaced by propagationPolicy."),
+    ("propagationPolicy", "string", "What becomes of dependents: Orphan, Background or Foreground."),
+];
+
+/// What an operation is about.
+struct Target<'a> {
+    style: Style,
+    group: &'a str,
+    version: &'a str,
+    kind: &'a str,
+    /// `NamespacedPod`: the end of operation ids.
+    id: String,
+}
+
+/// The paths of one group and version.
+pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) -> Map<String, Value> {
+    let mut paths = Map::new();
+    let base = format!("/{}", root(group, version));
+    for (row, version) in rows(registry, group, version) {
+        let collection = if row.namespaced {
+            format!("{base}/namespaces/{{namespace}}/{}", row.plural)
+        } else {
+            format!("{base}/{}", row.plural)
+        };
+        add_kind(&mut paths, row, version, style, &base, &collection);
+        for sub in &version.subresources {
+            let scoped = scope_name(row);
+            let target = Target {
+                style,
+                group: &sub.group,
+                version: &sub.version,
+                kind: &sub.kind,
+                id: format!("{scoped}{}{}", row.kind, capitalized(&sub.name)),
+            };
+            paths.insert(format!("{collection}/{{name}}/{}", sub.name), subresource(&target, row.namespaced, sub));
+        }
+    }
+    paths
+}
+
+fn scope_name(row: &ResourceInfo) -> &'static str {
+    if row.namespaced { "Namespaced" } else { "" }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
+}
+
+fn add_kind(
+    paths: &mut Map<String, Value>,
+    row: &ResourceInfo,
+    version: &VersionInfo,
+    style: Style,
+    base: &str,
+    collection: &str,
+) {
+    let target = Target {
+        style,
+        group: &row.group,
+        version: &version.name,
+        kind: &row.kind,
+        id: format!("{}{}", scope_name(row), row.kind),
+    };
+    let has = |verb: &str| row.verbs.iter().any(|own| own == verb);
+    let object = name_of(&row.group, &version.name, &row.kind);
+    let list = name_of(&row.group, &version.name, &row.list_kind);
+    let mut whole = Map::new();
+    if has("list") {
+        whole.insert("get".to_owned(), target.operation("list", &LIST, None, &list));
+    }
+    if has("create") {
+        whole.insert("post".to_owned(), target.operation("create", &WRITE, Some(&object), &object));
+    }
+    if has("deletecollection") {
+        let parameters: Vec<Parameter> = DELETE
+            .into_iter()
+            .chain(LIST.into_iter().filter(|it| it.0 != "watch" && it.0 != "allowWatchBookmarks"))
+            .collect();
+        whole.insert(
+            "delete".to_owned(),
+            target.operation("deletecollection", &parameters, Some(DELETE_OPTIONS), STATUS),
+        );
+    }
+    whole.insert("parameters".to_owned(), path_parameters(style, row.namespaced, false));
+    paths.insert(collection.to_owned(), Value::Object(whole));
+    if row.namespaced && has("list") {
+        let everywhere = Target { id: format!("{}ForAllNamespaces", row.kind), ..target };
+        paths.insert(
+            format!("{base}/{}", row.plural),
+            json!({
+                "get": everywhere.operation("list", &LIST, None, &list),
+                "parameters": path_parameters(style, false, false),
+            }),
+        );
+    }
+    let target = Target { id: format!("{}{}", scope_name(row), row.kind), ..target };
+    let mut one = Map::new();
+    if has("get") {
+        one.insert("get".to_owned(), target.operation("get", &[], None, &object));
+    }
+    if has("update") {
+        one.insert("put".to_owned(), target.operation("put", &WRITE, Some(&object), &object));
+    }
+    if has("patch") {
+        one.insert("patch".to_owned(), target.patch(&object));
+    }
+    if has("delete") {
+        one.insert("delete".to_owned(), target.operation("delete", &DELETE, Some(DELETE_OPTIONS), STATUS));
+    }
+    if !one.is_empty() {
+        one.insert("parameters".to_owned(), path_parameters(style, row.namespaced, true));
+        paths.insert(format!("{collection}/{{name}}"), Value::Object(one));
+    }
+}
+
+fn subresource(target: &Target<'_>, namespaced: bool, sub: &Subresource) -> Value {
+    let object = name_of(target.group, target.version, target.kind);
+    let mut path = Map::new();
+    for verb in &sub.verbs {
+        let (method, operation) = match verb.as_str() {
+            "get" => ("get", target.operation("get", &[], None, &object)),
+            "create" => ("post", target.operation("create", &WRITE, Some(&object), &object)),
+            "update" => ("put", target.operation("put", &WRITE, Some(&object), &object)),
+            "patch" => ("patch", target.patch(&object)),
+            _ => continue,
+        };
+        path.insert(method.to_owned(), operation);
+    }
+    path.insert("parameters".to_owned(), path_parameters(target.style, namespaced, true));
+    Value::Object(path)
+}
+
+impl Target<'_> {
+    fn patch(&self, object: &str) -> Value {
+        let parameters: Vec<Parameter> = WRITE.into_iter().chain([FORCE]).collect();
+        let mut operation = self.operation("patch", &parameters, Some(PATCH), object);
+        match self.style {
+            Style::V2 => operation["consumes"] = json!(PATCH_TYPES),
+            Style::V3 => {
+                let content: Map<String, Value> = PATCH_TYPES
+                    .iter()
+                    .map(|media| ((*media).to_owned(), json!({"schema": reference(self.style, PATCH)})))
+                    .collect();
+                operation["requestBody"]["content"] = Value::Object(content);
+            }
+        }
+        operation
+    }
+
+    fn operation(&self, action: &str, query: &[Parameter], body: Option<&str>, answer: &str) -> Value {
+        let mut parameters: Vec<Value> = query.iter().map(|it| parameter(self.style, "query", it, false)).collect();
+        let verb = match action {
+            "get" => "read",
+            "put" => "replace",
+            "deletecollection" => "deleteCollection",
+            other => other,
+        };
+        let mut operation = json!({
+            "operationId": format!("{verb}{}{}{}", capitalized(&group_id(self.group)), capitalized(self.version), self.id),
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": {"group": self.group, "version": self.version, "kind": self.kind},
+        });
+        let schema = reference(self.style, answer);
+        match self.style {
+            Style::V2 => {
+                if let Some(body) = body {
+                    let required = !matches!(action, "delete" | "deletecollection");
+                    parameters.insert(0, json!({"name": "body", "in": "body", "required": required, "schema": reference(self.style, body)}));
+                }
+                operation["consumes"] = json!(["*/*"]);
+                operation["produces"] = json!(["application/json", "application/yaml"]);
+                operation["responses"] =
+                    json!({"200": {"description": "OK", "schema": schema}, "401": {"description": "Unauthorized"}});
+            }
+            Style::V3 => {
+                if let Some(body) = body {
+                    operation["requestBody"] = json!({"content": {"*/*": {"schema": reference(self.style, body)}}});
+                }
+                operation["responses"] = json!({
+                    "200": {"description": "OK", "content": {
+                        "application/json": {"schema": schema}, "application/yaml": {"schema": schema}}},
+                    "401": {"description": "Unauthorized"},
+                });
+            }
+        }
+        operation["parameters"] = Value::Array(parameters);
+        operation
+    }
+}
+
+/// `KueueXK8sIo` for `kueue.x-k8s.io`; `core` for the core group.
+fn group_id(group: &str) -> String {
+    if group.is_empty() { "core".to_owned() } else { group.split(['.', '-']).map(capitalized).collect() }
+}
+
+fn parameter(style: Style, place: &str, (name, kind, description): &Parameter, required: bool) -> Value {
+    let mut value = json!({"name": name, "in": place, "description": description});
+    match style {
+        Style::V2 => {
+            value["type"] = json!(kind);
+            value["uniqueItems"] = json!(true);
+        }
+        Style::V3 => value["schema"] = json!({"type": kind, "uniqueItems": true}),
+    }
+    if required {
+        value["required"] = json!(true);
+    }
+    value
+}
+
+fn path_parameters(style: Style, namespaced: bool, named: bool) -> Value {
+    let mut parameters = Vec::new();
+    if named {
+        parameters.push(parameter(style, "path", &("name", "string", "Name of the object."), true));
+    }
+    if namespaced {
+        parameters.push(parameter(style, "path", &("namespace", "string", "Namespace of the object."), true));
+    }
+    parameters.push(parameter(style, "query", &("pretty", "string", "Whether to indent the answer."), false));
+    Value::Array(parameters)
+}
