@@ -131,15 +131,35 @@ impl Merger {
             };
             original.insert(key, merged);
         }
+        if !self.to_object {
+            self.sort_combined(&mut original, schema)?;
+        }
         Ok(original)
     }
 
-    /// A value that takes a place as it is: in an object without directives and without nulls in maps.
+    /// A value that takes a place as it is: in an object without directives and without nulls in maps, in a patch
+    /// without deletions of items that cannot be there.
     fn taken(&self, mut value: Value) -> Value {
         if self.to_object {
             drop_directives(&mut value);
+        } else if let Value::Array(list) = &mut value {
+            list.retain(|item| item.get(PATCH).is_none());
         }
         value
+    }
+
+    /// Brings the lists of a combined patch into the order it asks for, deletions last.
+    fn sort_combined(&self, patch: &mut Map<String, Value>, schema: Option<&Schema>) -> Result<(), PatchError> {
+        let directives: Vec<String> = patch.keys().filter(|key| key.starts_with(SET_ELEMENT_ORDER)).cloned().collect();
+        for directive in directives {
+            let name = &directive[SET_ELEMENT_ORDER.len()..];
+            let merge_key = strategy(schema, name)?.merge_key;
+            let Some(Value::Array(order)) = patch.get(&directive).cloned() else { continue };
+            if let Some(Value::Array(list)) = patch.get_mut(name) {
+                sort_by_order(list, &order, merge_key);
+            }
+        }
+        Ok(())
     }
 
     fn retain_keys(
@@ -202,7 +222,8 @@ impl Merger {
                 Some(Value::Array(present)) => Some(present.clone()),
                 _ => None,
             };
-            let merged = match (present.clone(), changes) {
+            let server_order = present.clone().unwrap_or_default();
+            let merged = match (present, changes) {
                 (None, None) => continue,
                 (Some(present), None) => present,
                 (None, Some(changes)) => {
@@ -215,7 +236,8 @@ impl Merger {
                 }
                 (Some(present), Some(changes)) => self.lists(present, changes, strategy)?,
             };
-            let sorted = in_order(merged, &order, &present.unwrap_or_default(), strategy.merge_key);
+            let server_order = succeed(server_order, &merged, strategy.merge_key);
+            let sorted = in_order(merged, &order, &server_order, strategy.merge_key);
             original.insert(name.to_owned(), Value::Array(sorted));
         }
         Ok(())
@@ -343,6 +365,21 @@ pub(super) fn sort_by_order(items: &mut [Value], order: &[Value], merge_key: &st
     items.sort_by_key(|item| index_in(order, item, merge_key).unwrap_or(usize::MAX));
 }
 
+/// The old order with new items in the places that deletions left free at its end: so many of them, in a list of maps, count
+/// as having been there.
+fn succeed(mut server_order: Vec<Value>, merged: &[Value], merge_key: &str) -> Vec<Value> {
+    if merge_key.is_empty() {
+        return server_order;
+    }
+    let length = server_order.len();
+    let new: Vec<Value> =
+        merged.iter().filter(|item| index_in(&server_order, item, merge_key).is_none()).cloned().collect();
+    server_order.retain(|item| index_in(merged, item, merge_key).is_some());
+    server_order.extend(new);
+    server_order.truncate(length);
+    server_order
+}
+
 /// Items named in `order` in that order, and the others between them as near as possible to where they were in
 /// `server_order`.
 fn in_order(merged: Vec<Value>, order: &[Value], server_order: &[Value], merge_key: &str) -> Vec<Value> {
@@ -400,9 +437,11 @@ fn sorted(value: &Value, schema: Option<&Schema>) -> Result<Value, PatchError> {
                     entry.clone()
                 } else {
                     let strategy = strategy(schema, name)?;
-                    let mut list =
-                        list.iter().map(|item| sorted(item, strategy.schema)).collect::<Result<Vec<_>, _>>()?;
+                    let mut list = list.clone();
                     if strategy.merge {
+                        for item in &mut list {
+                            *item = sorted(item, strategy.schema)?;
+                        }
                         let text = |item: &Value| match item.get(strategy.merge_key).unwrap_or(item) {
                             Value::String(text) => text.clone(),
                             other => other.to_string(),

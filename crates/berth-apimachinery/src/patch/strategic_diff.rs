@@ -114,8 +114,8 @@ fn diff_maps(
             patch.insert(key.clone(), Value::Null);
         }
     }
-    let has_new_field = || modified.keys().any(|key| !original.contains_key(key));
-    if !kept.is_empty() && (!patch.is_empty() || has_new_field()) {
+    let loses_field = || original.iter().any(|(key, value)| !value.is_null() && !modified.contains_key(key));
+    if !kept.is_empty() && (!patch.is_empty() || loses_field()) {
         kept.sort_unstable();
         patch.insert(RETAIN_KEYS.to_owned(), Value::from(kept));
     }
@@ -142,7 +142,12 @@ fn diff_lists(
     } else {
         diff_scalars(original, modified, options)
     };
-    let moved = original != modified;
+    let moved = if is_maps {
+        let keys = |list: &[Value]| list.iter().map(|item| item.get(strategy.merge_key).cloned()).collect::<Vec<_>>();
+        keys(original) != keys(modified)
+    } else {
+        original != modified
+    };
     let ordered = options.order
         && ((options.changes && (!changes.is_empty() || moved)) || (options.deletions && !changes.is_empty()));
     if ordered && !modified.is_empty() {
