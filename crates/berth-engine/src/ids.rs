@@ -44,6 +44,8 @@ define_ids! {
     CohortId;
     /// A node of the quota tree: a cluster queue or a cohort.
     NodeId;
+    /// A flavor and a resource: the unit quota is counted in.
+    FrId;
     /// A resource flavor.
     FlavorId;
     /// A resource name.
@@ -54,7 +56,7 @@ define_ids! {
     ClassId;
 }
 
-/// A flavor and a resource: the unit quota is counted in.
+/// What an [`FrId`] stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlavorResource {
     /// The flavor.

@@ -36,14 +36,23 @@
 //! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
 //! and events (rendered by the controllers from decisions), reconciling jobs.
 
+mod afs;
 mod amount;
+mod assignment;
 mod config;
+mod cycle;
 mod decision;
 mod engine;
 mod event;
 mod ids;
 pub mod model;
+mod preemption;
+mod quota;
 mod status;
+mod text;
+mod topology;
+mod waiting;
+mod world;
 
 pub use amount::{Amount, times};
 pub use config::{

@@ -1,0 +1,145 @@
+//! Usage-based fairness between the local queues of a cluster queue (§16).
+//!
+//! Each local queue has a ledger of what it consumed, which fades with time, and of penalties for admissions that its
+//! usage does not show yet. The ledger decides which local queue's workloads go first.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::config::AdmissionFairSharing;
+use crate::ids::{LocalQueueId, Name, ResourceId, WorkloadId};
+use crate::model::Time;
+use crate::world::World;
+
+/// What one local queue consumed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Ledger {
+    /// Faded usage per resource, in base units.
+    pub consumed: BTreeMap<ResourceId, f64>,
+    /// Penalties of admissions that were decided and are not yet part of the usage.
+    pub penalties: BTreeMap<WorkloadId, BTreeMap<ResourceId, f64>>,
+    pub updated: Option<Time>,
+}
+
+/// How much of the difference between recorded and current usage counts after `elapsed` (§16.2).
+pub(crate) fn decay(elapsed: Duration, half_life: Duration) -> f64 {
+    if half_life.is_zero() {
+        return 1.0;
+    }
+    1.0 - 0.5_f64.powf(elapsed.as_secs_f64() / half_life.as_secs_f64())
+}
+
+impl World {
+    /// Usage of a local queue by which it is ordered; infinite for a weight of zero (§16.4).
+    pub fn local_usage(&self, id: LocalQueueId) -> f64 {
+        let Some(config) = &self.config.admission_fair_sharing else { return 0.0 };
+        let local = self.local(id);
+        let weight = local.spec.as_ref().map_or(1000, |spec| spec.fair_weight_milli);
+        if weight <= 0 {
+            return f64::INFINITY;
+        }
+        let mut sum = 0.0;
+        for (resource, amount) in &local.ledger.consumed {
+            sum += amount * self.resource_weight(config, *resource);
+        }
+        for penalty in local.ledger.penalties.values() {
+            for (resource, amount) in penalty {
+                sum += amount * self.resource_weight(config, *resource);
+            }
+        }
+        sum / (weight as f64 / 1000.0)
+    }
+
+    fn resource_weight(&self, config: &AdmissionFairSharing, resource: ResourceId) -> f64 {
+        let name: &Name = self.resource_name(resource);
+        let milli = config.resource_weights_milli.get(name).copied().unwrap_or(1000);
+        // Ledgers count cpu in thousandths; weights are per core.
+        let unit = if &**name == "cpu" { 1000.0 } else { 1.0 };
+        milli as f64 / 1000.0 / unit
+    }
+}
+
+impl crate::Engine {
+    /// Takes over what an earlier life of the process recorded (§16.5).
+    pub(crate) fn restore_usage(
+        &mut self,
+        namespace: &Name,
+        name: &Name,
+        consumed: &crate::model::ResourceList,
+        at: Time,
+    ) {
+        let id = self.world.local_id(namespace, name);
+        let consumed: BTreeMap<ResourceId, f64> =
+            consumed.iter().map(|(name, amount)| (self.world.resources.intern(name), *amount as f64)).collect();
+        let ledger = &mut self.world.local_mut(id).ledger;
+        if ledger.updated.is_none() {
+            ledger.consumed = consumed;
+            ledger.updated = Some(at);
+        }
+    }
+
+    /// Charges an admission to its local queue until its usage shows (§16.3).
+    pub(crate) fn push_penalty(&mut self, id: WorkloadId) {
+        let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
+        let Some(queue) = self.world.record(id).holding.as_ref().map(|holding| holding.queue) else { return };
+        if !crate::waiting::order::is_usage_based(&self.world, queue) {
+            return;
+        }
+        let share = decay(config.usage_sampling_interval, config.usage_half_life);
+        let mut penalty: BTreeMap<ResourceId, f64> = BTreeMap::new();
+        for set in &self.world.record(id).shape.pod_sets {
+            for (resource, per_pod) in &set.requests {
+                *penalty.entry(*resource).or_default() += crate::amount::times(*per_pod, set.count) as f64 * share;
+            }
+        }
+        let local = self.world.record(id).local;
+        self.world.local_mut(local).ledger.penalties.insert(id, penalty);
+    }
+
+    /// Moves a penalty into what was consumed: the workload was admitted (§16.3).
+    pub(crate) fn settle_penalty(&mut self, id: WorkloadId, now: Time) {
+        let local = self.world.record(id).local;
+        if !self.world.local(local).ledger.penalties.contains_key(&id) {
+            return;
+        }
+        self.sample(local, now);
+        let ledger = &mut self.world.local_mut(local).ledger;
+        for (resource, amount) in ledger.penalties.remove(&id).unwrap_or_default() {
+            *ledger.consumed.entry(resource).or_default() += amount;
+        }
+    }
+
+    /// Forgets a penalty: the workload is gone or holds nothing any more.
+    pub(crate) fn drop_penalty(&mut self, id: WorkloadId) {
+        let local = self.world.record(id).local;
+        self.world.local_mut(local).ledger.penalties.remove(&id);
+    }
+
+    /// Lets recorded usage fade towards the current one (§16.2).
+    pub(crate) fn sample(&mut self, local: LocalQueueId, now: Time) {
+        let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
+        let mut current: BTreeMap<ResourceId, f64> = BTreeMap::new();
+        for id in &self.world.local(local).members {
+            let Some(holding) = self.world.record(*id).holding.as_ref().filter(|holding| holding.admitted) else {
+                continue;
+            };
+            for (fr, amount) in &holding.usage {
+                *current.entry(self.world.frs.get(*fr).resource).or_default() += *amount as f64;
+            }
+        }
+        let ledger = &mut self.world.local_mut(local).ledger;
+        let elapsed = ledger.updated.map_or(Duration::ZERO, |then| then.until(now));
+        let alpha = decay(elapsed, config.usage_half_life);
+        if config.usage_half_life.is_zero() {
+            ledger.consumed.clear();
+        } else {
+            for amount in ledger.consumed.values_mut() {
+                *amount *= 1.0 - alpha;
+            }
+            for (resource, amount) in current {
+                *ledger.consumed.entry(resource).or_default() += alpha * amount;
+            }
+        }
+        ledger.updated = Some(now);
+    }
+}

@@ -1,0 +1,112 @@
+//! Whether a pod set can use a flavor at all (§8.4), quota aside.
+
+use super::{Ask, AskedPodSet};
+use crate::decision::Finding;
+use crate::ids::{FlavorId, Name};
+use crate::model::{Labels, NodeAffinity, PodTemplate, Requirement, ResourceFlavor, Taint, TaintEffect, Toleration};
+use crate::world::World;
+use crate::world::queue::Group;
+
+/// Why a flavor is passed over.
+#[derive(Debug)]
+pub(crate) enum Rejection {
+    /// It is not among those the workload may use; not counted as an attempt.
+    Skipped(Finding),
+    /// It cannot serve the pods.
+    Unsuitable(Finding),
+}
+
+/// The first reason why a flavor cannot serve the pod sets of a group, if there is one.
+pub(crate) fn reject(
+    world: &World,
+    ask: &Ask,
+    group: &Group,
+    sets: &[&AskedPodSet],
+    flavor: FlavorId,
+) -> Option<Rejection> {
+    let name = world.flavor_name(flavor);
+    if let Some(pins) = &ask.pinned {
+        let pinned = sets.iter().all(|set| {
+            pins.get(&set.info.name).is_none_or(|pins| {
+                pins.iter()
+                    .filter(|(resource, _)| group.resources.contains(resource))
+                    .all(|(_, pinned)| *pinned == flavor)
+            })
+        });
+        if !pinned {
+            return Some(Rejection::Skipped(Finding::Other(format!(
+                "skipping flavor {name} because it was not nominated"
+            ))));
+        }
+    }
+    if world.config.gates.concurrent_admission {
+        if let Some(variant) = &world.record(ask.workload).facts.variant {
+            if !variant.allowed_flavors.is_empty() && !variant.allowed_flavors.contains(name) {
+                return Some(Rejection::Skipped(Finding::Other(format!(
+                    "skipping flavor {name} due to WorkloadAllowedResourceFlavorAnnotation annotation"
+                ))));
+            }
+        }
+    }
+    let Some(object) = world.flavor(flavor) else {
+        return Some(Rejection::Unsuitable(Finding::FlavorNotFound { flavor: name.clone() }));
+    };
+    for set in sets {
+        if world.config.gates.topology_aware_scheduling {
+            if let Some(text) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object) {
+                return Some(Rejection::Unsuitable(Finding::Other(text)));
+            }
+        }
+        if let Some(taint) = untolerated(&object.node_taints, &[&set.info.template.tolerations, &object.tolerations]) {
+            return Some(Rejection::Unsuitable(Finding::UntoleratedTaint {
+                taint: taint_text(taint),
+                flavor: name.clone(),
+            }));
+        }
+        if !matches_flavor(&set.info.template, object) {
+            return Some(Rejection::Unsuitable(Finding::AffinityMismatch { flavor: name.clone() }));
+        }
+    }
+    None
+}
+
+/// The first taint that keeps pods away and that none of the tolerations covers.
+pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]) -> Option<&'a Taint> {
+    taints.iter().find(|taint| {
+        taint.effect != TaintEffect::PreferNoSchedule
+            && !tolerations.iter().flat_map(|list| list.iter()).any(|toleration| toleration.tolerates(taint))
+    })
+}
+
+/// A taint as messages print it: Go's formatting of the struct, whose last field is the time it was added.
+fn taint_text(taint: &Taint) -> String {
+    format!("{{{} {} {} <nil>}}", taint.key, taint.value, taint.effect.as_str())
+}
+
+/// Node selector and required affinity against the labels of the flavor, looking only at keys the flavor defines.
+fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
+    let labels = &flavor.node_labels;
+    let selected = template
+        .node_selector
+        .iter()
+        .filter(|(key, _)| labels.contains_key(*key))
+        .all(|(key, value)| labels.get(key) == Some(value));
+    selected && matches_affinity(&template.affinity, labels)
+}
+
+fn matches_affinity(affinity: &NodeAffinity, labels: &Labels) -> bool {
+    let Some(terms) = &affinity.required else { return true };
+    let known = |requirement: &&Requirement| labels.contains_key(&requirement.key);
+    // A term without any relevant expression says nothing about this flavor: some node of it may match.
+    if terms.iter().any(|term| !term.expressions.iter().any(|requirement| labels.contains_key(&requirement.key))) {
+        return true;
+    }
+    terms.iter().any(|term| term.expressions.iter().filter(known).all(|requirement| requirement.matches(labels)))
+}
+
+/// Labels with others added, for node selectors that come from two places.
+pub(crate) fn merged(base: &Labels, extra: Option<&Labels>) -> Labels {
+    let mut labels = base.clone();
+    labels.extend(extra.into_iter().flatten().map(|(key, value): (&Name, &Name)| (key.clone(), value.clone())));
+    labels
+}

@@ -1,0 +1,305 @@
+//! Flavor assignment: which flavor each resource of each pod set would get, and how well that works (§8).
+//!
+//! [`search`] walks the flavors of a resource group, [`filter`] says which of them a pod set can use at all, [`reduce`]
+//! looks for a smaller number of pods. An assignment changes nothing: it is an answer, which the cycle then acts on.
+
+pub(crate) mod filter;
+pub(crate) mod reduce;
+pub(crate) mod search;
+
+use std::collections::BTreeMap;
+
+use crate::decision::{
+    AssignmentMode, Explanation, Finding, FlavorAttempt, PendingReason, PodSetExplanation, PreemptionMode,
+};
+use crate::ids::{ClassId, FlavorId, FrId, Name, QueueId, ResourceId, WorkloadId};
+use crate::model::{Admission, PodSetAssignment, TopologyAssignment};
+use crate::quota::{FrAmounts, add_amount};
+use crate::topology::Places;
+use crate::world::World;
+use crate::world::record::{PodSetInfo, Record};
+
+/// What an assignment is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub queue: QueueId,
+    pub workload: WorkloadId,
+    pub pod_sets: Vec<AskedPodSet>,
+    /// Flavors the search may use, per pod set and resource (§5.6 step 1).
+    pub pinned: Option<Pins>,
+    /// The elastic slice that makes room (§13.2).
+    pub replaced: Option<WorkloadId>,
+    /// Use the flavors of the admission it holds instead of searching (§8.2).
+    pub second_pass: bool,
+    /// Start where the last search ended (§8.12).
+    pub resume: bool,
+}
+
+/// Nominated flavors, per pod set name and resource.
+pub(crate) type Pins = BTreeMap<Name, BTreeMap<ResourceId, FlavorId>>;
+
+/// One pod set of an ask.
+#[derive(Debug, Clone)]
+pub(crate) struct AskedPodSet {
+    pub info: PodSetInfo,
+    pub count: i32,
+    /// Total request of all pods, in resource name order.
+    pub requests: Vec<(ResourceId, i64)>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Assignment {
+    pub pod_sets: Vec<PodSetOutcome>,
+    /// Highest level borrowed from (§8.8).
+    pub borrowing: u32,
+    /// Quota it takes, net of an elastic slice it replaces.
+    pub usage: FrAmounts,
+    pub no_fit: Option<PendingReason>,
+    pub scan: ScanState,
+    /// It fits once the victims of another entry have left (§5.6 step 1).
+    pub deferred: bool,
+}
+
+/// What was found for one pod set.
+#[derive(Debug, Clone)]
+pub(crate) struct PodSetOutcome {
+    pub name: Name,
+    pub count: i32,
+    pub requests: Vec<(ResourceId, i64)>,
+    pub flavors: Vec<FlavorChoice>,
+    pub findings: Vec<Finding>,
+    pub error: Option<String>,
+    pub attempts: Vec<FlavorAttempt>,
+    pub topology: Option<TopologyAssignment>,
+    /// Its topology is chosen in a second pass (§14.3): `Some(true)` pending, `Some(false)` chosen now.
+    pub delayed: Option<bool>,
+}
+
+/// The flavor of one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlavorChoice {
+    pub resource: ResourceId,
+    pub flavor: FlavorId,
+    pub fr: FrId,
+    pub mode: AssignmentMode,
+    /// Index of the last flavor looked at, −1 when that was the last there is (§8.12).
+    pub tried: i32,
+}
+
+/// How far a search through the flavors got (§8.12).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ScanState {
+    /// Per pod set and resource, the index of the last flavor tried or −1.
+    pub tried: Vec<Vec<(ResourceId, i32)>>,
+    pub generation: u64,
+    pub cycle: u64,
+    pub class: Option<ClassId>,
+}
+
+impl ScanState {
+    /// True if some resource has flavors that were not tried.
+    pub fn has_more_flavors(&self) -> bool {
+        self.tried.iter().flatten().any(|(_, index)| *index != -1)
+    }
+
+    /// The flavor to start at for a pod set and resource.
+    pub fn next_flavor(&self, pod_set: usize, resource: ResourceId) -> usize {
+        let tried = self.tried.get(pod_set).and_then(|list| list.iter().find(|(id, _)| *id == resource));
+        tried.map_or(0, |(_, index)| usize::try_from(index + 1).unwrap_or(0))
+    }
+
+    /// True if the world changed so that the search has to start over (§8.12).
+    pub fn is_outdated(&self, preserve: bool, class: Option<ClassId>, cycle: u64, generation: u64) -> bool {
+        if preserve {
+            if let (Some(then), Some(now)) = (self.class, class) {
+                if then != now {
+                    return true;
+                }
+            }
+            if self.cycle == cycle || self.cycle + 1 == cycle {
+                return false;
+            }
+        }
+        generation > self.generation
+    }
+}
+
+impl PodSetOutcome {
+    /// How well this pod set is served: the worst over its resources.
+    pub fn mode(&self) -> AssignmentMode {
+        if self.error.is_some() {
+            return AssignmentMode::NoFit;
+        }
+        if self.flavors.is_empty() {
+            return if self.findings.is_empty() { AssignmentMode::Fit } else { AssignmentMode::NoFit };
+        }
+        self.flavors.iter().map(|choice| choice.mode).min().unwrap_or(AssignmentMode::Fit)
+    }
+
+    /// Texts of what was found, in order.
+    fn reasons(&self) -> Vec<String> {
+        match &self.error {
+            Some(error) => vec![error.clone()],
+            None => self.findings.iter().map(Finding::to_string).collect(),
+        }
+    }
+
+    /// The flavor of a resource.
+    pub fn flavor_of(&self, resource: ResourceId) -> Option<&FlavorChoice> {
+        self.flavors.iter().find(|choice| choice.resource == resource)
+    }
+}
+
+impl Assignment {
+    /// How well the workload is served: the worst over its pod sets (§8.7).
+    pub fn mode(&self) -> AssignmentMode {
+        let worst = self.pod_sets.iter().map(PodSetOutcome::mode).min().unwrap_or(AssignmentMode::NoFit);
+        if self.deferred && worst == AssignmentMode::Fit { AssignmentMode::DeferredFit } else { worst }
+    }
+
+    /// True if some chosen flavor-resource is borrowed.
+    pub fn is_borrowing(&self) -> bool {
+        self.borrowing > 0
+    }
+
+    /// Why it does not fit, in Kueue's words (§8.11).
+    pub fn message(&self) -> String {
+        let mut parts = Vec::new();
+        for set in &self.pod_sets {
+            let mut reasons = set.reasons();
+            if reasons.is_empty() {
+                continue;
+            }
+            reasons.sort();
+            parts.push(format!("couldn't assign flavors to pod set {}: {}", set.name, reasons.join(", ")));
+        }
+        parts.join("; ")
+    }
+
+    /// Flavor-resources that need preemption (§9.1).
+    pub fn frs_needing_preemption(&self) -> Vec<FrId> {
+        let mut frs: Vec<FrId> = self
+            .pod_sets
+            .iter()
+            .flat_map(|set| &set.flavors)
+            .filter(|choice| choice.mode == AssignmentMode::Preempt)
+            .map(|choice| choice.fr)
+            .collect();
+        frs.sort_unstable();
+        frs.dedup();
+        frs
+    }
+
+    /// The flavors chosen, to be pinned when the assignment is worked out again (§5.6 step 1).
+    pub fn pins(&self) -> Pins {
+        self.pod_sets
+            .iter()
+            .map(|set| (set.name.clone(), set.flavors.iter().map(|it| (it.resource, it.flavor)).collect()))
+            .collect()
+    }
+
+    /// The admission to write (§8.15).
+    pub fn admission(&self, world: &World, queue: QueueId) -> Admission {
+        let pod_sets = self.pod_sets.iter().map(|set| {
+            let name = |resource: ResourceId| world.resource_name(resource).clone();
+            PodSetAssignment {
+                name: set.name.clone(),
+                flavors: set
+                    .flavors
+                    .iter()
+                    .map(|choice| (name(choice.resource), world.flavor_name(choice.flavor).clone()))
+                    .collect(),
+                usage: set
+                    .requests
+                    .iter()
+                    .filter(|(resource, _)| set.flavor_of(*resource).is_some())
+                    .map(|(resource, amount)| (name(*resource), *amount))
+                    .collect(),
+                count: Some(set.count),
+                topology: set.topology.clone(),
+                delayed_topology_pending: set.delayed,
+            }
+        });
+        Admission { cluster_queue: world.queue(queue).name.clone(), pod_sets: pod_sets.collect() }
+    }
+
+    /// What was tried, for whoever asks.
+    pub fn explanation(&self) -> Explanation {
+        Explanation {
+            pod_sets: self
+                .pod_sets
+                .iter()
+                .map(|set| PodSetExplanation { pod_set: set.name.clone(), attempts: set.attempts.clone() })
+                .collect(),
+            borrowing_level: self.borrowing,
+        }
+    }
+
+    /// Topology domains it takes, with what one pod uses there.
+    pub fn places(&self, world: &World, shape: &[AskedPodSet]) -> Places {
+        let mut places = Places::default();
+        for set in &self.pod_sets {
+            let Some(topology) = &set.topology else { continue };
+            let Some(flavor) = set
+                .flavors
+                .iter()
+                .map(|choice| choice.flavor)
+                .find(|flavor| world.flavor(*flavor).is_some_and(|flavor| flavor.topology.is_some()))
+            else {
+                continue;
+            };
+            let Some(asked) = shape.iter().find(|asked| asked.info.name == set.name) else { continue };
+            places.add(flavor, topology, &asked.info.template.requests);
+        }
+        places
+    }
+}
+
+/// What one pod set holds, per flavor-resource.
+pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_sets: &[PodSetInfo]) -> FrAmounts {
+    let mut usage = FrAmounts::new();
+    for set in &admission.pod_sets {
+        let info = record_sets.iter().find(|info| info.name == set.name);
+        let assigned = set.count.or(info.map(|info| info.spec_count)).unwrap_or(1);
+        for (resource, flavor) in &set.flavors {
+            let Some(&total) = set.usage.get(resource) else { continue };
+            let total = match info {
+                // Pods that no longer need their quota give it back (§2.5).
+                Some(info) if info.count < info.spec_count && info.count < assigned && assigned > 0 => {
+                    total / i64::from(assigned) * i64::from(info.count)
+                }
+                _ => total,
+            };
+            let flavor = world.flavor_id(flavor);
+            let resource = world.resources.intern(resource);
+            let fr = world.frs.intern(flavor, resource);
+            add_amount(&mut usage, fr, total);
+        }
+    }
+    usage
+}
+
+/// The pod sets of a workload as an assignment asks for them, with full counts.
+pub(crate) fn asked_pod_sets(world: &World, record: &Record) -> Vec<AskedPodSet> {
+    let _ = world;
+    record.shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect()
+}
+
+/// One pod set with a number of pods.
+pub(crate) fn asked_pod_set(info: &PodSetInfo, count: i32) -> AskedPodSet {
+    let requests = info.requests.iter().map(|(id, per_pod)| (*id, crate::amount::times(*per_pod, count))).collect();
+    AskedPodSet { info: info.clone(), count, requests }
+}
+
+/// What a simulation of preemption for one flavor-resource says (§8.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Simulated {
+    pub mode: PreemptionMode,
+    pub level: u32,
+}
+
+/// Answers whether preemption could make room for an amount of one flavor-resource.
+pub(crate) trait Oracle {
+    fn simulate(&mut self, world: &mut World, ask: &Ask, fr: FrId, amount: i64) -> Simulated;
+}

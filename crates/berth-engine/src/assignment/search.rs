@@ -1,0 +1,472 @@
+//! The search through the flavors of each resource group (§8.1–§8.13).
+
+use std::collections::BTreeMap;
+
+use super::filter::{Rejection, reject};
+use super::{Ask, AskedPodSet, Assignment, FlavorChoice, Oracle, PodSetOutcome, ScanState, Simulated};
+use crate::amount::Amount;
+use crate::config::QuotaCheckStrategy;
+use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PreemptionMode};
+use crate::ids::{FrId, Name, ResourceId, WorkloadId};
+use crate::model::{
+    BorrowWithinCohort, FlavorFungibility, FungibilityPolicy, FungibilityPreference, PreemptionPolicies,
+    PreemptionPolicy,
+};
+use crate::quota::{FrAmounts, add_amount, amount_of};
+use crate::world::World;
+use crate::world::queue::QueueConfig;
+
+/// How good a flavor is: the two things the search compares (§8.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grade {
+    pub mode: PreemptionMode,
+    pub level: u32,
+}
+
+impl Grade {
+    const WORST: Grade = Grade { mode: PreemptionMode::NoFit, level: u32::MAX };
+
+    /// What the API calls it.
+    pub fn assignment_mode(self) -> AssignmentMode {
+        match self.mode {
+            PreemptionMode::NoFit => AssignmentMode::NoFit,
+            PreemptionMode::Fit => AssignmentMode::Fit,
+            _ => AssignmentMode::Preempt,
+        }
+    }
+
+    /// True if this is strictly better than the other under the queue's preference (§8.9).
+    pub fn is_preferred_to(self, other: Grade, preference: FungibilityPreference) -> bool {
+        if self.mode == PreemptionMode::NoFit {
+            return false;
+        }
+        if other.mode == PreemptionMode::NoFit {
+            return true;
+        }
+        let hopeless = |grade: Grade| grade.mode == PreemptionMode::NoPreemptionCandidates;
+        if hopeless(self) != hopeless(other) {
+            return hopeless(other);
+        }
+        match preference {
+            FungibilityPreference::BorrowingOverPreemption => {
+                (self.mode, std::cmp::Reverse(self.level)) > (other.mode, std::cmp::Reverse(other.level))
+            }
+            FungibilityPreference::PreemptionOverBorrowing => {
+                (std::cmp::Reverse(self.level), self.mode) > (std::cmp::Reverse(other.level), other.mode)
+            }
+        }
+    }
+
+    /// True if the search goes on to the next flavor after this one (§8.10).
+    fn goes_on(self, fungibility: &FlavorFungibility) -> bool {
+        match self.mode {
+            PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => return true,
+            PreemptionMode::Preempt | PreemptionMode::Reclaim => {
+                if fungibility.when_can_preempt == FungibilityPolicy::TryNextFlavor {
+                    return true;
+                }
+            }
+            PreemptionMode::Fit => {}
+        }
+        self.level > 0 && fungibility.when_can_borrow == FungibilityPolicy::TryNextFlavor
+    }
+}
+
+/// Assigns flavors to every pod set of an ask. Topology is not looked at; see [`crate::topology`].
+pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Oracle) -> Assignment {
+    let record = world.record(ask.workload);
+    let scan = if ask.resume { record.scan.clone() } else { None };
+    let class = record.class;
+    let mut assignment = Assignment {
+        scan: ScanState {
+            tried: Vec::new(),
+            generation: world.queue(ask.queue).generation,
+            cycle: world.cycle,
+            class: Some(class),
+        },
+        ..Assignment::default()
+    };
+    let mut search = Search { ask, config: world.queue(ask.queue).config.clone(), scan: scan.as_deref(), oracle };
+    for members in groups(&ask.pod_sets) {
+        let sets: Vec<AskedPodSet> = members.iter().map(|at| search.with_pods(world, &ask.pod_sets[*at])).collect();
+        let found = search.group(world, &assignment.usage, &sets, members[0]);
+        let complete = search.take(world, &mut assignment, sets, found);
+        if !complete {
+            break;
+        }
+    }
+    assignment.no_fit = no_fit_reason(&assignment);
+    assignment
+}
+
+/// Indices of pod sets that get their flavors together, in order of first appearance (§8.1).
+fn groups(sets: &[AskedPodSet]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<(Option<&Name>, Vec<usize>)> = Vec::new();
+    for (at, set) in sets.iter().enumerate() {
+        let group = set.info.topology.as_ref().and_then(|request| request.group.as_ref());
+        match groups.iter_mut().find(|(name, _)| name.is_some() && *name == group) {
+            Some((_, members)) => members.push(at),
+            None => groups.push((group, vec![at])),
+        }
+    }
+    groups.into_iter().map(|(_, members)| members).collect()
+}
+
+/// What was found for one group of pod sets.
+#[derive(Default)]
+struct Found {
+    flavors: Vec<FlavorChoice>,
+    findings: Vec<Finding>,
+    attempts: Vec<FlavorAttempt>,
+    borrowing: u32,
+    failed: bool,
+}
+
+struct Search<'a> {
+    ask: &'a Ask,
+    config: std::sync::Arc<QueueConfig>,
+    scan: Option<&'a ScanState>,
+    oracle: &'a mut dyn Oracle,
+}
+
+impl Search<'_> {
+    /// The pod set with its request of `pods`, if the queue counts those (§2.6).
+    fn with_pods(&self, world: &mut World, set: &AskedPodSet) -> AskedPodSet {
+        let mut set = set.clone();
+        let pods = world.resources.intern(&Name::from("pods"));
+        if self.config.group_of(pods).is_some() {
+            set.requests.retain(|(id, _)| *id != pods);
+            set.requests.push((pods, i64::from(set.count)));
+            set.requests.sort_by(|a, b| world.resource_name(a.0).cmp(world.resource_name(b.0)));
+        }
+        set
+    }
+
+    /// Finds a flavor for every resource a group of pod sets asks for.
+    fn group(&mut self, world: &mut World, used: &FrAmounts, sets: &[AskedPodSet], first: usize) -> Found {
+        let mut total: BTreeMap<Name, (ResourceId, i64)> = BTreeMap::new();
+        for (id, amount) in sets.iter().flat_map(|set| &set.requests) {
+            let entry = total.entry(world.resource_name(*id).clone()).or_insert((*id, 0));
+            entry.1 = entry.1.saturating_add(*amount);
+        }
+        let ignore_undeclared = world.config.gates.quota_check_strategy
+            && world.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared;
+        let mut wanted = Vec::new();
+        for (name, (id, amount)) in total {
+            if self.config.group_of(id).is_some() {
+                wanted.push((id, amount));
+            } else if amount != 0 && !ignore_undeclared {
+                return Found {
+                    findings: vec![Finding::ResourceUnavailable { resource: name }],
+                    failed: true,
+                    ..Found::default()
+                };
+            }
+        }
+        let mut found = Found::default();
+        while let Some((resource, _)) =
+            wanted.iter().find(|(id, _)| !found.flavors.iter().any(|choice| choice.resource == *id)).copied()
+        {
+            let scanned = self.resource_group(world, used, sets, first, &wanted, resource);
+            if scanned.failed {
+                return scanned;
+            }
+            found.flavors.extend(scanned.flavors);
+            found.findings.extend(scanned.findings);
+            found.borrowing = found.borrowing.max(scanned.borrowing);
+            for attempt in scanned.attempts {
+                merge_attempt(&mut found.attempts, attempt);
+            }
+        }
+        found
+    }
+
+    /// Scans the flavors of the resource group that covers `resource` (§8.3).
+    fn resource_group(
+        &mut self,
+        world: &mut World,
+        used: &FrAmounts,
+        sets: &[AskedPodSet],
+        first: usize,
+        wanted: &[(ResourceId, i64)],
+        resource: ResourceId,
+    ) -> Found {
+        let config = self.config.clone();
+        let Some(group) = config.group_of(resource).map(|at| &config.groups[at]) else {
+            return Found { failed: true, ..Found::default() };
+        };
+        let wanted: Vec<(ResourceId, i64)> =
+            wanted.iter().filter(|(id, _)| group.resources.contains(id)).copied().collect();
+        let fungible = world.config.gates.flavor_fungibility;
+        let set_refs: Vec<&AskedPodSet> = sets.iter().collect();
+        let start = self.scan.map_or(0, |scan| scan.next_flavor(first, resource));
+        let mut found = Found::default();
+        let mut best: Option<(Grade, Vec<(ResourceId, FrId, Grade)>, usize)> = None;
+        let mut last = start;
+        for at in start..group.flavors.len() {
+            last = at;
+            let slot = &group.flavors[at];
+            match reject(world, self.ask, group, &set_refs, slot.flavor) {
+                Some(Rejection::Skipped(finding)) => {
+                    found.findings.push(finding);
+                    continue;
+                }
+                Some(Rejection::Unsuitable(finding)) => {
+                    found.attempts.push(FlavorAttempt {
+                        flavor: slot.name.clone(),
+                        mode: AssignmentMode::NoFit,
+                        preemption: PreemptionMode::NoFit,
+                        borrowing_level: 0,
+                        findings: vec![finding.clone()],
+                        no_fit: Some(PendingReason::NoMatchingFlavor),
+                    });
+                    found.findings.push(finding);
+                    continue;
+                }
+                None => {}
+            }
+            let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
+            let mut choices = Vec::new();
+            let mut findings = Vec::new();
+            let mut no_fit = None;
+            for &(resource, amount) in &wanted {
+                let Some(fr) = group.fr(at, resource) else { continue };
+                let judged = self.judge(world, used, sets, resource, fr, amount);
+                findings.extend(judged.finding);
+                if grade.is_preferred_to(judged.grade, config.fungibility.preference)
+                    || judged.grade.mode == PreemptionMode::NoFit
+                {
+                    grade = judged.grade;
+                }
+                if judged.grade.mode == PreemptionMode::NoFit {
+                    no_fit = judged.no_fit;
+                    break;
+                }
+                choices.push((resource, fr, judged.grade));
+            }
+            found.findings.extend(findings.iter().cloned());
+            found.attempts.push(FlavorAttempt {
+                flavor: slot.name.clone(),
+                mode: grade.assignment_mode(),
+                preemption: grade.mode,
+                borrowing_level: grade.level,
+                findings,
+                no_fit,
+            });
+            let best_grade = best.as_ref().map_or(Grade::WORST, |(grade, ..)| *grade);
+            if fungible {
+                if !grade.goes_on(&config.fungibility) {
+                    best = Some((grade, choices, at));
+                    break;
+                }
+                if grade.is_preferred_to(best_grade, config.fungibility.preference) {
+                    best = Some((grade, choices, at));
+                }
+            } else if grade.mode > best_grade.mode {
+                best = Some((grade, choices, at));
+                if grade.mode == PreemptionMode::Fit {
+                    break;
+                }
+            }
+        }
+        let Some((grade, choices, slot)) = best else {
+            found.failed = true;
+            return found;
+        };
+        let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
+        let flavor = group.flavors[slot].flavor;
+        found.flavors = choices
+            .into_iter()
+            .map(|(resource, fr, grade)| FlavorChoice { resource, flavor, fr, mode: grade.assignment_mode(), tried })
+            .collect();
+        found.borrowing = found_borrowing(&found, grade);
+        if grade.mode == PreemptionMode::Fit {
+            found.findings.clear();
+        }
+        found
+    }
+
+    /// Judges one resource on one flavor against quota (§8.5).
+    fn judge(
+        &mut self,
+        world: &mut World,
+        used: &FrAmounts,
+        sets: &[AskedPodSet],
+        resource: ResourceId,
+        fr: FrId,
+        amount: i64,
+    ) -> Judged {
+        let flavor = world.flavor_name(world.frs.get(fr).flavor).clone();
+        let resource_name = world.resource_name(resource).clone();
+        let mut amount = amount;
+        if let Some(replaced) = self.ask.replaced {
+            match replaced_amount(world, replaced, sets, &resource_name, &flavor) {
+                Ok(before) => amount = amount.saturating_sub(before),
+                Err(original) => {
+                    return Judged::no_fit(
+                        0,
+                        Finding::Other(format!(
+                            "could not assign {flavor} flavor since the original workload is assigned: {original}"
+                        )),
+                        PendingReason::NoMatchingFlavor,
+                    );
+                }
+            }
+        }
+        let node = world.queue(self.ask.queue).node;
+        let assumed = amount_of(used, fr);
+        let total = assumed.saturating_add(amount);
+        let maximum = world.tree.potential(node, fr);
+        if Amount::Bounded(total) > maximum {
+            let finding =
+                Finding::ExceedsMaximum { resource: resource_name, flavor, assumed, requested: amount, maximum };
+            return Judged::no_fit(0, finding, PendingReason::ExceedsMaxQuota);
+        }
+        let (level, may_reclaim) = world.tree.borrowing_level(node, fr, total);
+        let available = world.tree.available(node, fr).or_zero();
+        if Amount::Bounded(total) <= available {
+            return Judged { grade: Grade { mode: PreemptionMode::Fit, level }, finding: None, no_fit: None };
+        }
+        let finding = Finding::InsufficientQuota {
+            resource: resource_name,
+            flavor,
+            missing: total.saturating_sub(available.saturated()),
+            requested: total,
+            available,
+        };
+        let nominal = world.tree.cell(node, fr).quota.nominal;
+        let may_preempt = nominal >= Amount::Bounded(total)
+            || may_reclaim
+            || can_preempt_while_borrowing(&self.config.preemption, world.is_fair_sharing());
+        if !may_preempt {
+            return Judged::no_fit(level, finding, PendingReason::WaitingForQuota);
+        }
+        let Simulated { mode, level } = self.oracle.simulate(world, self.ask, fr, total);
+        Judged { grade: Grade { mode, level }, finding: Some(finding), no_fit: None }
+    }
+
+    /// Adds what was found for a group to the assignment. False if the search ends here.
+    fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<AskedPodSet>, found: Found) -> bool {
+        for set in sets {
+            let mut flavors: Vec<FlavorChoice> = Vec::new();
+            if !found.failed {
+                flavors.extend(
+                    found
+                        .flavors
+                        .iter()
+                        .filter(|choice| set.requests.iter().any(|(id, _)| *id == choice.resource))
+                        .copied(),
+                );
+                let grouped = set.info.topology.as_ref().is_some_and(|request| request.group.is_some());
+                if set.requests.is_empty() && grouped {
+                    // A leader that asks for nothing goes where its workers go.
+                    let is_tas = |choice: &&FlavorChoice| {
+                        world.flavor(choice.flavor).is_some_and(|flavor| flavor.topology.is_some())
+                    };
+                    flavors.extend(found.flavors.iter().filter(is_tas).copied());
+                }
+                assignment.borrowing = assignment.borrowing.max(found.borrowing);
+                let replaced = self.ask.replaced;
+                for (resource, amount) in &set.requests {
+                    let Some(choice) = flavors.iter().find(|choice| choice.resource == *resource) else { continue };
+                    let before =
+                        replaced.map_or(0, |id| held_amount(world, id, &set.info.name, world.resource_name(*resource)));
+                    add_amount(&mut assignment.usage, choice.fr, amount.saturating_sub(before));
+                }
+            }
+            assignment.scan.tried.push(flavors.iter().map(|choice| (choice.resource, choice.tried)).collect());
+            assignment.pod_sets.push(PodSetOutcome {
+                name: set.info.name.clone(),
+                count: set.count,
+                requests: set.requests,
+                flavors,
+                findings: found.findings.clone(),
+                error: None,
+                attempts: found.attempts.clone(),
+                topology: None,
+                delayed: None,
+            });
+        }
+        !found.failed
+    }
+}
+
+fn found_borrowing(found: &Found, grade: Grade) -> u32 {
+    found.borrowing.max(grade.level)
+}
+
+struct Judged {
+    grade: Grade,
+    finding: Option<Finding>,
+    no_fit: Option<PendingReason>,
+}
+
+impl Judged {
+    fn no_fit(level: u32, finding: Finding, reason: PendingReason) -> Judged {
+        Judged { grade: Grade { mode: PreemptionMode::NoFit, level }, finding: Some(finding), no_fit: Some(reason) }
+    }
+}
+
+/// True if a workload may preempt although it would borrow (§8.5).
+fn can_preempt_while_borrowing(policies: &PreemptionPolicies, fair_sharing: bool) -> bool {
+    policies.borrow_within_cohort != BorrowWithinCohort::Never
+        || (fair_sharing && policies.reclaim_within_cohort != PreemptionPolicy::Never)
+}
+
+/// What the replaced elastic slice holds of a resource on this flavor, or the other flavor it holds it on (§8.5).
+fn replaced_amount(
+    world: &World,
+    replaced: WorkloadId,
+    sets: &[AskedPodSet],
+    resource: &Name,
+    flavor: &Name,
+) -> Result<i64, Name> {
+    let mut sum: i64 = 0;
+    for set in sets {
+        if let Some(held) = world.record(replaced).held_flavor(&set.info.name, resource) {
+            if held != flavor {
+                return Err(held.clone());
+            }
+            sum = sum.saturating_add(held_amount(world, replaced, &set.info.name, resource));
+        }
+    }
+    Ok(sum)
+}
+
+fn held_amount(world: &World, id: WorkloadId, pod_set: &Name, resource: &Name) -> i64 {
+    let holding = world.record(id).holding.as_ref();
+    let set = holding.and_then(|holding| holding.admission.pod_sets.iter().find(|set| set.name == *pod_set));
+    set.and_then(|set| set.usage.get(resource)).copied().unwrap_or(0)
+}
+
+/// Adds an attempt; a flavor that serves several resource groups is as good as its worst.
+fn merge_attempt(attempts: &mut Vec<FlavorAttempt>, attempt: FlavorAttempt) {
+    match attempts.iter_mut().find(|it| it.flavor == attempt.flavor) {
+        None => attempts.push(attempt),
+        Some(known) => {
+            known.findings.extend(attempt.findings);
+            known.borrowing_level = known.borrowing_level.max(attempt.borrowing_level);
+            if attempt.preemption < known.preemption {
+                known.mode = attempt.mode;
+                known.preemption = attempt.preemption;
+                known.no_fit = attempt.no_fit;
+            }
+        }
+    }
+}
+
+/// Why nothing fits (§8.13): alternatives count by the least severe, co-requisites by the most severe.
+pub(crate) fn no_fit_reason(assignment: &Assignment) -> Option<PendingReason> {
+    if assignment.mode() != AssignmentMode::NoFit {
+        return None;
+    }
+    assignment
+        .pod_sets
+        .iter()
+        .filter(|set| set.error.is_none() && set.mode() == AssignmentMode::NoFit)
+        .map(|set| {
+            let least = set.attempts.iter().filter_map(|attempt| attempt.no_fit).max();
+            least.unwrap_or(PendingReason::NoMatchingFlavor)
+        })
+        .min()
+}

@@ -1,0 +1,253 @@
+//! The scheduling cycle (§5): one head per queue, an answer for each, in an order, against a state that every earlier
+//! answer has already changed.
+//!
+//! [`nominate`] works out what each head would get if it were alone, [`order`] says who goes first, [`process`] goes
+//! through them. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
+//! rolled back at the end, and only then is what was admitted counted for good.
+
+pub(crate) mod nominate;
+pub(crate) mod order;
+pub(crate) mod process;
+
+use std::collections::BTreeMap;
+
+use crate::assignment::{AskedPodSet, Assignment};
+use crate::decision::{
+    Admit, AssignmentMode, CycleOutcome, Decision, EntryStatus, Explanation, PendingReason, RequeueReason, Verdict,
+    Victim, Wait,
+};
+use crate::ids::{Name, QueueId, WorkloadId};
+use crate::model::{ResourceList, Time};
+use crate::preemption::Target;
+use crate::quota::FrAmounts;
+use crate::topology::Places;
+use crate::waiting::Rooms;
+use crate::waiting::second_pass::needs_second_pass;
+use crate::world::World;
+
+/// One head and what becomes of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub workload: WorkloadId,
+    pub queue: QueueId,
+    /// It waits for preemptions it started (§3.4).
+    pub is_preemptor: bool,
+    /// It holds quota and is looked at for its topology only (§17.6).
+    pub second_pass: bool,
+    pub assignment: Assignment,
+    pub asked: Vec<AskedPodSet>,
+    pub targets: Vec<Target>,
+    /// The elastic slice it replaces, if that holds quota here.
+    pub replaced: Option<WorkloadId>,
+    pub status: EntryStatus,
+    pub requeue: RequeueReason,
+    pub reason: PendingReason,
+    pub message: String,
+    /// Write status and event although the entry got further than "not nominated".
+    pub blocked_on_gates: bool,
+    /// False where nothing about the workload itself was found out (an internal problem): no status is written.
+    pub writes: bool,
+    pub victims: Vec<Victim>,
+    pub eviction: Option<(&'static str, String)>,
+    pub migrates_from: Option<WorkloadId>,
+}
+
+impl Entry {
+    pub fn new(workload: WorkloadId, queue: QueueId, is_preemptor: bool, second_pass: bool) -> Entry {
+        Entry {
+            workload,
+            queue,
+            is_preemptor,
+            second_pass,
+            assignment: Assignment::default(),
+            asked: Vec::new(),
+            targets: Vec::new(),
+            replaced: None,
+            status: EntryStatus::NotNominated,
+            requeue: RequeueReason::Generic,
+            reason: PendingReason::PendingEvaluation,
+            message: String::new(),
+            blocked_on_gates: false,
+            writes: true,
+            victims: Vec::new(),
+            eviction: None,
+            migrates_from: None,
+        }
+    }
+
+    /// Quota it takes beyond what it holds (§5.8).
+    pub fn quota_usage(&self) -> FrAmounts {
+        if self.second_pass { FrAmounts::new() } else { self.assignment.usage.clone() }
+    }
+
+    /// Places it takes beyond those it holds.
+    pub fn net_places(&self, world: &World) -> Places {
+        let places = self.assignment.places(world, &self.asked);
+        match &world.record(self.workload).holding {
+            Some(holding) if self.second_pass => places.without(&holding.places),
+            _ => places,
+        }
+    }
+}
+
+/// Runs one cycle.
+pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutcome {
+    world.cycle += 1;
+    let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
+    let heads = heads(world, rooms, now);
+    if heads.is_empty() {
+        return outcome;
+    }
+    let base = world.mark();
+    let mut refused = Vec::new();
+    let mut entries = Vec::new();
+    for head in heads {
+        let mut entry = head;
+        match nominate::nominate(world, &mut entry, now) {
+            nominate::Nomination::Considered => entries.push(entry),
+            nominate::Nomination::Refused => refused.push(entry),
+            nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
+        }
+    }
+    let entries = process::run(world, entries, &mut outcome, now);
+    world.rollback(base);
+    let mut progress = false;
+    for entry in entries.into_iter().chain(refused) {
+        progress |= conclude(world, rooms, entry, &mut outcome, now);
+    }
+    outcome.more = progress && rooms.queues_with_candidates().iter().any(|queue| world.is_schedulable(*queue));
+    outcome
+}
+
+/// One workload per active queue, and those whose second pass is due (§4.9).
+fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Entry> {
+    let mut heads = Vec::new();
+    for id in rooms.second_pass.take_due(now) {
+        let record = world.record(id);
+        if let (Some(holding), true) = (&record.holding, needs_second_pass(&record.facts)) {
+            heads.push(Entry::new(id, holding.queue, false, true));
+        }
+    }
+    for queue in rooms.queues_with_candidates() {
+        if world.queue(queue).is_active() {
+            if let Some((id, is_preemptor)) = rooms.pop(world, queue) {
+                heads.push(Entry::new(id, queue, is_preemptor, false));
+            }
+        }
+    }
+    heads
+}
+
+/// Makes an entry's end real: counts the admission or puts the workload back (§5.10). True if the next cycle may decide
+/// something it could not decide in this one.
+fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mut CycleOutcome, now: Time) -> bool {
+    let workload = world.record(entry.workload).key().clone();
+    let cluster_queue = world.queue(entry.queue).name.clone();
+    let mut decide = |verdict| {
+        outcome.decisions.push(Decision { workload: workload.clone(), cluster_queue: cluster_queue.clone(), verdict });
+    };
+    if entry.status == EntryStatus::Assumed {
+        let admit = admit(world, rooms, &entry);
+        decide(Verdict::Admit(admit));
+        return true;
+    }
+    if let Some((reason, message)) = entry.eviction.take() {
+        world.record_mut(entry.workload).eviction_expected = true;
+        rooms.forget(world, entry.workload);
+        decide(Verdict::Evict { reason, message });
+        return true;
+    }
+    if entry.status != EntryStatus::NotNominated && entry.requeue == RequeueReason::Generic {
+        entry.requeue = RequeueReason::FailedAfterNomination;
+    }
+    let record = world.record_mut(entry.workload);
+    record.evaluated_generation = record.facts.generation;
+    let keeps_scan =
+        entry.status != EntryStatus::Skipped || world.config.gates.flavor_fungibility_preserve_scan_progress;
+    let issued = !entry.victims.is_empty();
+    let scan = std::mem::take(&mut entry.assignment.scan);
+    let cleared = issued || entry.assignment.deferred || entry.status == EntryStatus::PreemptionGated || !keeps_scan;
+    let record = world.record_mut(entry.workload);
+    record.scan = (!cleared && !entry.assignment.pod_sets.is_empty()).then(|| Box::new(scan));
+    let mut second_pass_failed = false;
+    let mut progress = false;
+    if entry.second_pass {
+        second_pass_failed = rooms.second_pass.schedule(entry.workload, now);
+    } else {
+        let scan_goes_on = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
+        let requeued = rooms.requeue(world, entry.queue, entry.workload, entry.requeue, entry.reason, now);
+        progress = !requeued.active || scan_goes_on || !requeued.bypassed.is_empty();
+        for id in requeued.bypassed {
+            outcome.bypassed.push((world.record(id).key().clone(), entry.reason));
+        }
+    }
+    for victim in &entry.victims {
+        if let Some(id) = world.workloads.id(&victim.workload) {
+            world.record_mut(id).eviction_expected |= victim.write;
+        }
+    }
+    let wait = Wait {
+        reason: entry.reason,
+        message: std::mem::take(&mut entry.message),
+        status: entry.status,
+        requeue: entry.requeue,
+        write_status: entry.writes
+            && !second_pass_failed
+            && matches!(entry.status, EntryStatus::NotNominated | EntryStatus::Skipped | EntryStatus::PreemptionGated),
+        second_pass_failed,
+        blocked_on_preemption_gates: entry.blocked_on_gates,
+        requests: total_requests(world, entry.workload),
+        explanation: entry.assignment.explanation(),
+    };
+    decide(if issued { Verdict::Preempt { victims: entry.victims, wait } } else { Verdict::Wait(wait) });
+    progress
+}
+
+/// Counts an admission and describes what has to be written.
+fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry) -> Admit {
+    let admission = entry.assignment.admission(world, entry.queue);
+    rooms.forget(world, entry.workload);
+    let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
+    let replaces = entry.replaced.map(|id| world.record(id).key().clone());
+    let migrates_from = entry.migrates_from.map(|id| world.record(id).key().clone());
+    crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone());
+    world.record_mut(entry.workload).scan = None;
+    Admit {
+        admission,
+        checks,
+        second_pass: entry.second_pass,
+        replaces,
+        migrates_from,
+        explanation: if entry.second_pass { Explanation::default() } else { entry.assignment.explanation() },
+    }
+}
+
+/// Total requests per pod set, for `status.resourceRequests` (§5.10).
+pub(crate) fn total_requests(world: &World, id: WorkloadId) -> Vec<(Name, ResourceList)> {
+    let record = world.record(id);
+    record
+        .shape
+        .pod_sets
+        .iter()
+        .map(|set| {
+            let amounts = set
+                .requests
+                .iter()
+                .map(|(resource, per_pod)| {
+                    (world.resource_name(*resource).clone(), crate::amount::times(*per_pod, set.count))
+                })
+                .collect();
+            (set.name.clone(), amounts)
+        })
+        .collect()
+}
+
+/// Counts per queue name.
+pub(crate) fn count<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    *counts.entry(key.clone()).or_default() += 1;
+}
+
+/// True if an assignment can be acted on now or after preemption.
+pub(crate) fn is_usable(mode: AssignmentMode, targets: &[Target]) -> bool {
+    mode == AssignmentMode::Fit || (mode == AssignmentMode::Preempt && !targets.is_empty())
+}

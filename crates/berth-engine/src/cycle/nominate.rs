@@ -1,0 +1,178 @@
+//! Nomination: what a head would get if it were alone (§5.4, §5.5, §12).
+
+use super::{Entry, is_usable};
+use crate::assignment::search::assign_flavors;
+use crate::assignment::{Ask, AskedPodSet, Assignment, Pins, asked_pod_set, reduce};
+use crate::decision::{AssignmentMode, PendingReason, RequeueReason};
+use crate::ids::WorkloadId;
+use crate::model::{CheckState, Time};
+use crate::preemption::{Preemptor, RealOracle, Target, find_targets};
+use crate::topology::request::place;
+use crate::world::World;
+
+/// Whether a head takes part in the cycle.
+pub(crate) enum Nomination {
+    /// It has an assignment, good or bad.
+    Considered,
+    /// It cannot be considered; its entry says why.
+    Refused,
+    /// It holds quota already: forget that it was popped.
+    Dropped,
+}
+
+/// Fills in an entry's assignment and targets, or says why there are none.
+pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomination {
+    if let Some((reason, message)) = refusal(world, entry) {
+        entry.reason = reason;
+        entry.message = message;
+        return Nomination::Refused;
+    }
+    if world.record(entry.workload).holding.is_some() && !entry.second_pass {
+        return Nomination::Dropped;
+    }
+    drop_outdated_scan(world, entry);
+    entry.replaced = replaced_slice(world, entry);
+    let (assignment, asked, targets) = assign(world, entry, None, now);
+    entry.message = assignment.message();
+    entry.assignment = assignment;
+    entry.asked = asked;
+    entry.targets = targets;
+    Nomination::Considered
+}
+
+/// Why a head cannot be considered at all (§5.4, §2.8).
+fn refusal(world: &World, entry: &mut Entry) -> Option<(PendingReason, String)> {
+    let record = world.record(entry.workload);
+    if record.holding.is_some() && !entry.second_pass {
+        return None;
+    }
+    let facts = &record.facts;
+    if facts.checks.iter().any(|check| matches!(check.state, CheckState::Retry | CheckState::Rejected)) {
+        return Some((PendingReason::PendingEvaluation, "The workload has failed admission checks".to_owned()));
+    }
+    let queue = world.queue(entry.queue);
+    let Some(spec) = &queue.spec else {
+        return Some((PendingReason::Misconfigured, format!("ClusterQueue {} not found", queue.name)));
+    };
+    if !world.is_schedulable(entry.queue) {
+        return Some((PendingReason::Suspended, format!("ClusterQueue {} is inactive", queue.name)));
+    }
+    let namespace = &facts.key.namespace;
+    let Some(labels) = world.namespaces.get(namespace) else {
+        return Some((PendingReason::Misconfigured, format!("workload namespace {namespace:?} does not exist")));
+    };
+    if !spec.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels)) {
+        entry.requeue = RequeueReason::NamespaceMismatch;
+        return Some((
+            PendingReason::Misconfigured,
+            "workload namespace doesn't match ClusterQueue selector".to_owned(),
+        ));
+    }
+    facts.inadmissible.clone().map(|message| (PendingReason::Misconfigured, message))
+}
+
+fn drop_outdated_scan(world: &mut World, entry: &Entry) {
+    let preserve = world.config.gates.flavor_fungibility_preserve_scan_progress;
+    let (cycle, generation) = (world.cycle, world.queue(entry.queue).generation);
+    let record = world.record_mut(entry.workload);
+    let class = Some(record.class);
+    if record.scan.as_ref().is_some_and(|scan| scan.is_outdated(preserve, class, cycle, generation)) {
+        record.scan = None;
+    }
+}
+
+/// The elastic slice a workload replaces, if that holds quota in the same queue (§13.2).
+fn replaced_slice(world: &World, entry: &Entry) -> Option<WorkloadId> {
+    if !world.config.gates.elastic_jobs_via_workload_slices {
+        return None;
+    }
+    let key = world.record(entry.workload).facts.replaces.as_ref()?;
+    let id = world.workloads.id(key)?;
+    let holding = world.record(id).holding.as_ref()?;
+    (holding.queue == entry.queue && !world.record(id).facts.finished).then_some(id)
+}
+
+/// The best assignment there is, with the targets it needs (§5.5). With pins, only nominated flavors are considered and
+/// the search starts over.
+pub(crate) fn assign(
+    world: &mut World,
+    entry: &Entry,
+    pins: Option<Pins>,
+    now: Time,
+) -> (Assignment, Vec<AskedPodSet>, Vec<Target>) {
+    let record = world.record(entry.workload);
+    let shape = record.shape.clone();
+    let full: Vec<AskedPodSet> = shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect();
+    let resume = pins.is_none();
+    let ask = |pod_sets: Vec<AskedPodSet>| Ask {
+        queue: entry.queue,
+        workload: entry.workload,
+        pod_sets,
+        pinned: pins.clone(),
+        replaced: entry.replaced,
+        second_pass: entry.second_pass,
+        resume,
+    };
+    let full_ask = ask(full.clone());
+    let (mut assignment, targets) = assign_once(world, &full_ask, now);
+    if is_usable(assignment.mode(), &targets) {
+        reserve_topology(world, &full_ask, &mut assignment, &targets);
+        return (assignment, full, targets);
+    }
+    let may_reduce = world.config.gates.partial_admission
+        && !entry.second_pass
+        && entry.replaced.is_none()
+        && world.record(entry.workload).facts.replaces.is_none()
+        && shape.pod_sets.iter().any(|set| set.min_count.is_some_and(|least| least < set.count));
+    if may_reduce {
+        let counts: Vec<(i32, Option<i32>)> = shape.pod_sets.iter().map(|set| (set.count, set.min_count)).collect();
+        let found = reduce::search(&counts, |counts| {
+            let reduced: Vec<AskedPodSet> =
+                shape.pod_sets.iter().zip(counts).map(|(info, count)| asked_pod_set(info, *count)).collect();
+            let reduced_ask = ask(reduced.clone());
+            let (mut assignment, targets) = assign_once(world, &reduced_ask, now);
+            if !is_usable(assignment.mode(), &targets) {
+                return None;
+            }
+            reserve_topology(world, &reduced_ask, &mut assignment, &targets);
+            Some((assignment, reduced, targets))
+        });
+        if let Some((_, answer)) = found {
+            return answer;
+        }
+    }
+    reserve_topology(world, &full_ask, &mut assignment, &[]);
+    (assignment, full, Vec::new())
+}
+
+/// Flavors, topology, and targets for exactly these counts.
+fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Target>) {
+    let mut assignment = if ask.second_pass {
+        crate::topology::request::held_assignment(world, ask)
+    } else {
+        assign_flavors(world, ask, &mut RealOracle { now })
+    };
+    let placement = place(world, ask, &mut assignment);
+    let mut targets = Vec::new();
+    if assignment.mode() == AssignmentMode::Preempt {
+        let node = world.queue(ask.queue).node;
+        let preemptor = Preemptor {
+            workload: ask.workload,
+            queue: ask.queue,
+            node,
+            need: assignment.frs_needing_preemption(),
+            request: assignment.usage.clone(),
+            placement: placement.as_ref(),
+            now,
+        };
+        targets = find_targets(world, &preemptor);
+    }
+    (assignment, targets)
+}
+
+/// Chooses the domains a preempting workload will want, so that they can be kept for it (§5.5 step 3).
+fn reserve_topology(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
+    if assignment.mode() == AssignmentMode::Preempt {
+        crate::topology::request::place_after(world, ask, assignment, targets);
+    }
+}

@@ -1,0 +1,304 @@
+//! Going through the entries of a cycle (§5.6): admit, preempt, reserve or skip, each against what the earlier ones left.
+
+use std::collections::BTreeSet;
+
+use super::nominate::assign;
+use super::order::EntryOrder;
+use super::{Entry, count};
+use crate::amount::Amount;
+use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, RequeueReason, Victim};
+use crate::ids::{QueueId, WorkloadId};
+use crate::model::{PreemptionPolicy, Time};
+use crate::preemption::candidates::is_evicted;
+use crate::preemption::{Target, message};
+use crate::quota::FrAmounts;
+use crate::topology::Places;
+use crate::world::World;
+
+/// Processes every entry; returns them in the order they were processed.
+pub(crate) fn run(world: &mut World, entries: Vec<Entry>, outcome: &mut CycleOutcome, now: Time) -> Vec<Entry> {
+    let mut order = EntryOrder::new(world, entries);
+    let mut claimed: BTreeSet<WorkloadId> = BTreeSet::new();
+    let mut done = Vec::new();
+    while let Some(mut entry) = order.next(world) {
+        process(world, &mut entry, &mut claimed, outcome, now);
+        done.push(entry);
+    }
+    done
+}
+
+fn process(
+    world: &mut World,
+    entry: &mut Entry,
+    claimed: &mut BTreeSet<WorkloadId>,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) {
+    let queue_name = world.queue(entry.queue).name.clone();
+    if crate::cycle::process::better_sibling_admitted(world, entry) {
+        skip(entry, "A more favorable variant is already admitted", PendingReason::PendingEvaluation);
+        return;
+    }
+    refresh(world, entry, claimed, outcome, now);
+    let mode = entry.assignment.mode();
+    let gates = world.config.gates.clone();
+    if gates.tas_failed_node_replacement_fail_fast && entry.second_pass && mode != AssignmentMode::Fit {
+        let nodes = &world.record(entry.workload).facts.unhealthy_nodes;
+        if !nodes.is_empty() {
+            let nodes: Vec<&str> = nodes.iter().map(|node| &**node).collect();
+            entry.status = EntryStatus::Evicted;
+            entry.eviction = Some((
+                "NodeFailures",
+                format!("Workload was evicted as there was no replacement for unhealthy node(s): {}", nodes.join(", ")),
+            ));
+            return;
+        }
+    }
+    if mode == AssignmentMode::NoFit {
+        entry.requeue = RequeueReason::NoFit;
+        entry.reason = entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor);
+        return;
+    }
+    if mode == AssignmentMode::Preempt && entry.targets.is_empty() {
+        entry.requeue = RequeueReason::PreemptionNoCandidates;
+        entry.reason = PendingReason::WaitingForQuota;
+        let can_always_reclaim =
+            world.queue(entry.queue).config.preemption.reclaim_within_cohort == PreemptionPolicy::Any;
+        if !can_always_reclaim || (gates.prioritize_preemptor_workloads && entry.is_preemptor) {
+            let node = world.queue(entry.queue).node;
+            let reserved =
+                amounts_to_reserve(world, entry.queue, &entry.assignment.usage, entry.assignment.is_borrowing());
+            world.add_usage(node, &reserved);
+            let places = entry.net_places(world);
+            world.topologies.add_usage(&places);
+        }
+        return;
+    }
+    let gated = gates.concurrent_admission || gates.multikueue_orchestrated_preemption;
+    if mode == AssignmentMode::Preempt && gated && world.record(entry.workload).facts.preemption_gated {
+        entry.status = EntryStatus::PreemptionGated;
+        entry.message = "Workload requires preemption, but it's gated".to_owned();
+        entry.requeue = RequeueReason::PreemptionGated;
+        entry.reason = PendingReason::AdmissionGated;
+        entry.blocked_on_gates = true;
+        return;
+    }
+    let usage = entry.quota_usage();
+    let places = entry.net_places(world);
+    let node = world.queue(entry.queue).node;
+    if mode == AssignmentMode::DeferredFit {
+        entry.message = "Workload has overlapping preemption targets with another workload, but will fit after these \
+                         preemptions complete"
+            .to_owned();
+        entry.reason = PendingReason::WaitingForPreemptedWorkloads;
+        entry.requeue = RequeueReason::PendingPreemption;
+        world.add_usage(node, &usage);
+        world.topologies.add_usage(&places);
+        return;
+    }
+    if entry.targets.iter().any(|target| claimed.contains(&target.workload)) {
+        skip(
+            entry,
+            "Workload has overlapping preemption targets with another workload",
+            PendingReason::WaitingForQuota,
+        );
+        count(&mut outcome.skipped_preemptions, &queue_name);
+        return;
+    }
+    if !fits(world, entry, claimed, &usage, &places) {
+        skip(entry, "Workload no longer fits after processing another workload", PendingReason::WaitingForQuota);
+        if mode == AssignmentMode::Preempt {
+            count(&mut outcome.skipped_preemptions, &queue_name);
+        }
+        return;
+    }
+    claimed.extend(entry.targets.iter().map(|target| target.workload));
+    claimed.extend(entry.replaced);
+    world.add_usage(node, &usage);
+    world.topologies.add_usage(&places);
+    if mode == AssignmentMode::Preempt {
+        issue(world, entry);
+        return;
+    }
+    if world.config.block_admission_on_pods_ready && !entry.second_pass && has_workload_without_ready_pods(world) {
+        entry.reason = PendingReason::WaitingForPodsReady;
+        entry.message = "waiting for all admitted workloads to be in PodsReady condition".to_owned();
+        entry.requeue = RequeueReason::FailedAfterNomination;
+        return;
+    }
+    entry.migrates_from = less_favorable_sibling(world, entry);
+    entry.status = EntryStatus::Assumed;
+}
+
+/// Works the assignment out again where what earlier entries did makes that worthwhile (§5.6 step 1).
+fn refresh(
+    world: &mut World,
+    entry: &mut Entry,
+    claimed: &BTreeSet<WorkloadId>,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) {
+    let gates = world.config.gates.clone();
+    let overlaps = entry.targets.iter().any(|target| claimed.contains(&target.workload));
+    if gates.recompute_assignment_upon_preemption_targets_overlap && overlaps {
+        let mark = world.mark();
+        for id in claimed {
+            world.hide(*id);
+        }
+        let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
+        world.rollback(mark);
+        replace(entry, assignment, asked, targets);
+        let result = if entry.assignment.mode() == AssignmentMode::Fit {
+            entry.assignment.deferred = true;
+            "deferred_fit"
+        } else if entry.targets.is_empty() {
+            "skipped"
+        } else {
+            "new_targets"
+        };
+        let queue = world.queue(entry.queue).name.clone();
+        *outcome.target_recomputations.entry(queue).or_default().entry(result).or_default() += 1;
+        return;
+    }
+    if gates.tas_recompute_assignment_within_scheduling_cycle && entry.assignment.mode() != AssignmentMode::NoFit {
+        let usage = entry.quota_usage();
+        let places = entry.net_places(world);
+        if places.is_empty()
+            || !fits(world, entry, claimed, &usage, &Places::default())
+            || fits(world, entry, claimed, &usage, &places)
+        {
+            return;
+        }
+        let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
+        replace(entry, assignment, asked, targets);
+    }
+}
+
+fn replace(
+    entry: &mut Entry,
+    assignment: crate::assignment::Assignment,
+    asked: Vec<crate::assignment::AskedPodSet>,
+    targets: Vec<Target>,
+) {
+    entry.message = assignment.message();
+    entry.assignment = assignment;
+    entry.asked = asked;
+    entry.targets = targets;
+}
+
+/// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7).
+fn fits(world: &mut World, entry: &Entry, claimed: &BTreeSet<WorkloadId>, usage: &FrAmounts, places: &Places) -> bool {
+    let mark = world.mark();
+    for id in claimed.iter().copied().chain(entry.targets.iter().map(|it| it.workload)).chain(entry.replaced) {
+        world.hide(id);
+    }
+    let node = world.queue(entry.queue).node;
+    let fits = usage.iter().all(|&(fr, amount)| Amount::Bounded(amount) <= world.tree.available(node, fr).or_zero())
+        && world.topologies.has_room(places);
+    world.rollback(mark);
+    fits
+}
+
+fn skip(entry: &mut Entry, message: &str, reason: PendingReason) {
+    entry.status = EntryStatus::Skipped;
+    entry.message = message.to_owned();
+    entry.reason = reason;
+}
+
+/// What is kept for a workload that must preempt but found nobody, so that entries after it cannot take it (§5.9).
+pub(crate) fn amounts_to_reserve(world: &World, queue: QueueId, usage: &FrAmounts, borrows: bool) -> FrAmounts {
+    let node = world.queue(queue).node;
+    usage
+        .iter()
+        .map(|&(fr, amount)| {
+            let cell = world.tree.cell(node, fr);
+            let own = cell.quota.nominal;
+            let wanted = Amount::Bounded(amount);
+            let reserved = if borrows {
+                match cell.quota.borrowing_limit {
+                    Some(limit) => wanted.min(own + limit - cell.usage),
+                    None => wanted,
+                }
+            } else {
+                wanted.min(own - cell.usage).or_zero()
+            };
+            (fr, reserved.saturated())
+        })
+        .collect()
+}
+
+/// Lists the victims to evict and says what the workload waits for (§11).
+fn issue(world: &World, entry: &mut Entry) {
+    let preemptor = world.record(entry.workload);
+    let preemptor_path = world.tree.path_text(world.queue(entry.queue).node);
+    for target in &entry.targets {
+        let victim = world.record(target.workload);
+        let Some(holding) = &victim.holding else { continue };
+        let queue = world.queue(holding.queue);
+        entry.victims.push(Victim {
+            workload: victim.key().clone(),
+            uid: victim.facts.uid.clone(),
+            cluster_queue: queue.name.clone(),
+            reason: target.reason,
+            message: message(
+                &preemptor.facts.uid,
+                preemptor.facts.job_uid.as_deref(),
+                target.reason.human(),
+                &preemptor_path,
+                &world.tree.path_text(queue.node),
+            ),
+            write: !is_evicted(world, target.workload),
+        });
+    }
+    entry.message = format!("{}. Pending the preemption of {} workload(s)", entry.message, entry.targets.len());
+    entry.requeue = RequeueReason::PendingPreemption;
+    entry.reason = PendingReason::WaitingForPreemptedWorkloads;
+}
+
+/// True if some workload holds quota and its pods are not all ready (§20.4).
+fn has_workload_without_ready_pods(world: &World) -> bool {
+    world
+        .queues
+        .iter()
+        .flat_map(|queue| &queue.holding)
+        .any(|id| !world.record(*id).facts.pods_ready && !world.record(*id).facts.finished)
+}
+
+/// True if a sibling variant on a better flavor was admitted (§23).
+fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
+    world.config.gates.concurrent_admission
+        && siblings(world, entry.workload).any(|id| {
+            world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted)
+                && variant_rank(world, entry.queue, id) < variant_rank(world, entry.queue, entry.workload)
+        })
+}
+
+/// The admitted sibling variant on a worse flavor, which leaves for this one (§23).
+fn less_favorable_sibling(world: &World, entry: &Entry) -> Option<WorkloadId> {
+    if !world.config.gates.concurrent_admission {
+        return None;
+    }
+    siblings(world, entry.workload).find(|id| {
+        world.record(*id).holding.is_some()
+            && variant_rank(world, entry.queue, *id) > variant_rank(world, entry.queue, entry.workload)
+    })
+}
+
+fn siblings(world: &World, id: WorkloadId) -> impl Iterator<Item = WorkloadId> + '_ {
+    let record = world.record(id);
+    let parent = record.facts.variant.as_ref().and_then(|variant| variant.parent.clone());
+    let namespace = record.facts.key.namespace.clone();
+    world.workloads.iter().filter_map(move |(other, record)| {
+        let same = record.facts.key.namespace == namespace
+            && parent.is_some()
+            && record.facts.variant.as_ref().is_some_and(|variant| variant.parent == parent);
+        (same && other != id).then_some(other)
+    })
+}
+
+/// Position of a variant's flavor in its queue.
+fn variant_rank(world: &World, queue: QueueId, id: WorkloadId) -> Option<usize> {
+    let variant = world.record(id).facts.variant.as_ref()?;
+    let flavor = variant.allowed_flavors.first()?;
+    world.queue(queue).config.flavors().iter().position(|it| world.flavor_name(*it) == flavor)
+}

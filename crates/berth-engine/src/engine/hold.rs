@@ -1,0 +1,83 @@
+//! Taking and giving back what workloads hold.
+
+use std::sync::Arc;
+
+use crate::assignment::holding_usage;
+use crate::ids::{Name, QueueId, WorkloadId};
+use crate::model::Admission;
+use crate::topology::Places;
+use crate::world::{Holding, World};
+
+/// Counts quota and places of an admission that was just decided.
+pub(crate) fn assume(world: &mut World, id: WorkloadId, queue: QueueId, admission: Admission) {
+    release(world, id);
+    let no_checks = checks_for(world, queue, Some(&admission)).is_empty();
+    let delayed = admission.pod_sets.iter().any(|set| set.delayed_topology_pending == Some(true));
+    hold(world, id, queue, admission, no_checks && !delayed, true);
+}
+
+/// Counts quota and places a workload holds.
+pub(crate) fn hold(
+    world: &mut World,
+    id: WorkloadId,
+    queue: QueueId,
+    admission: Admission,
+    admitted: bool,
+    assumed: bool,
+) {
+    let shape = world.record(id).shape.clone();
+    let usage = holding_usage(world, &admission, &shape.pod_sets);
+    let mut places = Places::default();
+    for set in &admission.pod_sets {
+        let Some(topology) = &set.topology else { continue };
+        let Some(info) = shape.pod_sets.iter().find(|info| info.name == set.name) else { continue };
+        let flavors: Vec<_> = set.flavors.values().map(|name| world.flavor_id(name)).collect();
+        let flavor = flavors.into_iter().find(|id| world.flavor(*id).is_some_and(|it| it.topology.is_some()));
+        if let Some(flavor) = flavor {
+            places.add(flavor, topology, &info.template.requests);
+        }
+    }
+    let node = world.queue(queue).node;
+    world.add_usage(node, &usage);
+    world.topologies.add_usage(&places);
+    let entry = world.queue_mut(queue);
+    entry.holding.insert(id);
+    entry.admitted += u32::from(admitted);
+    world.record_mut(id).holding = Some(Arc::new(Holding { queue, admission, usage, places, admitted, assumed }));
+}
+
+/// Gives back what a workload holds. The queue it held it in.
+pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
+    let holding = world.record_mut(id).holding.take()?;
+    let node = world.queue(holding.queue).node;
+    world.remove_usage(node, &holding.usage);
+    world.topologies.remove_usage(&holding.places);
+    let entry = world.queue_mut(holding.queue);
+    entry.holding.remove(&id);
+    entry.admitted -= u32::from(holding.admitted);
+    entry.generation += 1;
+    Some(holding.queue)
+}
+
+/// Admission checks a queue asks for: those for the flavors of an admission, or those for all flavors (§17.2).
+pub(crate) fn checks_for(world: &World, queue: QueueId, admission: Option<&Admission>) -> Vec<Name> {
+    let Some(spec) = &world.queue(queue).spec else { return Vec::new() };
+    let mut checks: Vec<Name> = spec
+        .checks
+        .iter()
+        .filter(|rule| match admission {
+            _ if rule.on_flavors.is_empty() => true,
+            Some(admission) => {
+                admission.pod_sets.iter().flat_map(|set| set.flavors.values()).any(|it| rule.on_flavors.contains(it))
+            }
+            None => {
+                let flavors = world.queue(queue).config.flavors();
+                flavors.iter().all(|id| rule.on_flavors.contains(world.flavor_name(*id)))
+            }
+        })
+        .map(|rule| rule.check.clone())
+        .collect();
+    checks.sort();
+    checks.dedup();
+    checks
+}

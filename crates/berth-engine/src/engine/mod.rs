@@ -1,0 +1,252 @@
+//! The engine: state, `apply`, `cycle`.
+
+pub(crate) mod hold;
+mod objects;
+mod report;
+mod workloads;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::config::EngineConfig;
+use crate::cycle;
+use crate::decision::{CycleOutcome, Verdict};
+use crate::event::Event;
+use crate::ids::{Name, QueueId, WorkloadId};
+use crate::model::{Time, WorkloadKey};
+use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition};
+use crate::waiting::Rooms;
+use crate::world::World;
+
+/// What an event or a cycle may have changed beside its decisions: whose status figures to refresh.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Effects {
+    /// Cluster queues.
+    pub cluster_queues: BTreeSet<Name>,
+    /// Local queues, as (namespace, name).
+    pub local_queues: BTreeSet<(Name, Name)>,
+    /// True when a cycle could now decide something.
+    pub wake: bool,
+}
+
+/// State of one platform, and the decisions about it. See the crate's documentation for who calls what.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) world: World,
+    pub(crate) rooms: Rooms,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    pub fn new(config: EngineConfig) -> Self {
+        Engine { world: World::new(config), rooms: Rooms::default() }
+    }
+
+    /// The configuration it was made with.
+    pub fn config(&self) -> &EngineConfig {
+        &self.world.config
+    }
+
+    /// Takes note of an event. Cheap: costs what changed, not what exists.
+    pub fn apply(&mut self, event: Event, now: Time) -> Effects {
+        let mut effects = Effects::default();
+        self.dispatch(event, &mut effects, now);
+        effects.wake = self.has_candidates() || self.next_wakeup().is_some_and(|at| at <= now);
+        effects
+    }
+
+    fn dispatch(&mut self, event: Event, effects: &mut Effects, now: Time) {
+        match event {
+            Event::ClusterQueueUpserted(spec) => self.upsert_cluster_queue(spec, effects, now),
+            Event::ClusterQueueRemoved(name) => self.remove_cluster_queue(&name, effects, now),
+            Event::CohortUpserted(spec) => self.upsert_cohort(spec, effects, now),
+            Event::CohortRemoved(name) => self.remove_cohort(&name, effects, now),
+            Event::LocalQueueUpserted(spec) => self.upsert_local_queue(spec, effects, now),
+            Event::LocalQueueRemoved { namespace, name } => self.remove_local_queue(&namespace, &name, effects),
+            Event::FlavorUpserted(flavor) => self.upsert_flavor(flavor, effects, now),
+            Event::FlavorRemoved(name) => self.remove_flavor(&name, effects, now),
+            Event::TopologyUpserted(topology) => {
+                let name = topology.name.clone();
+                self.world.topologies.upsert_topology(topology);
+                self.facts_changed(|engine, queue| engine.uses_topology(queue, Some(&name)), effects, now);
+            }
+            Event::TopologyRemoved(name) => {
+                self.world.topologies.remove_topology(&name);
+                self.facts_changed(|engine, queue| engine.uses_topology(queue, Some(&name)), effects, now);
+            }
+            Event::AdmissionCheckUpserted(check) => {
+                let name = check.name.clone();
+                if self.world.checks.insert(name.clone(), check.clone()) != Some(check) {
+                    self.facts_changed(|engine, queue| engine.uses_check(queue, &name), effects, now);
+                }
+            }
+            Event::AdmissionCheckRemoved(name) => {
+                self.world.checks.remove(&name);
+                self.facts_changed(|engine, queue| engine.uses_check(queue, &name), effects, now);
+            }
+            Event::NamespaceUpserted { name, labels } => {
+                if self.world.namespaces.insert(name, labels.clone()) != Some(labels) {
+                    self.facts_changed(|engine, queue| engine.selects_namespaces(queue), effects, now);
+                }
+            }
+            Event::NamespaceRemoved(name) => {
+                self.world.namespaces.remove(&name);
+            }
+            Event::NodeUpserted(node) => {
+                if self.world.topologies.upsert_node(node) {
+                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                }
+            }
+            Event::NodeRemoved(name) => {
+                if self.world.topologies.remove_node(&name) {
+                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                }
+            }
+            Event::NodePodUpserted(pod) => self.world.topologies.upsert_pod(pod),
+            Event::NodePodRemoved { namespace, name } => {
+                if self.world.topologies.remove_pod(&namespace, &name) {
+                    self.facts_changed(|engine, queue| engine.uses_topology(queue, None), effects, now);
+                }
+            }
+            Event::WorkloadUpserted(workload) => self.upsert_workload(*workload, effects, now),
+            Event::WorkloadRemoved(key) => self.remove_workload(&key, effects, now),
+            Event::AdmissionFailed(key) => self.admission_failed(&key, effects, now),
+            Event::PreemptionFailed(key) => {
+                if let Some(id) = self.world.workloads.id(&key) {
+                    self.world.record_mut(id).eviction_expected = false;
+                }
+            }
+            Event::FlushRequested { cluster_queue } => {
+                if let Some(&id) = self.world.queue_ids.get(&cluster_queue) {
+                    self.request_flush(id, now);
+                }
+            }
+            Event::LocalQueueUsageRestored { namespace, name, consumed, at } => {
+                self.restore_usage(&namespace, &name, &consumed, at);
+            }
+        }
+    }
+
+    /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and counts what it decided.
+    pub fn cycle(&mut self, now: Time) -> CycleOutcome {
+        self.world.tree.refresh();
+        for root in self.rooms.due_flushes(now) {
+            self.rooms.flush(&mut self.world, root, now);
+        }
+        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, now);
+        for decision in &outcome.decisions {
+            if let Verdict::Admit(admit) = &decision.verdict {
+                if !admit.second_pass {
+                    if let Some(id) = self.world.workloads.id(&decision.workload) {
+                        self.push_penalty(id);
+                    }
+                }
+            }
+        }
+        outcome.next_wakeup = self.next_wakeup();
+        outcome
+    }
+
+    /// When [`Engine::cycle`] should be called even if no event comes; `None` when only an event can change anything.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        let times = [self.rooms.next_flush(), self.rooms.second_pass.next_due()];
+        times.into_iter().flatten().min()
+    }
+
+    /// True if some active queue has a workload to look at.
+    pub fn has_candidates(&self) -> bool {
+        self.rooms.queues_with_candidates().iter().any(|queue| self.world.queue(*queue).is_active())
+    }
+
+    /// Asks for another look at what was set aside in a queue's whole tree (§4.7).
+    pub(crate) fn request_flush(&mut self, queue: QueueId, now: Time) {
+        self.world.tree.refresh();
+        let root = self.world.tree.node(self.world.queue(queue).node).root;
+        self.rooms.request_flush(root, now.after(self.delay()));
+    }
+
+    fn delay(&self) -> Duration {
+        self.world.config.flush_delay
+    }
+
+    fn uses_topology(&self, queue: QueueId, name: Option<&Name>) -> bool {
+        self.world
+            .queue(queue)
+            .config
+            .flavors()
+            .into_iter()
+            .filter_map(|id| self.world.flavor(id))
+            .any(|flavor| flavor.topology.as_ref().is_some_and(|topology| name.is_none_or(|name| name == topology)))
+    }
+
+    fn uses_check(&self, queue: QueueId, name: &Name) -> bool {
+        let spec = &self.world.queue(queue).spec;
+        spec.as_ref().is_some_and(|spec| spec.checks.iter().any(|rule| rule.check == *name))
+    }
+
+    fn selects_namespaces(&self, queue: QueueId) -> bool {
+        self.world.queue(queue).spec.is_some()
+    }
+
+    /// Notes the queues a workload belongs to.
+    fn note_queues(&self, id: WorkloadId, effects: &mut Effects) {
+        let record = self.world.record(id);
+        let local = self.world.local(record.local);
+        if let (Some(namespace), Some(name)) = (&local.namespace, &local.name) {
+            effects.local_queues.insert((namespace.clone(), name.clone()));
+        }
+        let held = record.holding.as_ref().map(|holding| holding.queue);
+        for queue in local.queue.into_iter().chain(held) {
+            effects.cluster_queues.insert(self.world.queue(queue).name.clone());
+        }
+    }
+
+    /// Figures of a cluster queue's status; `None` if there is no such queue.
+    pub fn cluster_queue_status(&self, name: &str) -> Option<ClusterQueueStatus> {
+        let id = *self.world.queue_ids.get(name)?;
+        self.world.queue(id).spec.as_ref()?;
+        Some(self.report_cluster_queue(id))
+    }
+
+    /// Figures of a local queue's status; `None` if there is no such queue.
+    pub fn local_queue_status(&self, namespace: &str, name: &str) -> Option<LocalQueueStatus> {
+        let id = *self.world.local_ids.get(&(Name::from(namespace), Name::from(name)))?;
+        self.world.local(id).spec.as_ref()?;
+        Some(self.report_local_queue(id))
+    }
+
+    /// Figures of a cohort's status; `None` if neither an object nor a queue names it.
+    pub fn cohort_status(&self, name: &str) -> Option<CohortStatus> {
+        let entry = self.world.cohorts.get(name)?;
+        if entry.spec.is_none() && self.world.tree.node(entry.node).children.is_empty() {
+            return None;
+        }
+        Some(CohortStatus { weighted_share: self.report_share(entry.node) })
+    }
+
+    /// The waiting workloads of a cluster queue in the order they would be popped; those set aside come last.
+    pub fn pending(&self, cluster_queue: &str) -> Vec<QueuePosition> {
+        self.world.queue_ids.get(cluster_queue).map(|id| self.report_pending(*id)).unwrap_or_default()
+    }
+
+    /// The cluster queue a workload holds quota in, if it does (also when that is only assumed).
+    pub fn reservation(&self, workload: &WorkloadKey) -> Option<Name> {
+        let id = self.world.workloads.id(workload)?;
+        let holding = self.world.record(id).holding.as_ref()?;
+        Some(self.world.queue(holding.queue).name.clone())
+    }
+
+    /// Admission checks a workload needs: those for its assigned flavors if it holds quota, else those that cover all
+    /// flavors of the queue (§17.2). In name order.
+    pub fn required_checks(&self, workload: &WorkloadKey) -> Vec<Name> {
+        let Some(id) = self.world.workloads.id(workload) else { return Vec::new() };
+        let record = self.world.record(id);
+        match &record.holding {
+            Some(holding) => hold::checks_for(&self.world, holding.queue, Some(&holding.admission)),
+            None => {
+                let queue = self.world.local(record.local).queue;
+                queue.map(|queue| hold::checks_for(&self.world, queue, None)).unwrap_or_default()
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Events about workloads: what a new version of an object means for what it holds and where it waits.
+
+use super::{Effects, Engine, hold};
+use crate::ids::{QueueId, WorkloadId};
+use crate::model::{PodSet, StopPolicy, Time, Workload, WorkloadKey};
+use crate::waiting::is_queueable;
+use crate::waiting::order::{effective_priority, order_time};
+use crate::waiting::second_pass::needs_second_pass;
+use crate::world::record::Place;
+use crate::world::{PodSetInfo, Record, Shape, World};
+
+impl Engine {
+    /// Takes note of the newest version of a workload.
+    pub(super) fn upsert_workload(&mut self, workload: Workload, effects: &mut Effects, now: Time) {
+        let id = match self.world.workloads.id(&workload.key) {
+            Some(id) => id,
+            None => self.insert_workload(workload.clone()),
+        };
+        let relevant = self.update_record(id, workload);
+        self.settle(id, relevant, effects, now);
+    }
+
+    fn insert_workload(&mut self, mut facts: Workload) -> WorkloadId {
+        let world = &mut self.world;
+        let shape = compile_shape(world, &facts.pod_sets);
+        facts.pod_sets = Vec::new();
+        let shape = world.workloads.share_shape(shape);
+        let priority = effective_priority(&facts, &world.config);
+        let allowed = facts.variant.as_ref().map(|variant| variant.allowed_flavors.clone()).unwrap_or_default();
+        let class = world.workloads.class(priority, &shape, &allowed);
+        let local = world.local_id(&facts.key.namespace, &facts.queue);
+        let order_time = order_time(&facts, &world.config);
+        let id = world.workloads.insert(Record {
+            facts: Box::new(facts),
+            shape,
+            class,
+            local,
+            priority,
+            order_time,
+            holding: None,
+            scan: None,
+            evaluated_generation: i64::MIN,
+            eviction_expected: false,
+            place: Place::None,
+        });
+        world.local_mut(local).members.insert(id);
+        id
+    }
+
+    /// Replaces a record's facts. True if the change can change an answer (§4.3).
+    fn update_record(&mut self, id: WorkloadId, mut facts: Workload) -> bool {
+        let shape = compile_shape(&mut self.world, &facts.pod_sets);
+        facts.pod_sets = Vec::new();
+        let world = &mut self.world;
+        let shape = world.workloads.share_shape(shape);
+        let priority = effective_priority(&facts, &world.config);
+        let allowed = facts.variant.as_ref().map(|variant| variant.allowed_flavors.clone()).unwrap_or_default();
+        let class = world.workloads.class(priority, &shape, &allowed);
+        let local = world.local_id(&facts.key.namespace, &facts.queue);
+        let order = order_time(&facts, &world.config);
+        let record = world.record(id);
+        let old = &record.facts;
+        let relevant = !std::sync::Arc::ptr_eq(&record.shape, &shape)
+            || record.class != class
+            || record.local != local
+            || (facts.generation != old.generation && facts.generation != record.evaluated_generation)
+            || old.priority != facts.priority
+            || old.priority_boost != facts.priority_boost
+            || old.active != facts.active
+            || old.evicted != facts.evicted
+            || old.requeued != facts.requeued
+            || old.preemption_gated != facts.preemption_gated
+            || old.inadmissible != facts.inadmissible;
+        // The heap is ordered by what the record says: take the workload out before that changes.
+        let reorders = record.priority != priority
+            || record.order_time != order
+            || record.class != class
+            || record.local != local
+            || old.uid != facts.uid;
+        let place = record.place;
+        if reorders && matches!(place, Place::Heap(_)) {
+            self.rooms.take_out(&mut self.world, id);
+        }
+        let world = &mut self.world;
+        let old_local = world.record(id).local;
+        if old_local != local {
+            world.local_mut(old_local).members.remove(&id);
+            world.local_mut(local).members.insert(id);
+        }
+        let record = world.record_mut(id);
+        if facts.evicted.is_some() || facts.admission.is_none() {
+            record.eviction_expected = record.eviction_expected && facts.evicted.is_none() && facts.admission.is_some();
+        }
+        record.facts = Box::new(facts);
+        record.shape = shape;
+        record.class = class;
+        record.local = local;
+        record.priority = priority;
+        record.order_time = order;
+        relevant || reorders
+    }
+
+    /// Brings what a workload holds and where it waits in line with its facts.
+    fn settle(&mut self, id: WorkloadId, relevant: bool, effects: &mut Effects, now: Time) {
+        self.note_queues(id, effects);
+        let record = self.world.record(id);
+        let facts = &record.facts;
+        if facts.finished || (!facts.active && facts.admission.is_none() && !is_assumed(record)) {
+            let held = hold::release(&mut self.world, id);
+            self.rooms.forget(&mut self.world, id);
+            if let Some(queue) = held {
+                self.request_flush(queue, now);
+            }
+            self.drop_penalty(id);
+            return;
+        }
+        if let Some(admission) = facts.admission.clone() {
+            let admitted = facts.admitted;
+            let queue = self.world.queue_id(&admission.cluster_queue);
+            let before = self.world.record(id).holding.clone();
+            let unchanged = before.as_ref().is_some_and(|holding| {
+                !holding.assumed
+                    && holding.queue == queue
+                    && holding.admission == admission
+                    && holding.admitted == admitted
+                    && !relevant
+            });
+            if self.world.record(id).place != Place::None {
+                self.rooms.forget(&mut self.world, id);
+            }
+            if !unchanged {
+                let generation = self.world.queue(queue).generation;
+                hold::release(&mut self.world, id);
+                hold::hold(&mut self.world, id, queue, admission, admitted, false);
+                let after = self.world.record(id).holding.clone();
+                let freed = match (&before, &after) {
+                    (Some(before), Some(after)) => {
+                        before.queue != after.queue
+                            || before
+                                .usage
+                                .iter()
+                                .any(|(fr, amount)| crate::quota::amount_of(&after.usage, *fr) < *amount)
+                    }
+                    _ => false,
+                };
+                if freed {
+                    let queue = before.map_or(queue, |holding| holding.queue);
+                    self.request_flush(queue, now);
+                } else {
+                    // Confirming or refining what was counted already frees nothing.
+                    self.world.queue_mut(queue).generation = generation;
+                }
+                if admitted {
+                    self.settle_penalty(id, now);
+                }
+            }
+            if needs_second_pass(&self.world.record(id).facts) {
+                self.rooms.second_pass.schedule(id, now);
+            } else {
+                self.rooms.second_pass.forget(id);
+            }
+            self.note_queues(id, effects);
+            return;
+        }
+        if is_assumed(self.world.record(id)) {
+            return;
+        }
+        if let Some(queue) = hold::release(&mut self.world, id) {
+            self.drop_penalty(id);
+            self.request_flush(queue, now);
+        }
+        self.queue_up(id, relevant, now);
+        self.note_queues(id, effects);
+    }
+
+    /// Puts a workload that holds nothing where it belongs in its queue, if it may wait there.
+    pub(super) fn queue_up(&mut self, id: WorkloadId, relevant: bool, now: Time) {
+        let record = self.world.record(id);
+        let queue = self.waiting_queue(id);
+        match queue {
+            Some(queue) if is_queueable(&record.facts, &self.world.config.gates) => {
+                if record.place.queue().is_some_and(|at| at != queue) {
+                    self.rooms.forget(&mut self.world, id);
+                }
+                self.rooms.push_or_update(&mut self.world, queue, id, relevant, now);
+            }
+            _ => self.rooms.forget(&mut self.world, id),
+        }
+    }
+
+    /// The cluster queue a workload waits for, if its local queue leads to one and is not stopped.
+    pub(super) fn waiting_queue(&self, id: WorkloadId) -> Option<QueueId> {
+        let local = self.world.local(self.world.record(id).local);
+        let spec = local.spec.as_ref()?;
+        if spec.stop_policy != StopPolicy::None {
+            return None;
+        }
+        local.queue.filter(|queue| self.world.queue(*queue).spec.is_some())
+    }
+
+    /// Forgets a workload.
+    pub(super) fn remove_workload(&mut self, key: &WorkloadKey, effects: &mut Effects, now: Time) {
+        let Some(id) = self.world.workloads.id(key) else { return };
+        self.note_queues(id, effects);
+        let held = hold::release(&mut self.world, id);
+        let waited_in = self.world.record(id).place.queue();
+        self.rooms.forget(&mut self.world, id);
+        self.drop_penalty(id);
+        let local = self.world.record(id).local;
+        self.world.local_mut(local).members.remove(&id);
+        self.world.workloads.remove(id);
+        if let Some(queue) = held.or(waited_in) {
+            self.request_flush(queue, now);
+        }
+    }
+
+    /// Takes back an assumed admission whose write failed.
+    pub(super) fn admission_failed(&mut self, key: &WorkloadKey, effects: &mut Effects, now: Time) {
+        let Some(id) = self.world.workloads.id(key) else { return };
+        if !is_assumed(self.world.record(id)) {
+            return;
+        }
+        self.note_queues(id, effects);
+        let admission = self.world.record(id).facts.admission.clone();
+        hold::release(&mut self.world, id);
+        self.drop_penalty(id);
+        if let Some(admission) = admission {
+            // A second pass failed to be written: what it held before stays.
+            let queue = self.world.queue_id(&admission.cluster_queue);
+            let admitted = self.world.record(id).facts.admitted;
+            hold::hold(&mut self.world, id, queue, admission, admitted, false);
+            self.rooms.second_pass.schedule(id, now);
+            return;
+        }
+        self.queue_up(id, true, now);
+    }
+}
+
+fn is_assumed(record: &Record) -> bool {
+    record.holding.as_ref().is_some_and(|holding| holding.assumed)
+}
+
+/// Turns pod sets into ids.
+pub(crate) fn compile_shape(world: &mut World, pod_sets: &[PodSet]) -> Shape {
+    let reclaim = world.config.gates.reclaimable_pods;
+    let sets = pod_sets.iter().map(|set| PodSetInfo {
+        name: set.name.clone(),
+        count: if reclaim { (set.count - set.reclaimable).max(0) } else { set.count },
+        spec_count: set.count,
+        min_count: set.min_count.filter(|_| world.config.gates.partial_admission),
+        requests: set.requests.iter().map(|(name, amount)| (world.resources.intern(name), *amount)).collect(),
+        template: set.template.clone(),
+        topology: set.topology.clone(),
+    });
+    Shape { pod_sets: sets.collect() }
+}

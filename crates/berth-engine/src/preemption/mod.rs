@@ -1,0 +1,143 @@
+//! Whom to preempt so that a workload fits: the classical search (§9) and the fair-sharing one (§10).
+//!
+//! Both try things on the live world between a mark and a rollback; the answer is a list of targets, nothing else.
+
+pub(crate) mod candidates;
+pub(crate) mod classical;
+pub(crate) mod fair;
+
+use crate::amount::Amount;
+use crate::assignment::{Ask, Oracle, Simulated};
+use crate::decision::{PreemptionMode, PreemptionReason};
+use crate::ids::{FrId, NodeId, QueueId, WorkloadId};
+use crate::model::{PreemptionPolicy, Time};
+use crate::quota::FrAmounts;
+use crate::topology::request::PlacementRequest;
+use crate::world::World;
+
+/// A workload to preempt, and why that is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub workload: WorkloadId,
+    pub reason: PreemptionReason,
+}
+
+/// Who needs room, and for what (§9.1).
+#[derive(Debug)]
+pub(crate) struct Preemptor<'a> {
+    pub workload: WorkloadId,
+    pub queue: QueueId,
+    pub node: NodeId,
+    /// Flavor-resources that are short.
+    pub need: Vec<FrId>,
+    /// All quota it would use.
+    pub request: FrAmounts,
+    /// The topology it would need; `None` where only quota counts.
+    pub placement: Option<&'a PlacementRequest>,
+    pub now: Time,
+}
+
+/// The targets that make room, or none if no set of allowed targets does.
+pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> Vec<Target> {
+    let mark = world.mark();
+    let targets =
+        if world.is_fair_sharing() { fair::find(world, preemptor) } else { classical::find(world, preemptor) };
+    world.rollback(mark);
+    targets
+}
+
+impl Preemptor<'_> {
+    /// True if the workload fits as things stand (§9.8).
+    pub fn fits(&self, world: &mut World, borrow: bool) -> bool {
+        let quota_fits = self.request.iter().all(|&(fr, amount)| {
+            let amount = Amount::Bounded(amount);
+            (borrow || !world.tree.is_borrowing_with(self.node, fr, amount))
+                && amount <= world.tree.available(self.node, fr).or_zero()
+        });
+        quota_fits && self.placement.is_none_or(|request| crate::topology::request::is_placeable(world, request))
+    }
+
+    /// Drops targets that turn out not to be needed, from the second-to-last backwards (§9.9). The targets are hidden
+    /// when this is called.
+    pub fn fill_back(&self, world: &mut World, mut targets: Vec<Target>, borrow: bool) -> Vec<Target> {
+        let mut at = targets.len().saturating_sub(1);
+        while at > 0 {
+            at -= 1;
+            world.unhide(targets[at].workload);
+            if self.fits(world, borrow) {
+                targets.swap_remove(at);
+            } else {
+                world.hide(targets[at].workload);
+            }
+        }
+        targets
+    }
+}
+
+/// True if a policy lets one workload preempt another (§9.2).
+pub(crate) fn satisfies(world: &World, policy: PreemptionPolicy, preemptor: WorkloadId, candidate: WorkloadId) -> bool {
+    let (preemptor, candidate) = (world.record(preemptor), world.record(candidate));
+    let lower = preemptor.priority > candidate.priority;
+    match policy {
+        PreemptionPolicy::Never => false,
+        PreemptionPolicy::Any => true,
+        PreemptionPolicy::LowerPriority => lower,
+        PreemptionPolicy::LowerOrNewerEqualPriority => {
+            lower || (preemptor.priority == candidate.priority && preemptor.order_time < candidate.order_time)
+        }
+    }
+}
+
+/// Answers for single flavor-resources by searching for real (§8.6).
+pub(crate) struct RealOracle {
+    pub now: Time,
+}
+
+impl Oracle for RealOracle {
+    fn simulate(&mut self, world: &mut World, ask: &Ask, fr: FrId, amount: i64) -> Simulated {
+        let node = world.queue(ask.queue).node;
+        let preemptor = Preemptor {
+            workload: ask.workload,
+            queue: ask.queue,
+            node,
+            need: vec![fr],
+            request: vec![(fr, amount)],
+            placement: None,
+            now: self.now,
+        };
+        let targets = find_targets(world, &preemptor);
+        if targets.is_empty() {
+            let (level, _) = world.tree.borrowing_level(node, fr, amount);
+            return Simulated { mode: PreemptionMode::NoPreemptionCandidates, level };
+        }
+        let mark = world.mark();
+        for target in &targets {
+            world.hide(target.workload);
+        }
+        let (level, _) = world.tree.borrowing_level(node, fr, amount);
+        world.rollback(mark);
+        let own = targets.iter().any(|target| {
+            world.record(target.workload).holding.as_ref().is_some_and(|holding| holding.queue == ask.queue)
+        });
+        Simulated { mode: if own { PreemptionMode::Preempt } else { PreemptionMode::Reclaim }, level }
+    }
+}
+
+/// The message of a victim's conditions (§11.1).
+pub(crate) fn message(
+    uid: &str,
+    job_uid: Option<&str>,
+    reason: &str,
+    preemptor_path: &str,
+    preemptee_path: &str,
+) -> String {
+    let known = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
+    format!(
+        "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
+        known(uid),
+        known(job_uid.unwrap_or("")),
+        known(reason),
+        known(preemptor_path),
+        known(preemptee_path)
+    )
+}

@@ -1,0 +1,28 @@
+//! Quota over the tree of cohorts (§7): what each node owns, lends, borrows and uses.
+//!
+//! [`tree`] holds the nodes and keeps usage up to date in time proportional to the depth of the tree; [`share`] derives
+//! the dominant resource share from it (§10.1).
+
+pub(crate) mod share;
+pub(crate) mod tree;
+
+pub(crate) use share::Share;
+pub(crate) use tree::{NodeQuota, QuotaTree};
+
+use crate::ids::FrId;
+
+/// Amounts of flavor-resources, in id order, each once.
+pub(crate) type FrAmounts = Vec<(FrId, i64)>;
+
+/// Adds an amount to a list that is ordered by flavor-resource.
+pub(crate) fn add_amount(amounts: &mut FrAmounts, fr: FrId, amount: i64) {
+    match amounts.binary_search_by_key(&fr, |&(id, _)| id) {
+        Ok(at) => amounts[at].1 = amounts[at].1.saturating_add(amount),
+        Err(at) => amounts.insert(at, (fr, amount)),
+    }
+}
+
+/// The amount listed for a flavor-resource, zero if none.
+pub(crate) fn amount_of(amounts: &FrAmounts, fr: FrId) -> i64 {
+    amounts.binary_search_by_key(&fr, |&(id, _)| id).map_or(0, |at| amounts[at].1)
+}

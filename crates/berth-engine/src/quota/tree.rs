@@ -1,0 +1,460 @@
+//! The tree of cluster queues and cohorts with quota and usage per flavor and resource (§7).
+//!
+//! Leaves are cluster queues, inner nodes cohorts. Usage enters at a leaf and climbs only as far as it exceeds what each
+//! node keeps for itself, so adding or removing a workload costs its flavor-resources times the depth. Changes of
+//! configuration mark the tree dirty; [`QuotaTree::refresh`] then derives everything again from the leaves, once per
+//! batch of changes.
+//!
+//! Decisions try things out on the live tree: after [`QuotaTree::mark`] every change of usage is logged, and
+//! [`QuotaTree::rollback`] restores the exact values, also where saturated arithmetic could not be reversed.
+
+use crate::amount::Amount;
+use crate::ids::{FrId, Id, Name, NodeId};
+
+/// Quota of one node for one flavor-resource, as configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct NodeQuota {
+    pub nominal: Amount,
+    pub borrowing_limit: Option<Amount>,
+    pub lending_limit: Option<Amount>,
+}
+
+/// Everything about one node and flavor-resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cell {
+    pub quota: NodeQuota,
+    /// False where only usage exists (a workload runs on a flavor that was taken out of the quota).
+    pub declared: bool,
+    /// Quota of the node and what its children lend it.
+    pub subtree: Amount,
+    /// Part of `subtree` that others cannot take.
+    pub guaranteed: Amount,
+    /// Usage of a queue; for a cohort, usage its children could not cover by what they keep for themselves.
+    pub usage: Amount,
+}
+
+impl Cell {
+    /// What the node can still use of its own without asking its parent.
+    fn local_available(&self) -> Amount {
+        (self.guaranteed - self.usage).or_zero()
+    }
+}
+
+/// A cluster queue or a cohort.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeNode {
+    pub name: Name,
+    pub is_queue: bool,
+    /// Exists: as an object, or because another node names it.
+    pub alive: bool,
+    /// Parent by configuration.
+    pub declared_parent: Option<NodeId>,
+    /// Parent in effect: none at the root and none anywhere on or below a cycle.
+    pub parent: Option<NodeId>,
+    /// Children in effect, in name order (queues and cohorts mixed).
+    pub children: Vec<NodeId>,
+    /// On or below a cycle of cohorts.
+    pub cyclic: bool,
+    pub root: NodeId,
+    /// 0 for queues and childless cohorts, 1 for cohorts of queues only, else one more than the highest child cohort.
+    pub height: u32,
+    pub fair_weight_milli: i64,
+    cells: Vec<(FrId, Cell)>,
+}
+
+impl TreeNode {
+    /// Flavor-resources of this node with their cells, in id order.
+    pub fn cells(&self) -> &[(FrId, Cell)] {
+        &self.cells
+    }
+}
+
+/// A point in the log to go back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Mark(usize);
+
+#[derive(Debug, Clone, Copy)]
+struct Undo {
+    node: NodeId,
+    fr: FrId,
+    usage: Amount,
+}
+
+/// The tree. See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QuotaTree {
+    nodes: Vec<TreeNode>,
+    log: Vec<Undo>,
+    open_marks: u32,
+    dirty: bool,
+}
+
+impl QuotaTree {
+    /// Adds a node without parent or quota.
+    pub fn add_node(&mut self, name: Name, is_queue: bool) -> NodeId {
+        let id = NodeId::from_index(self.nodes.len());
+        self.nodes.push(TreeNode {
+            name,
+            is_queue,
+            alive: true,
+            declared_parent: None,
+            parent: None,
+            children: Vec::new(),
+            cyclic: false,
+            root: id,
+            height: 0,
+            fair_weight_milli: 1000,
+            cells: Vec::new(),
+        });
+        self.dirty = true;
+        id
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &TreeNode {
+        &self.nodes[id.index()]
+    }
+
+    /// Every node that exists.
+    pub fn alive(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().enumerate().filter(|(_, node)| node.alive).map(|(index, _)| NodeId::from_index(index))
+    }
+
+    /// Marks a node as existing or gone.
+    pub fn set_alive(&mut self, id: NodeId, alive: bool) {
+        self.nodes[id.index()].alive = alive;
+        self.dirty = true;
+    }
+
+    /// Changes configuration. Usage stays. True if anything changed.
+    pub fn configure(
+        &mut self,
+        id: NodeId,
+        parent: Option<NodeId>,
+        fair_weight_milli: i64,
+        quotas: &[(FrId, NodeQuota)],
+    ) -> bool {
+        let node = &mut self.nodes[id.index()];
+        let before: Vec<_> =
+            node.cells.iter().filter(|(_, cell)| cell.declared).map(|(fr, cell)| (*fr, cell.quota)).collect();
+        let mut wanted = quotas.to_vec();
+        wanted.sort_by_key(|(fr, _)| *fr);
+        let own_declared = node.is_queue;
+        let changed = node.declared_parent != parent
+            || node.fair_weight_milli != fair_weight_milli
+            || if own_declared { before != wanted } else { node.own_quotas() != wanted };
+        node.declared_parent = parent;
+        node.fair_weight_milli = fair_weight_milli;
+        for (_, cell) in &mut node.cells {
+            cell.quota = NodeQuota::default();
+            cell.declared = false;
+        }
+        for (fr, quota) in wanted {
+            let cell = node.cell_mut(fr);
+            cell.quota = quota;
+            cell.declared = true;
+        }
+        self.dirty = true;
+        changed
+    }
+
+    /// Derives parents, heights, subtree quotas and cohort usage again if configuration changed.
+    pub fn refresh(&mut self) {
+        if !self.dirty {
+            return;
+        }
+        debug_assert_eq!(self.open_marks, 0, "configuration changes during a decision");
+        self.dirty = false;
+        self.link();
+        for id in self.bottom_up() {
+            self.derive(id);
+        }
+    }
+
+    /// True if a change of configuration waits for [`QuotaTree::refresh`].
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Finds cycles, then sets effective parents, children and roots.
+    fn link(&mut self) {
+        let count = self.nodes.len();
+        for index in 0..count {
+            let cyclic = self.leads_to_cycle(NodeId::from_index(index));
+            let node = &mut self.nodes[index];
+            node.children.clear();
+            node.cyclic = cyclic;
+            node.parent = if cyclic || !node.alive { None } else { node.declared_parent };
+        }
+        for index in 0..count {
+            let id = NodeId::from_index(index);
+            if let Some(parent) = self.nodes[index].parent {
+                self.nodes[parent.index()].children.push(id);
+            }
+            let mut root = id;
+            while let Some(parent) = self.nodes[root.index()].parent {
+                root = parent;
+            }
+            self.nodes[index].root = root;
+        }
+        for index in 0..count {
+            let mut children = std::mem::take(&mut self.nodes[index].children);
+            children.sort_by(|a, b| {
+                let (a, b) = (self.node(*a), self.node(*b));
+                (&a.name, a.is_queue).cmp(&(&b.name, b.is_queue))
+            });
+            self.nodes[index].children = children;
+        }
+    }
+
+    fn leads_to_cycle(&self, start: NodeId) -> bool {
+        let mut at = start;
+        for _ in 0..=self.nodes.len() {
+            match self.node(at).declared_parent {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn bottom_up(&self) -> Vec<NodeId> {
+        let mut order: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
+        let mut stack: Vec<NodeId> =
+            (0..self.nodes.len()).map(NodeId::from_index).filter(|id| self.node(*id).parent.is_none()).collect();
+        while let Some(id) = stack.pop() {
+            order.push(id);
+            stack.extend(&self.node(id).children);
+        }
+        order.reverse();
+        order
+    }
+
+    fn derive(&mut self, id: NodeId) {
+        let children = std::mem::take(&mut self.nodes[id.index()].children);
+        let mut height = 0;
+        let mut below: Vec<(FrId, Cell)> = Vec::new();
+        for &child in &children {
+            let child = self.node(child);
+            height = height.max(if child.is_queue { 1 } else { 1 + child.height });
+            for (fr, cell) in &child.cells {
+                let at = match below.binary_search_by_key(fr, |(id, _)| *id) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        below.insert(at, (*fr, Cell::default()));
+                        at
+                    }
+                };
+                let sum = &mut below[at].1;
+                sum.declared |= cell.declared;
+                sum.subtree += cell.subtree - cell.guaranteed;
+                sum.usage += (cell.usage - cell.guaranteed).or_zero();
+            }
+        }
+        let node = &mut self.nodes[id.index()];
+        node.children = children;
+        node.height = height;
+        if !node.is_queue {
+            // A cohort's usage and inherited flavor-resources are entirely derived; only its own quotas persist.
+            node.cells.retain(|(_, cell)| cell.quota != NodeQuota::default() || cell.declared);
+            for (_, cell) in &mut node.cells {
+                cell.subtree = cell.quota.nominal;
+                cell.usage = Amount::ZERO;
+            }
+            for (fr, sum) in below {
+                let cell = node.cell_mut(fr);
+                cell.declared |= sum.declared;
+                cell.subtree = cell.quota.nominal + sum.subtree;
+                cell.usage = sum.usage;
+            }
+        } else {
+            for (_, cell) in &mut node.cells {
+                cell.subtree = cell.quota.nominal;
+            }
+        }
+        for (_, cell) in &mut node.cells {
+            cell.guaranteed = cell.quota.lending_limit.map_or(Amount::ZERO, |limit| (cell.subtree - limit).or_zero());
+        }
+    }
+
+    /// The cell of a node and flavor-resource; all zero where there is none.
+    pub fn cell(&self, id: NodeId, fr: FrId) -> Cell {
+        let cells = &self.node(id).cells;
+        cells.binary_search_by_key(&fr, |(id, _)| *id).map_or_else(|_| Cell::default(), |at| cells[at].1)
+    }
+
+    /// What a node could still take; negative when more is in use than there is (§7.3).
+    pub fn available(&self, id: NodeId, fr: FrId) -> Amount {
+        let cell = self.cell(id, fr);
+        let Some(parent) = self.node(id).parent else {
+            return cell.subtree - cell.usage;
+        };
+        let mut from_parent = self.available(parent, fr);
+        if let Some(limit) = cell.quota.borrowing_limit {
+            let lent = cell.subtree - cell.guaranteed;
+            let taken = (cell.usage - cell.guaranteed).or_zero();
+            from_parent = from_parent.min(lent - taken + limit);
+        }
+        cell.local_available() + from_parent
+    }
+
+    /// What a node could take if nothing at all were in use (§7.4).
+    pub fn potential(&self, id: NodeId, fr: FrId) -> Amount {
+        let cell = self.cell(id, fr);
+        let Some(parent) = self.node(id).parent else {
+            return cell.subtree;
+        };
+        let most = cell.guaranteed + self.potential(parent, fr);
+        match cell.quota.borrowing_limit {
+            Some(limit) => most.min(cell.subtree + limit),
+            None => most,
+        }
+    }
+
+    /// Takes up an amount at a queue; what exceeds its own share climbs (§7.5).
+    pub fn add_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
+        let mut at = Some(id);
+        let mut amount = Amount::Bounded(amount);
+        while let Some(id) = at {
+            let cell = self.cell(id, fr);
+            self.set_usage(id, fr, cell.usage + amount);
+            let local = cell.local_available();
+            if self.dirty || amount <= local {
+                return;
+            }
+            amount -= local;
+            at = self.node(id).parent;
+        }
+    }
+
+    /// Gives back an amount at a queue (§7.5).
+    pub fn remove_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
+        let mut at = Some(id);
+        let mut amount = Amount::Bounded(amount);
+        while let Some(id) = at {
+            let cell = self.cell(id, fr);
+            self.set_usage(id, fr, cell.usage - amount);
+            let stored_above = cell.usage - cell.guaranteed;
+            if self.dirty || stored_above <= Amount::ZERO {
+                return;
+            }
+            amount = amount.min(stored_above);
+            at = self.node(id).parent;
+        }
+    }
+
+    fn set_usage(&mut self, id: NodeId, fr: FrId, usage: Amount) {
+        let open = self.open_marks > 0;
+        let cell = self.nodes[id.index()].cell_mut(fr);
+        let before = std::mem::replace(&mut cell.usage, usage);
+        if open {
+            self.log.push(Undo { node: id, fr, usage: before });
+        }
+    }
+
+    /// Starts trying something out.
+    pub fn mark(&mut self) -> Mark {
+        self.open_marks += 1;
+        Mark(self.log.len())
+    }
+
+    /// Ends trying something out: usage is again what it was at the mark. Marks nest.
+    pub fn rollback(&mut self, mark: Mark) {
+        while self.log.len() > mark.0 {
+            let undo = self.log.pop().expect("the log is longer than the mark");
+            self.nodes[undo.node.index()].cell_mut(undo.fr).usage = undo.usage;
+        }
+        self.open_marks -= 1;
+    }
+
+    /// True if the amount does not fit into what the node owns: above nominal for a queue, above the subtree's quota for
+    /// a cohort (§7.6).
+    pub fn is_borrowing_with(&self, id: NodeId, fr: FrId, amount: Amount) -> bool {
+        let cell = self.cell(id, fr);
+        let own = if self.node(id).is_queue { cell.quota.nominal } else { cell.subtree };
+        own < cell.usage + amount
+    }
+
+    /// True if usage is within the node's own quota for all of the flavor-resources.
+    pub fn is_within_nominal(&self, id: NodeId, frs: &[FrId]) -> bool {
+        frs.iter().all(|&fr| {
+            let cell = self.cell(id, fr);
+            cell.usage <= cell.subtree
+        })
+    }
+
+    /// What a node can still use without asking its parent.
+    pub fn local_available(&self, id: NodeId, fr: FrId) -> Amount {
+        self.cell(id, fr).local_available()
+    }
+
+    /// How high in the tree a request has to borrow, and whether reclaiming may help it (§7.7).
+    pub fn borrowing_level(&self, queue: NodeId, fr: FrId, amount: i64) -> (u32, bool) {
+        let amount = Amount::Bounded(amount);
+        let has_cohort = self.node(queue).parent.is_some();
+        if !has_cohort || !self.is_borrowing_with(queue, fr, amount) {
+            return (0, has_cohort);
+        }
+        let mut remaining = amount - self.local_available(queue, fr);
+        let mut at = self.node(queue).parent;
+        let mut level = 0;
+        while let Some(cohort) = at {
+            let node = self.node(cohort);
+            level = node.height;
+            if !self.is_borrowing_with(cohort, fr, remaining) {
+                return (level, node.parent.is_some());
+            }
+            remaining -= self.local_available(cohort, fr);
+            at = node.parent;
+        }
+        (level, false)
+    }
+
+    /// The node, its parent, and so on to the root.
+    pub fn path_to_root(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        std::iter::successors(Some(id), |id| self.node(*id).parent)
+    }
+
+    /// The queues at or below a node, in name order at every level.
+    pub fn queues_below(&self, id: NodeId) -> Vec<NodeId> {
+        let mut queues = Vec::new();
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            let node = self.node(id);
+            if node.is_queue {
+                queues.push(id);
+            } else {
+                stack.extend(node.children.iter().rev());
+            }
+        }
+        queues
+    }
+
+    /// `/root/…/name` as messages print it (§11.1).
+    pub fn path_text(&self, id: NodeId) -> String {
+        let mut names: Vec<&str> = self.path_to_root(id).map(|id| &*self.node(id).name).collect();
+        names.reverse();
+        format!("/{}", names.join("/"))
+    }
+}
+
+impl TreeNode {
+    fn cell_mut(&mut self, fr: FrId) -> &mut Cell {
+        match self.cells.binary_search_by_key(&fr, |(id, _)| *id) {
+            Ok(at) => &mut self.cells[at].1,
+            Err(at) => {
+                self.cells.insert(at, (fr, Cell::default()));
+                &mut self.cells[at].1
+            }
+        }
+    }
+
+    fn own_quotas(&self) -> Vec<(FrId, NodeQuota)> {
+        self.cells
+            .iter()
+            .filter(|(_, cell)| cell.quota != NodeQuota::default())
+            .map(|(fr, cell)| (*fr, cell.quota))
+            .collect()
+    }
+}

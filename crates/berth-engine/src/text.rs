@@ -1,0 +1,89 @@
+//! Words: how amounts and findings are written in messages, exactly as Kueue writes them.
+
+use std::fmt;
+
+use crate::decision::Finding;
+
+/// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
+/// units where they divide evenly, everything else in decimal units.
+pub(crate) fn quantity(resource: &str, amount: i64) -> String {
+    if resource == "cpu" {
+        return decimal(amount, -1);
+    }
+    if matches!(resource, "memory" | "ephemeral-storage") || resource.starts_with("hugepages-") {
+        return binary(amount);
+    }
+    decimal(amount, 0)
+}
+
+/// Canonical decimal form of `amount * 1000^exponent`.
+fn decimal(amount: i64, exponent: i32) -> String {
+    const SUFFIXES: [&str; 8] = ["m", "", "k", "M", "G", "T", "P", "E"];
+    if amount == 0 {
+        return "0".to_owned();
+    }
+    let (mut amount, mut exponent) = (amount, exponent);
+    while amount % 1000 == 0 && exponent < 6 {
+        amount /= 1000;
+        exponent += 1;
+    }
+    let suffix = usize::try_from(exponent + 1).ok().and_then(|at| SUFFIXES.get(at)).copied().unwrap_or("");
+    format!("{amount}{suffix}")
+}
+
+fn binary(amount: i64) -> String {
+    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if amount.unsigned_abs() < 1024 {
+        // Below the first binary unit the canonical form is the decimal one.
+        return decimal(amount, 0);
+    }
+    let (mut amount, mut at) = (amount, 0);
+    while amount % 1024 == 0 && at + 1 < SUFFIXES.len() {
+        amount /= 1024;
+        at += 1;
+    }
+    format!("{amount}{}", SUFFIXES[at])
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::ResourceUnavailable { resource } => write!(f, "resource {resource} unavailable in ClusterQueue"),
+            Finding::FlavorNotFound { flavor } => write!(f, "flavor {flavor} not found"),
+            Finding::UntoleratedTaint { taint, flavor } => write!(f, "untolerated taint {taint} in flavor {flavor}"),
+            Finding::AffinityMismatch { flavor } => write!(f, "flavor {flavor} doesn't match node affinity"),
+            Finding::ExceedsMaximum { resource, flavor, assumed, requested, maximum } => write!(
+                f,
+                "insufficient quota for {resource} in flavor {flavor}, previously considered podsets requests ({}) + \
+                 current podset request ({}) > maximum capacity ({})",
+                quantity(resource, *assumed),
+                quantity(resource, *requested),
+                quantity(resource, maximum.saturated()),
+            ),
+            Finding::InsufficientQuota { resource, flavor, missing, .. } => write!(
+                f,
+                "insufficient unused quota for {resource} in flavor {flavor}, {} more needed",
+                quantity(resource, *missing)
+            ),
+            Finding::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_written_as_canonical_quantities() {
+        assert_eq!(quantity("cpu", 500), "500m");
+        assert_eq!(quantity("cpu", 2000), "2");
+        assert_eq!(quantity("cpu", 2_000_000), "2k");
+        assert_eq!(quantity("cpu", i64::MAX), "9223372036854775807m");
+        assert_eq!(quantity("memory", 10 << 20), "10Mi");
+        assert_eq!(quantity("memory", 1000), "1k");
+        assert_eq!(quantity("memory", 0), "0");
+        assert_eq!(quantity("pods", 1500), "1500");
+        assert_eq!(quantity("nvidia.com/gpu", 8000), "8k");
+    }
+}

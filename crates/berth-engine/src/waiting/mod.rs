@@ -1,0 +1,291 @@
+//! Waiting workloads (§3, §4): one [`Room`] per cluster queue, and what moves workloads between a room's places.
+//!
+//! A room has three disjoint places: the active heap, the workloads set aside as inadmissible, and the one that was
+//! popped. Nothing is polled: events that can change an answer move exactly the workloads whose answer they can change.
+
+pub(crate) mod order;
+pub(crate) mod room;
+pub(crate) mod second_pass;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::FeatureGates;
+use crate::decision::{PendingReason, RequeueReason};
+use crate::ids::{Id, NodeId, QueueId, WorkloadId};
+use crate::model::{QueueingStrategy, Time, Workload};
+use crate::world::World;
+use crate::world::record::Place;
+
+use room::Room;
+use second_pass::SecondPass;
+
+/// The rooms of all queues, and what is due later.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    rooms: Vec<Room>,
+    /// Queues with something in their heap.
+    nonempty: BTreeSet<QueueId>,
+    /// Trees whose set-aside workloads get another chance, and when (§4.7).
+    flushes: BTreeMap<NodeId, Time>,
+    pub second_pass: SecondPass,
+}
+
+/// True if a workload may wait in a queue at all (§4.1).
+pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
+    !(gates.admission_gated_by && facts.admission_gated)
+        && !facts.finished
+        && facts.active
+        && facts.admission.is_none()
+        && !facts.on_hold
+        && !facts.waiting_for_replacement_pods
+}
+
+/// True if no back-off keeps a workload from being looked at (§4.6).
+pub(crate) fn is_backoff_over(facts: &Workload, now: Time) -> bool {
+    facts.requeued != Some(false) && facts.requeue_at.is_none_or(|at| at.seconds() <= now.seconds())
+}
+
+/// What came of putting a workload back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Requeued {
+    /// It is queued now and was not before.
+    pub added: bool,
+    /// It went to the heap.
+    pub active: bool,
+    /// Equivalent workloads that were set aside with it (§4.8).
+    pub bypassed: Vec<WorkloadId>,
+}
+
+impl Rooms {
+    pub fn room(&self, queue: QueueId) -> Option<&Room> {
+        self.rooms.get(queue.index())
+    }
+
+    pub fn room_mut(&mut self, queue: QueueId) -> &mut Room {
+        while self.rooms.len() <= queue.index() {
+            self.rooms.push(Room::default());
+        }
+        &mut self.rooms[queue.index()]
+    }
+
+    /// Puts a new or changed workload in its place (§4.3). `relevant` says whether the change can change an answer.
+    pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
+        let strategy = strategy(world, queue);
+        let record = world.record(id);
+        match record.place {
+            Place::InFlight(at) if at == queue => return,
+            Place::Inadmissible(at) if at == queue && !relevant => return,
+            _ => {}
+        }
+        let in_heap = record.place == Place::Heap(queue);
+        let set_aside = !in_heap
+            && (!is_backoff_over(&record.facts, now)
+                || strategy == QueueingStrategy::BestEffortFifo
+                    && self.room_mut(queue).no_fit_reason(record.class).is_some());
+        self.take_out(world, id);
+        if set_aside {
+            self.put_aside(world, queue, id);
+        } else {
+            self.put_in_heap(world, queue, id);
+        }
+    }
+
+    /// Puts a popped workload back (§4.4, §4.5), or nowhere if it may not wait any more.
+    pub fn requeue(
+        &mut self,
+        world: &mut World,
+        queue: QueueId,
+        id: WorkloadId,
+        reason: RequeueReason,
+        shown: PendingReason,
+        now: Time,
+    ) -> Requeued {
+        let gates = world.config.gates.clone();
+        let strategy = strategy(world, queue);
+        let record = world.record(id);
+        if matches!(record.place, Place::Heap(_) | Place::Inadmissible(_)) {
+            return Requeued { active: matches!(record.place, Place::Heap(_)), ..Requeued::default() };
+        }
+        let generation = record.facts.generation;
+        let class = record.class;
+        let queueable = is_queueable(&record.facts, &gates) && record.holding.is_none();
+        let backoff_over = is_backoff_over(&record.facts, now);
+        let more_flavors = record.scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
+        self.take_out(world, id);
+        if !queueable {
+            return Requeued::default();
+        }
+        let room = self.room_mut(queue);
+        if matches!(reason, RequeueReason::PendingPreemption | RequeueReason::PendingMigration) {
+            room.preemptor = Some((id, generation));
+        }
+        let immediate = match strategy {
+            QueueingStrategy::StrictFifo => reason != RequeueReason::NamespaceMismatch,
+            QueueingStrategy::BestEffortFifo => matches!(
+                reason,
+                RequeueReason::FailedAfterNomination
+                    | RequeueReason::PendingPreemption
+                    | RequeueReason::PendingMigration
+                    | RequeueReason::PreemptionFailed
+            ),
+        };
+        if backoff_over && (immediate || room.was_flushed_since_pop() || more_flavors) {
+            self.put_in_heap(world, queue, id);
+            return Requeued { added: true, active: true, bypassed: Vec::new() };
+        }
+        self.put_aside(world, queue, id);
+        let mut bypassed = Vec::new();
+        if gates.scheduling_equivalence_hashing
+            && strategy == QueueingStrategy::BestEffortFifo
+            && sets_class_aside(reason)
+        {
+            let room = self.room_mut(queue);
+            room.remember_no_fit(class, shown);
+            bypassed = room.heap_of_class(class);
+            for &other in &bypassed {
+                self.take_out(world, other);
+                self.put_aside(world, queue, other);
+            }
+        }
+        Requeued { added: true, active: false, bypassed }
+    }
+
+    /// Forgets a workload: it was admitted, deleted, deactivated, or moved.
+    pub fn forget(&mut self, world: &mut World, id: WorkloadId) {
+        if let Some(queue) = world.record(id).place.queue() {
+            let room = self.room_mut(queue);
+            if room.preemptor.is_some_and(|(preemptor, _)| preemptor == id) {
+                room.preemptor = None;
+            }
+        }
+        self.take_out(world, id);
+        self.second_pass.forget(id);
+    }
+
+    /// Takes a workload out of whatever place it is in.
+    pub fn take_out(&mut self, world: &mut World, id: WorkloadId) {
+        let place = std::mem::take(&mut world.record_mut(id).place);
+        match place {
+            Place::None => {}
+            Place::Heap(queue) => {
+                let key = order::key(world, queue, id);
+                let class = world.record(id).class;
+                let room = self.room_mut(queue);
+                room.remove_from_heap(&key, class);
+                if room.is_heap_empty() {
+                    self.nonempty.remove(&queue);
+                }
+            }
+            Place::Inadmissible(queue) => {
+                self.room_mut(queue).inadmissible.remove(&id);
+            }
+            Place::InFlight(queue) => {
+                self.room_mut(queue).in_flight = None;
+            }
+        }
+    }
+
+    fn put_in_heap(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
+        world.record_mut(id).place = Place::Heap(queue);
+        let key = order::key(world, queue, id);
+        let class = world.record(id).class;
+        self.room_mut(queue).insert_into_heap(key, class);
+        self.nonempty.insert(queue);
+    }
+
+    fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
+        world.record_mut(id).place = Place::Inadmissible(queue);
+        self.room_mut(queue).inadmissible.insert(id);
+    }
+
+    /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue remembers (§3.4).
+    pub fn pop(&mut self, world: &mut World, queue: QueueId) -> Option<(WorkloadId, bool)> {
+        let sticky = strategy(world, queue) == QueueingStrategy::BestEffortFifo;
+        let room = self.room_mut(queue);
+        room.pop_cycle += 1;
+        let preemptor = room.preemptor;
+        let id = order::first(world, queue, self.room_mut(queue), preemptor.map(|(id, _)| id).filter(|_| sticky))?;
+        self.take_out(world, id);
+        world.record_mut(id).place = Place::InFlight(queue);
+        self.room_mut(queue).in_flight = Some(id);
+        let record = world.record(id);
+        Some((id, preemptor == Some((id, record.facts.generation))))
+    }
+
+    /// The queues whose heap is not empty.
+    pub fn queues_with_candidates(&self) -> Vec<QueueId> {
+        self.nonempty.iter().copied().collect()
+    }
+
+    /// True if a queue has something in its heap.
+    pub fn has_candidates(&self, queue: QueueId) -> bool {
+        self.nonempty.contains(&queue)
+    }
+
+    /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).
+    pub fn request_flush(&mut self, root: NodeId, due: Time) {
+        let entry = self.flushes.entry(root).or_insert(due);
+        *entry = (*entry).min(due);
+    }
+
+    /// When the next flush is due.
+    pub fn next_flush(&self) -> Option<Time> {
+        self.flushes.values().min().copied()
+    }
+
+    /// Takes the flushes that are due.
+    pub fn due_flushes(&mut self, now: Time) -> Vec<NodeId> {
+        let due: Vec<NodeId> = self.flushes.iter().filter(|(_, at)| **at <= now).map(|(root, _)| *root).collect();
+        for root in &due {
+            self.flushes.remove(root);
+        }
+        due
+    }
+
+    /// Moves back to the heap whatever a change in this tree may have helped. The number of workloads moved.
+    pub fn flush(&mut self, world: &mut World, root: NodeId, now: Time) -> usize {
+        if world.tree.node(root).cyclic {
+            return 0;
+        }
+        let leaves = world.tree.queues_below(root);
+        let queues: Vec<QueueId> = leaves.into_iter().filter_map(|node| world.queue_of_node(node)).collect();
+        queues.into_iter().map(|queue| self.flush_queue(world, queue, now)).sum()
+    }
+
+    /// Moves back to the heap the set-aside workloads of one queue.
+    pub fn flush_queue(&mut self, world: &mut World, queue: QueueId, now: Time) -> usize {
+        let selector = world.queue(queue).spec.as_ref().and_then(|spec| spec.namespace_selector.clone());
+        let room = self.room_mut(queue);
+        room.note_flush();
+        let mut moved = 0;
+        let waiting: Vec<WorkloadId> = room.inadmissible.iter().copied().collect();
+        for id in waiting {
+            let facts = &world.record(id).facts;
+            let selected = match (&selector, world.namespaces.get(&facts.key.namespace)) {
+                (Some(selector), Some(labels)) => selector.matches(labels),
+                _ => false,
+            };
+            if selected && is_backoff_over(facts, now) {
+                self.take_out(world, id);
+                self.put_in_heap(world, queue, id);
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    /// Waiting workloads of a queue: heap, set aside, in flight.
+    pub fn pending(&self, queue: QueueId) -> usize {
+        self.room(queue)
+            .map_or(0, |room| room.heap_len() + room.inadmissible.len() + usize::from(room.in_flight.is_some()))
+    }
+}
+
+/// True if failing for this reason sets all equivalent workloads aside (§4.8).
+pub(crate) fn sets_class_aside(reason: RequeueReason) -> bool {
+    matches!(reason, RequeueReason::NoFit | RequeueReason::PreemptionNoCandidates)
+}
+
+fn strategy(world: &World, queue: QueueId) -> QueueingStrategy {
+    world.queue(queue).spec.as_ref().map_or(QueueingStrategy::default(), |spec| spec.strategy)
+}

@@ -1,0 +1,117 @@
+//! Order inside a queue (§3).
+
+use std::cmp::{Ordering, Reverse};
+
+use super::room::Room;
+use crate::config::{EngineConfig, RequeuingTimestamp};
+use crate::ids::{Id, LocalQueueId, Name, QueueId, WorkloadId};
+use crate::model::{AdmissionScope, Time, Workload};
+use crate::world::World;
+
+/// Place of a workload in its queue's heap; smaller pops first.
+///
+/// The lane is the local queue where usage decides between local queues (§16) and the same for all elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HeapKey {
+    lane: LocalQueueId,
+    priority: Reverse<i64>,
+    time: Time,
+    uid: Name,
+    name: Name,
+    pub id: WorkloadId,
+}
+
+/// The heap key of a workload as its record stands.
+pub(crate) fn key(world: &World, queue: QueueId, id: WorkloadId) -> HeapKey {
+    let record = world.record(id);
+    let lane = if is_usage_based(world, queue) { record.local } else { LocalQueueId::from_index(0) };
+    HeapKey {
+        lane,
+        priority: Reverse(record.priority),
+        time: record.order_time,
+        uid: record.facts.uid.clone(),
+        name: record.facts.key.name.clone(),
+        id,
+    }
+}
+
+/// The workload to pop: by usage of the local queue where that counts, then the sticky one, then by key (§3.3).
+pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Option<WorkloadId> {
+    let sticky_key = sticky.map(|id| key(world, queue, id)).filter(|key| room.heap().contains(key));
+    if !is_usage_based(world, queue) {
+        return sticky_key.or_else(|| room.heap().first().cloned()).map(|key| key.id);
+    }
+    let mut best: Option<(f64, HeapKey)> = None;
+    let mut at = room.heap().first();
+    while let Some(head) = at {
+        let head_of_lane = match &sticky_key {
+            Some(sticky) if sticky.lane == head.lane => sticky,
+            _ => head,
+        };
+        let usage = world.local_usage(head.lane);
+        let better = best.as_ref().is_none_or(|(least, key)| {
+            let rank =
+                |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.uid.clone(), key.name.clone());
+            usage.total_cmp(least).then_with(|| rank(head_of_lane).cmp(&rank(key))) == Ordering::Less
+        });
+        if better {
+            best = Some((usage, head_of_lane.clone()));
+        }
+        // The first key of the next lane.
+        let lane = head.lane;
+        let beyond = HeapKey {
+            lane: LocalQueueId::from_index(lane.index() + 1),
+            priority: Reverse(i64::MAX),
+            time: Time::UNSET,
+            uid: Name::from(""),
+            name: Name::from(""),
+            id: WorkloadId::from_index(0),
+        };
+        at = room.heap().range(beyond..).next();
+    }
+    best.map(|(_, key)| key.id)
+}
+
+/// Every waiting workload of a heap in the order they would be popped.
+pub(crate) fn sorted(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Vec<WorkloadId> {
+    let mut keys: Vec<&HeapKey> = room.heap().iter().collect();
+    let usage_based = is_usage_based(world, queue);
+    keys.sort_by(|a, b| {
+        let usage =
+            if usage_based { world.local_usage(a.lane).total_cmp(&world.local_usage(b.lane)) } else { Ordering::Equal };
+        let rank = |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.uid.clone(), key.name.clone());
+        usage.then_with(|| rank(a).cmp(&rank(b)))
+    });
+    keys.into_iter().map(|key| key.id).collect()
+}
+
+/// True if local queues of this queue are ordered by their usage (§16.1).
+pub(crate) fn is_usage_based(world: &World, queue: QueueId) -> bool {
+    world.config.gates.admission_fair_sharing
+        && world.config.admission_fair_sharing.is_some()
+        && world.queue(queue).spec.as_ref().is_some_and(|spec| spec.admission_scope == Some(AdmissionScope::UsageBased))
+}
+
+/// Effective priority (§3.1).
+pub(crate) fn effective_priority(facts: &Workload, config: &EngineConfig) -> i64 {
+    let boost = if config.gates.priority_boost { i64::from(facts.priority_boost) } else { 0 };
+    facts.priority + boost
+}
+
+/// Queue-order timestamp (§3.2).
+pub(crate) fn order_time(facts: &Workload, config: &EngineConfig) -> Time {
+    const ONE_MILLISECOND: std::time::Duration = std::time::Duration::from_millis(1);
+    if let Some(evicted) = &facts.evicted {
+        let for_pods_ready =
+            &*evicted.reason == "PodsReadyTimeout" && config.requeuing_timestamp == RequeuingTimestamp::Eviction;
+        if for_pods_ready || &*evicted.reason == "AdmissionCheck" {
+            return evicted.at;
+        }
+    }
+    if !config.gates.priority_sorting_within_cohort {
+        if let Some(preempted) = facts.preempted.as_ref().filter(|it| &*it.reason == "InCohortReclaimWhileBorrowing") {
+            return preempted.at.after(ONE_MILLISECOND);
+        }
+    }
+    facts.created
+}

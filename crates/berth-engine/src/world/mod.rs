@@ -1,0 +1,274 @@
+//! Everything the engine knows, in dense form: the world decisions are made in.
+//!
+//! The world is changed by events ([`crate::engine`]) and, while a decision is being worked out, by trying things on it:
+//! usage of quota and topology is taken and given back through marks, and workloads that are imagined away are listed in
+//! [`World::hidden`]. Nothing here decides anything.
+
+pub(crate) mod queue;
+pub(crate) mod readiness;
+pub(crate) mod record;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::config::EngineConfig;
+use crate::ids::{
+    FlavorId, FlavorResource, FrId, Id, Interner, LocalQueueId, Name, NodeId, QueueId, ResourceId, WorkloadId,
+};
+use crate::model::{AdmissionCheck, Cohort, Labels, LocalQueue, ResourceFlavor};
+use crate::quota::{FrAmounts, QuotaTree, Share};
+use crate::topology::Topologies;
+
+pub(crate) use queue::{Queue, QueueConfig};
+pub(crate) use record::{Holding, PodSetInfo, Record, Shape, Workloads};
+
+/// The world. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub config: Arc<EngineConfig>,
+    pub flavor_names: Interner<FlavorId>,
+    pub resources: Interner<ResourceId>,
+    pub frs: FrTable,
+    /// Flavor objects by id; `None` for flavors that are only named.
+    pub flavors: Vec<Option<Arc<ResourceFlavor>>>,
+    pub checks: BTreeMap<Name, AdmissionCheck>,
+    pub namespaces: BTreeMap<Name, Labels>,
+    pub queues: Vec<Queue>,
+    pub queue_ids: HashMap<Name, QueueId>,
+    pub cohorts: HashMap<Name, CohortEntry>,
+    pub locals: Vec<Local>,
+    pub local_ids: HashMap<(Name, Name), LocalQueueId>,
+    pub workloads: Workloads,
+    pub tree: QuotaTree,
+    pub topologies: Topologies,
+    /// Workloads that hold quota but are imagined to be gone.
+    pub hidden: BTreeSet<WorkloadId>,
+    /// Number of the scheduling cycle, from 1.
+    pub cycle: u64,
+}
+
+/// A cohort: its node, and its object if there is one.
+#[derive(Debug, Clone)]
+pub(crate) struct CohortEntry {
+    pub node: NodeId,
+    pub spec: Option<Cohort>,
+}
+
+/// A local queue, or the name of one that workloads ask for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Local {
+    pub namespace: Name2,
+    pub name: Name2,
+    pub spec: Option<LocalQueue>,
+    /// The cluster queue it leads to, by name also if that does not exist.
+    pub queue: Option<QueueId>,
+    /// Workloads of this local queue, waiting or not, finished ones excepted.
+    pub members: BTreeSet<WorkloadId>,
+    /// Usage-based fairness (§16).
+    pub ledger: crate::afs::Ledger,
+}
+
+/// A name that starts out unset.
+pub(crate) type Name2 = Option<Name>;
+
+/// Flavor-resources numbered in order of first appearance.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FrTable {
+    ids: HashMap<FlavorResource, FrId>,
+    list: Vec<FlavorResource>,
+}
+
+impl FrTable {
+    pub fn intern(&mut self, flavor: FlavorId, resource: ResourceId) -> FrId {
+        let key = FlavorResource { flavor, resource };
+        *self.ids.entry(key).or_insert_with(|| {
+            self.list.push(key);
+            FrId::from_index(self.list.len() - 1)
+        })
+    }
+
+    pub fn get(&self, id: FrId) -> FlavorResource {
+        self.list[id.index()]
+    }
+}
+
+impl World {
+    pub fn new(config: EngineConfig) -> Self {
+        World {
+            config: Arc::new(config),
+            flavor_names: Interner::default(),
+            resources: Interner::default(),
+            frs: FrTable::default(),
+            flavors: Vec::new(),
+            checks: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            queues: Vec::new(),
+            queue_ids: HashMap::new(),
+            cohorts: HashMap::new(),
+            locals: Vec::new(),
+            local_ids: HashMap::new(),
+            workloads: Workloads::default(),
+            tree: QuotaTree::default(),
+            topologies: Topologies::default(),
+            hidden: BTreeSet::new(),
+            cycle: 0,
+        }
+    }
+
+    /// The id of a flavor name.
+    pub fn flavor_id(&mut self, name: &Name) -> FlavorId {
+        let id = self.flavor_names.intern(name);
+        if self.flavors.len() <= id.index() {
+            self.flavors.resize(id.index() + 1, None);
+        }
+        id
+    }
+
+    /// The flavor object, if it exists.
+    pub fn flavor(&self, id: FlavorId) -> Option<&Arc<ResourceFlavor>> {
+        self.flavors[id.index()].as_ref()
+    }
+
+    /// The queue of a name, made now as one that does not exist if the name is new.
+    pub fn queue_id(&mut self, name: &Name) -> QueueId {
+        if let Some(&id) = self.queue_ids.get(name) {
+            return id;
+        }
+        let id = QueueId::from_index(self.queues.len());
+        let node = self.tree.add_node(name.clone(), true);
+        self.tree.set_alive(node, false);
+        self.queues.push(Queue::named(name.clone(), node));
+        self.queue_ids.insert(name.clone(), id);
+        id
+    }
+
+    pub fn queue(&self, id: QueueId) -> &Queue {
+        &self.queues[id.index()]
+    }
+
+    pub fn queue_mut(&mut self, id: QueueId) -> &mut Queue {
+        &mut self.queues[id.index()]
+    }
+
+    /// The queue behind a leaf of the tree.
+    pub fn queue_of_node(&self, node: NodeId) -> Option<QueueId> {
+        self.queue_ids.get(&self.tree.node(node).name).copied().filter(|id| self.queue(*id).node == node)
+    }
+
+    /// The cohort's node of a name, made now if the name is new.
+    pub fn cohort_node(&mut self, name: &Name) -> NodeId {
+        if let Some(entry) = self.cohorts.get(name) {
+            return entry.node;
+        }
+        let node = self.tree.add_node(name.clone(), false);
+        self.cohorts.insert(name.clone(), CohortEntry { node, spec: None });
+        node
+    }
+
+    /// The local queue of a name, made now as one that does not exist if the name is new.
+    pub fn local_id(&mut self, namespace: &Name, name: &Name) -> LocalQueueId {
+        let key = (namespace.clone(), name.clone());
+        if let Some(&id) = self.local_ids.get(&key) {
+            return id;
+        }
+        let id = LocalQueueId::from_index(self.locals.len());
+        self.locals.push(Local { namespace: Some(namespace.clone()), name: Some(name.clone()), ..Local::default() });
+        self.local_ids.insert(key, id);
+        id
+    }
+
+    pub fn local(&self, id: LocalQueueId) -> &Local {
+        &self.locals[id.index()]
+    }
+
+    pub fn local_mut(&mut self, id: LocalQueueId) -> &mut Local {
+        &mut self.locals[id.index()]
+    }
+
+    pub fn record(&self, id: WorkloadId) -> &Record {
+        self.workloads.get(id)
+    }
+
+    pub fn record_mut(&mut self, id: WorkloadId) -> &mut Record {
+        self.workloads.get_mut(id)
+    }
+
+    pub fn resource_name(&self, id: ResourceId) -> &Name {
+        self.resources.name(id)
+    }
+
+    pub fn flavor_name(&self, id: FlavorId) -> &Name {
+        self.flavor_names.name(id)
+    }
+
+    /// Takes up quota at a queue's leaf.
+    pub fn add_usage(&mut self, node: NodeId, usage: &FrAmounts) {
+        for &(fr, amount) in usage {
+            self.tree.add_usage(node, fr, amount);
+        }
+    }
+
+    /// Gives quota back at a queue's leaf.
+    pub fn remove_usage(&mut self, node: NodeId, usage: &FrAmounts) {
+        for &(fr, amount) in usage {
+            self.tree.remove_usage(node, fr, amount);
+        }
+    }
+
+    /// Imagines a workload away: its quota and its places on nodes are free. Undone by [`World::unhide`] or by rolling
+    /// back to an earlier [`World::mark`].
+    pub fn hide(&mut self, id: WorkloadId) {
+        let Some(holding) = self.record(id).holding.clone() else { return };
+        if self.hidden.insert(id) {
+            let node = self.queue(holding.queue).node;
+            self.remove_usage(node, &holding.usage);
+            self.topologies.remove_usage(&holding.places);
+        }
+    }
+
+    /// Takes back [`World::hide`].
+    pub fn unhide(&mut self, id: WorkloadId) {
+        let Some(holding) = self.record(id).holding.clone() else { return };
+        if self.hidden.remove(&id) {
+            let node = self.queue(holding.queue).node;
+            self.add_usage(node, &holding.usage);
+            self.topologies.add_usage(&holding.places);
+        }
+    }
+
+    /// Starts trying something out.
+    pub fn mark(&mut self) -> WorldMark {
+        WorldMark { tree: self.tree.mark(), topologies: self.topologies.mark(), hidden: self.hidden.clone() }
+    }
+
+    /// Goes back to a mark; marks nest.
+    pub fn rollback(&mut self, mark: WorldMark) {
+        self.tree.rollback(mark.tree);
+        self.topologies.rollback(mark.topologies);
+        self.hidden = mark.hidden;
+    }
+
+    /// The dominant resource share of a node as things stand.
+    pub fn share(&self, node: NodeId) -> Share {
+        Share::of_node(
+            &self.tree,
+            node,
+            |fr| self.frs.get(fr).resource,
+            |a, b| self.resource_name(a) < self.resource_name(b),
+        )
+    }
+
+    /// True if fair sharing between queues is configured.
+    pub fn is_fair_sharing(&self) -> bool {
+        self.config.fair_sharing.is_some()
+    }
+}
+
+/// A point to go back to, made by [`World::mark`].
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct WorldMark {
+    tree: crate::quota::tree::Mark,
+    topologies: crate::topology::Mark,
+    hidden: BTreeSet<WorkloadId>,
+}

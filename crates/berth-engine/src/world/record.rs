@@ -1,0 +1,196 @@
+//! Workloads as the engine keeps them: the newest facts, the shared shape, and the quota held.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::assignment::ScanState;
+use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
+use crate::model::{Admission, PodTemplate, Time, TopologyRequest, Workload, WorkloadKey};
+use crate::quota::FrAmounts;
+use crate::topology::Places;
+
+/// One workload.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    /// The newest facts; `pod_sets` is empty, see `shape`.
+    pub facts: Box<Workload>,
+    /// What it asks for, shared with every workload that asks for the same.
+    pub shape: Arc<Shape>,
+    pub class: ClassId,
+    pub local: LocalQueueId,
+    /// Effective priority (§3.1).
+    pub priority: i64,
+    /// Queue-order timestamp (§3.2).
+    pub order_time: Time,
+    pub holding: Option<Arc<Holding>>,
+    /// How far the search through its flavors got (§8.12).
+    pub scan: Option<Box<ScanState>>,
+    /// Generation that was evaluated last.
+    pub evaluated_generation: i64,
+    /// An eviction was decided and has not been seen yet (§11.1).
+    pub eviction_expected: bool,
+    pub place: Place,
+}
+
+/// Where a workload waits (§4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Place {
+    /// Nowhere: it holds quota, has finished, or its queue does not exist.
+    #[default]
+    None,
+    /// In the queue's active heap.
+    Heap(QueueId),
+    /// Set aside until something changes.
+    Inadmissible(QueueId),
+    /// Popped and being decided about.
+    InFlight(QueueId),
+}
+
+impl Place {
+    /// The queue it waits in.
+    pub fn queue(self) -> Option<QueueId> {
+        match self {
+            Place::None => None,
+            Place::Heap(queue) | Place::Inadmissible(queue) | Place::InFlight(queue) => Some(queue),
+        }
+    }
+}
+
+/// Quota a workload holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Holding {
+    pub queue: QueueId,
+    pub admission: Admission,
+    /// Quota per flavor-resource.
+    pub usage: FrAmounts,
+    /// Pods per topology domain.
+    pub places: Places,
+    pub admitted: bool,
+    /// Decided, but not yet seen on the object.
+    pub assumed: bool,
+}
+
+/// What a workload asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Shape {
+    pub pod_sets: Vec<PodSetInfo>,
+}
+
+/// A pod set with its requests as ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PodSetInfo {
+    pub name: Name,
+    /// Pods that need quota: the count without reclaimable ones.
+    pub count: i32,
+    /// Count by the spec.
+    pub spec_count: i32,
+    pub min_count: Option<i32>,
+    /// Effective request of one pod, in name order.
+    pub requests: Vec<(ResourceId, i64)>,
+    pub template: Arc<PodTemplate>,
+    pub topology: Option<TopologyRequest>,
+}
+
+impl Record {
+    pub fn key(&self) -> &WorkloadKey {
+        &self.facts.key
+    }
+
+    /// True if it is being evicted, by its object or by a decision that has not been seen yet.
+    pub fn is_evicted(&self) -> bool {
+        self.facts.evicted.is_some()
+    }
+
+    /// The flavors its quota is on.
+    pub fn held_flavor(&self, pod_set: &str, resource: &str) -> Option<&Name> {
+        let holding = self.holding.as_ref()?;
+        holding.admission.pod_sets.iter().find(|set| &*set.name == pod_set)?.flavors.get(resource)
+    }
+}
+
+/// All workloads, by id and by key. Slots of workloads that are gone are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Workloads {
+    slots: Vec<Option<Record>>,
+    free: Vec<WorkloadId>,
+    ids: HashMap<WorkloadKey, WorkloadId>,
+    shapes: HashSet<Arc<Shape>>,
+    shapes_prune_at: usize,
+    classes: HashMap<ClassKey, ClassId>,
+    classes_made: usize,
+}
+
+/// What makes workloads indistinguishable to every decision (§4.8).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ClassKey {
+    priority: i64,
+    shape: Arc<Shape>,
+    allowed_flavors: Vec<Name>,
+}
+
+impl Workloads {
+    pub fn id(&self, key: &WorkloadKey) -> Option<WorkloadId> {
+        self.ids.get(key).copied()
+    }
+
+    pub fn get(&self, id: WorkloadId) -> &Record {
+        self.slots[id.index()].as_ref().expect("ids of removed workloads are dropped with them")
+    }
+
+    pub fn get_mut(&mut self, id: WorkloadId) -> &mut Record {
+        self.slots[id.index()].as_mut().expect("ids of removed workloads are dropped with them")
+    }
+
+    pub fn insert(&mut self, record: Record) -> WorkloadId {
+        let key = record.key().clone();
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.slots[id.index()] = Some(record);
+                id
+            }
+            None => {
+                self.slots.push(Some(record));
+                WorkloadId::from_index(self.slots.len() - 1)
+            }
+        };
+        self.ids.insert(key, id);
+        id
+    }
+
+    pub fn remove(&mut self, id: WorkloadId) -> Option<Record> {
+        let record = self.slots[id.index()].take()?;
+        self.ids.remove(record.key());
+        self.free.push(id);
+        Some(record)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (WorkloadId, &Record)> {
+        self.slots.iter().enumerate().filter_map(|(at, slot)| Some((WorkloadId::from_index(at), slot.as_ref()?)))
+    }
+
+    /// The shared copy of a shape.
+    pub fn share_shape(&mut self, shape: Shape) -> Arc<Shape> {
+        if let Some(shared) = self.shapes.get(&shape) {
+            return shared.clone();
+        }
+        if self.shapes.len() >= self.shapes_prune_at.max(1024) {
+            // Classes and shapes nobody has any more.
+            self.classes.retain(|key, _| Arc::strong_count(&key.shape) > 2);
+            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
+            self.shapes_prune_at = self.shapes.len() * 2;
+        }
+        let shared = Arc::new(shape);
+        self.shapes.insert(shared.clone());
+        shared
+    }
+
+    /// The class of workloads with this priority, shape and flavor restriction.
+    pub fn class(&mut self, priority: i64, shape: &Arc<Shape>, allowed_flavors: &[Name]) -> ClassId {
+        let key = ClassKey { priority, shape: shape.clone(), allowed_flavors: allowed_flavors.to_vec() };
+        let made = &mut self.classes_made;
+        *self.classes.entry(key).or_insert_with(|| {
+            *made += 1;
+            ClassId::from_index(*made - 1)
+        })
+    }
+}
