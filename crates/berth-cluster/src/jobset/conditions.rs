@@ -1,0 +1,67 @@
+//! Conditions of a set, and the event that goes with each change of one.
+
+use berth_api::jobset::constants::{COMPLETED, FAILED, STARTUP_POLICY_COMPLETED, STARTUP_POLICY_IN_PROGRESS};
+use berth_api::jobset::v1alpha2::JobSetStatus;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::job::facts::stamp;
+
+/// A condition, its transition at `now`.
+pub fn condition(type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> Condition {
+    Condition {
+        type_: type_.into(),
+        status: if status { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        last_transition_time: stamp(now),
+        observed_generation: None,
+    }
+}
+
+/// Takes a condition in and says whether anything changed. A new condition is only added when it is True; of the two
+/// startup conditions at most one stays True.
+pub fn set_condition(status: &mut JobSetStatus, new: Condition) -> bool {
+    let mut changed = false;
+    if new.status == "True" {
+        for other in &mut status.conditions {
+            if are_exclusive(&other.type_, &new.type_) && other.status == "True" {
+                other.status = "False".into();
+                other.last_transition_time = new.last_transition_time.clone();
+                changed = true;
+            }
+        }
+    }
+    match status.conditions.iter_mut().find(|known| known.type_ == new.type_) {
+        Some(known) if known.status != new.status => {
+            *known = new;
+            true
+        }
+        Some(known) if known.reason != new.reason || known.message != new.message => {
+            known.reason = new.reason;
+            known.message = new.message;
+            true
+        }
+        Some(_) => changed,
+        None if new.status == "True" => {
+            status.conditions.push(new);
+            true
+        }
+        None => changed,
+    }
+}
+
+fn are_exclusive(one: &str, other: &str) -> bool {
+    let pair = [STARTUP_POLICY_IN_PROGRESS, STARTUP_POLICY_COMPLETED];
+    one != other && pair.contains(&one) && pair.contains(&other)
+}
+
+/// The condition of this type, when True.
+pub fn true_condition<'a>(status: Option<&'a JobSetStatus>, type_: &str) -> Option<&'a Condition> {
+    status?.conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// The condition that says the set has finished.
+pub fn finished_condition(status: Option<&JobSetStatus>) -> Option<&Condition> {
+    true_condition(status, COMPLETED).or_else(|| true_condition(status, FAILED))
+}

@@ -1,0 +1,12 @@
+//! JobSet's features that are off unless asked for.
+
+/// Which of them are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gates {
+    /// `RestartJob`: failure policy actions that restart a single job.
+    pub restart_job: bool,
+    /// `InPlaceRestart`: the restart strategy of that name.
+    pub in_place_restart: bool,
+    /// `ElasticJobSet`: parallelism and completions of a running set may change.
+    pub elastic_jobset: bool,
+}

@@ -1,0 +1,289 @@
+//! One step of a JobSet, decided: the set, its jobs and the time in; jobs to make, delete, suspend and resume, and
+//! the status to write out. Nothing here talks to anyone.
+//!
+//! The order follows the set's life: a finished set only cleans up; jobs of earlier attempts go; failures decide
+//! before successes; then the service, the claims and missing jobs are made, and jobs are held or let go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::jobset::constants::{
+    ALL_JOBS_COMPLETED, COMPLETED, JOBS_READY, REPLICATED_JOB_NAME, RESTARTING, RESUME_JOBS, STARTUP_POLICY_COMPLETED,
+    STARTUP_POLICY_IN_PROGRESS, SUSPENDED, SUSPENDED_JOBS,
+};
+use berth_api::jobset::v1alpha2::{JobSet, JobSetStatus, ReplicatedJob, ReplicatedJobStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::children::{Children, label, replicated_job_statuses};
+use super::conditions::{condition, finished_condition, set_condition, true_condition};
+use super::construct::{build_job, is_suspended, missing_jobs, service, volume_claims};
+use super::failure::{Outcome, apply_failure_policy};
+use super::gates::Gates;
+use super::in_place;
+use super::names::{job_name, replicas, set_name};
+use super::policies::{dependencies_reached, has_started, is_in_order, successes, successes_needed, time_left};
+use crate::job::facts;
+
+/// A job to be let go.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// The suspended job as it is. If it has a start time, that goes first: the API holds the template of a job that
+    /// has started to be immutable.
+    pub job: Arc<Job>,
+    /// The job to write.
+    pub changed: Job,
+}
+
+/// Something to tell people about the set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// True for an event of type Warning.
+    pub warning: bool,
+    /// Reason, in CamelCase.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+}
+
+/// What to do now, in the order of the fields.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Jobs to delete, with their pods first.
+    pub delete: Vec<Arc<Job>>,
+    /// The headless service to make if it does not exist.
+    pub service: Option<Service>,
+    /// Claims to make where they do not exist.
+    pub claims: Vec<PersistentVolumeClaim>,
+    /// Jobs to make, without owner.
+    pub create: Vec<Job>,
+    /// Jobs to change: held, or resized.
+    pub update: Vec<Job>,
+    /// Jobs to let go.
+    pub resume: Vec<Resume>,
+    /// The status to write, if it differs.
+    pub status: JobSetStatus,
+    /// Events, in order.
+    pub notices: Vec<Notice>,
+    /// Look again after this long even if nothing changes.
+    pub again_after: Option<Duration>,
+    /// The set's time is over.
+    pub delete_set: bool,
+}
+
+/// Decides one step of a set that this controller runs and that is not being deleted. `jobs` are those it controls,
+/// `pods` its pods, which only the in-place restart strategy looks at.
+pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, now: Timestamp) -> Plan {
+    let children = Children::of(set, jobs.iter().cloned(), gates);
+    let mut plan = Plan { status: set.status.clone().unwrap_or_default(), ..Plan::default() };
+    plan.status.replicated_jobs_status = replicated_job_statuses(set, &children, gates);
+    if finished_condition(set.status.as_ref()).is_some() {
+        // Jobs that are going already need no second word.
+        plan.delete = not_going(&children.active);
+        match time_left(set, now) {
+            Ok(Some(Duration::ZERO)) => plan.delete_set = true,
+            Ok(left) => plan.again_after = left,
+            // Somebody has written a status without a time: the set stays.
+            Err(_) => {}
+        }
+        return plan;
+    }
+    plan.delete = not_going(&children.previous);
+    plan.note_restart_over(set, now);
+    if !children.failed.is_empty() {
+        let outcome = apply_failure_policy(set, &mut plan.status, &children.failed, now);
+        plan.tell_failure(outcome);
+        return plan;
+    }
+    if !children.successful.is_empty() {
+        let policy = set.spec.success_policy.as_ref();
+        if successes(policy, children.successful.iter().map(Arc::as_ref)) >= successes_needed(set) {
+            let (reason, message) = ALL_JOBS_COMPLETED;
+            plan.status.terminal_state = COMPLETED.to_owned();
+            plan.set(false, condition(COMPLETED, true, reason, message, now));
+            // The jobs that need not finish go when the finished set is looked at next.
+            return plan;
+        }
+    }
+    if gates.in_place_restart && in_place::is_in_place(set) {
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        match in_place::reconcile(set, &mut plan.status, &pods, now) {
+            Ok(in_place::Verdict::Failed(outcome)) => {
+                plan.tell_failure(outcome);
+                return plan;
+            }
+            Ok(_) => {}
+            Err(error) => plan.notices.push(Notice {
+                warning: true,
+                reason: "InPlaceRestartFailed".into(),
+                message: error.to_string(),
+            }),
+        }
+    }
+    plan.service = service(set);
+    plan.claims = volume_claims(set);
+    plan.make_jobs(set, &children, gates, now);
+    if is_suspended(set) {
+        plan.hold(&children, now);
+    } else {
+        plan.let_go(set, &children, gates, now);
+    }
+    plan.update.extend(resized_jobs(set, &children.active, gates));
+    plan
+}
+
+impl Plan {
+    /// Jobs that are missing; in order, only those of the first entry that has not started.
+    fn make_jobs(&mut self, set: &JobSet, children: &Children, gates: Gates, now: Timestamp) {
+        let in_order = is_in_order(set.spec.startup_policy.as_ref()) && !is_suspended(set);
+        let replica_counts: BTreeMap<String, i32> =
+            set.spec.replicated_jobs.iter().map(|entry| (entry.name.clone(), replicas(entry))).collect();
+        for entry in &set.spec.replicated_jobs {
+            let status = self.status_of(entry);
+            if in_order && has_started(replicas(entry), status) {
+                continue;
+            }
+            if !dependencies_reached(entry, &replica_counts, &self.status.replicated_jobs_status) {
+                continue;
+            }
+            self.create.extend(missing_jobs(set, entry, children, gates));
+            if in_order {
+                self.set(
+                    false,
+                    condition(
+                        STARTUP_POLICY_IN_PROGRESS,
+                        true,
+                        STARTUP_POLICY_IN_PROGRESS,
+                        "startup policy in progress",
+                        now,
+                    ),
+                );
+                return;
+            }
+        }
+        if in_order {
+            let message = "startup policy completed";
+            self.set(false, condition(STARTUP_POLICY_COMPLETED, true, STARTUP_POLICY_COMPLETED, message, now));
+        }
+    }
+
+    fn hold(&mut self, children: &Children, now: Timestamp) {
+        for job in children.active.iter().filter(|job| !facts::is_suspended(job)) {
+            let mut held = job.as_ref().clone();
+            held.spec.get_or_insert_default().suspend = Some(true);
+            self.update.push(held);
+        }
+        let (reason, message) = SUSPENDED_JOBS;
+        self.set(false, condition(SUSPENDED, true, reason, message, now));
+    }
+
+    fn let_go(&mut self, set: &JobSet, children: &Children, gates: Gates, now: Timestamp) {
+        let in_order = is_in_order(set.spec.startup_policy.as_ref());
+        let replica_counts: BTreeMap<String, i32> =
+            set.spec.replicated_jobs.iter().map(|entry| (entry.name.clone(), replicas(entry))).collect();
+        let mut held: BTreeMap<&str, Vec<&Arc<Job>>> = BTreeMap::new();
+        for job in children.active.iter().filter(|job| facts::is_suspended(job)) {
+            held.entry(label(job, REPLICATED_JOB_NAME).unwrap_or_default()).or_default().push(job);
+        }
+        for entry in &set.spec.replicated_jobs {
+            if in_order && has_started(replicas(entry), self.status_of(entry)) {
+                continue;
+            }
+            if !dependencies_reached(entry, &replica_counts, &self.status.replicated_jobs_status) {
+                continue;
+            }
+            for job in held.remove(entry.name.as_str()).into_iter().flatten() {
+                self.resume.push(Resume { job: job.clone(), changed: resumed(set, entry, job, gates) });
+            }
+            if in_order {
+                break;
+            }
+        }
+        let (reason, message) = RESUME_JOBS;
+        self.set(false, condition(SUSPENDED, false, reason, message, now));
+    }
+
+    /// After a restart, once every entry has started again.
+    fn note_restart_over(&mut self, set: &JobSet, now: Timestamp) {
+        let all_started =
+            set.spec.replicated_jobs.iter().all(|entry| has_started(replicas(entry), self.status_of(entry)));
+        if all_started && true_condition(Some(&self.status), RESTARTING).is_some() {
+            self.set(false, condition(RESTARTING, false, JOBS_READY, "all jobs are ready after the restart", now));
+        }
+    }
+
+    fn status_of(&self, entry: &ReplicatedJob) -> Option<&ReplicatedJobStatus> {
+        self.status.replicated_jobs_status.iter().find(|status| status.name == entry.name)
+    }
+
+    /// Sets a condition; a change is told as an event.
+    fn set(&mut self, warning: bool, new: Condition) {
+        if set_condition(&mut self.status, new.clone()) {
+            self.notices.push(Notice { warning, reason: new.reason, message: new.message });
+        }
+    }
+
+    fn tell_failure(&mut self, outcome: Outcome) {
+        let told = outcome.condition.map(|condition| (condition.reason, condition.message)).or(outcome.event);
+        self.notices.extend(told.map(|(reason, message)| Notice { warning: true, reason, message }));
+    }
+}
+
+/// The job as it is to run: the set's template may have got labels, node selectors, tolerations and gates (that is
+/// how a queueing system says where to run) since the job was made.
+///
+/// Upstream only ever adds to the job's node selector and tolerations; then a set that was moved from one flavor to
+/// another with different label keys could never be scheduled. Here they follow the template.
+fn resumed(set: &JobSet, entry: &ReplicatedJob, job: &Job, gates: Gates) -> Job {
+    let mut changed = job.clone();
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let index = (0..replicas(entry)).find(|index| job_name(set_name(set), &entry.name, *index) == name);
+    let fresh = build_job(set, entry, index.unwrap_or(0), gates).spec.unwrap_or_default().template;
+    let spec = changed.spec.get_or_insert_default();
+    let fresh_meta = fresh.metadata.unwrap_or_default();
+    let meta = spec.template.metadata.get_or_insert_default();
+    if let Some(labels) = fresh_meta.labels {
+        meta.labels.get_or_insert_default().extend(labels);
+    }
+    if let Some(annotations) = fresh_meta.annotations {
+        meta.annotations.get_or_insert_default().extend(annotations);
+    }
+    let fresh = fresh.spec.unwrap_or_default();
+    let pod = spec.template.spec.get_or_insert_default();
+    pod.node_selector = fresh.node_selector;
+    pod.tolerations = fresh.tolerations;
+    pod.scheduling_gates = fresh.scheduling_gates;
+    spec.suspend = Some(false);
+    if let Some(status) = &mut changed.status {
+        status.start_time = None;
+    }
+    changed
+}
+
+/// Active jobs whose parallelism and completions both differ from the set's template, with the template's: an
+/// elastic set was resized. One of the two alone is no valid resize.
+pub fn resized_jobs(set: &JobSet, active: &[Arc<Job>], gates: Gates) -> Vec<Job> {
+    let mut resized = Vec::new();
+    for job in active.iter().filter(|_| gates.elastic_jobset) {
+        let entry = label(job, REPLICATED_JOB_NAME);
+        let entry = set.spec.replicated_jobs.iter().find(|known| Some(known.name.as_str()) == entry);
+        let Some(wanted) = entry.and_then(|entry| entry.template.spec.as_ref()) else { continue };
+        let spec = facts::job_spec(job);
+        let differs = |wanted: Option<i32>, present: Option<i32>| wanted.is_some() && wanted != present;
+        if differs(wanted.parallelism, spec.parallelism) && differs(wanted.completions, spec.completions) {
+            let mut job = job.as_ref().clone();
+            let spec = job.spec.get_or_insert_default();
+            spec.parallelism = wanted.parallelism;
+            spec.completions = wanted.completions;
+            resized.push(job);
+        }
+    }
+    resized
+}
+
+fn not_going(jobs: &[Arc<Job>]) -> Vec<Arc<Job>> {
+    jobs.iter().filter(|job| job.metadata.deletion_timestamp.is_none()).cloned().collect()
+}
