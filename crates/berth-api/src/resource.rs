@@ -188,16 +188,32 @@ pub(crate) use always_written;
 
 always_written!(i32);
 
-/// Declares an enumeration that is a string on the wire. The first variant is the default, which is also the default of the API field.
+/// Declares an enumeration that is a string on the wire. The first variant is the default, which is also the default of the API field; the empty string,
+/// which Go's clients write for "unset", is read as it.
 macro_rules! string_enum {
     (
         $(#[$meta:meta])*
         $name:ident { $( $(#[$vmeta:meta])* $variant:ident $(= $text:literal)? ),* $(,)? }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub enum $name {
             $( $(#[$vmeta])* $(#[serde(rename = $text)])? $variant, )*
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+                if text.is_empty() {
+                    return Ok(Self::default());
+                }
+                const NAMES: &[&str] = &[ $( $name::$variant.as_str() ),* ];
+                Self::ALL
+                    .iter()
+                    .copied()
+                    .find(|value| value.as_str() == text)
+                    .ok_or_else(|| serde::de::Error::unknown_variant(&text, NAMES))
+            }
         }
 
         impl $name {

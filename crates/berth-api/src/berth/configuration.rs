@@ -517,7 +517,7 @@ impl ClusterConfiguration {
         let provisioning = &self.node_auto_provisioning;
         if provisioning.enabled {
             for resource in ["cpu", "memory"] {
-                if !provisioning.limits.get(resource).is_some_and(|limit| limit.max.is_some()) {
+                if provisioning.limits.get(resource).is_none_or(|limit| limit.max.is_none()) {
                     let field = format!("nodeAutoProvisioning.limits.{resource}.max");
                     problems.push(Problem::new(at(&field), "required when node auto-provisioning is enabled"));
                 }

@@ -21,6 +21,7 @@ const NODES_MAX: i32 = 15_000;
 const NAME_MAX: usize = 40;
 
 /// What a pool's machines are and how many there may be.
+#[allow(clippy::duplicated_attributes, reason = "every printer column repeats the names of its attributes")]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "berth.dev",

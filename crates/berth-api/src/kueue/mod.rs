@@ -3,6 +3,7 @@
 pub mod annotations;
 pub mod conditions;
 pub mod constants;
+pub mod conversion;
 pub mod events;
 pub mod labels;
 pub mod v1beta1;

@@ -1,4 +1,6 @@
 //! Tests of the vocabulary through its public face.
 
+mod conversion;
 mod crds;
+mod manifests;
 mod shared;
