@@ -5,7 +5,9 @@
 //! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
 
 pub mod builtin;
+pub mod decode;
 pub mod field;
+pub mod jsonpath;
 pub mod meta;
 pub mod names;
 pub mod openapi;
@@ -14,4 +16,5 @@ pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod table;
 pub mod validation;

@@ -1,0 +1,231 @@
+//! From bytes to JSON values: JSON with repeated fields noticed, YAML, and streams of documents.
+//!
+//! YAML is read as Kubernetes' clients and server do: booleans may be `yes` and `off`, numbers with a leading zero are
+//! octal, keys become texts. Aliases and document size are limited by the parser.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Why bytes are not a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DecodeError(String);
+
+/// A value, and what strict field validation would complain about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The value; of a repeated field the last one.
+    pub value: Value,
+    /// Paths of fields that occur more than once, e.g. `spec.foo`.
+    pub duplicates: Vec<String>,
+}
+
+/// Most repeated fields that are named.
+const DUPLICATES_MAX: usize = 1000;
+
+/// Reads JSON and notices repeated fields.
+pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let mut duplicates = Vec::new();
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let seed = Watchful { path: String::new(), duplicates: &mut duplicates };
+    let value = seed.deserialize(&mut deserializer).map_err(|e| DecodeError(e.to_string()))?;
+    deserializer.end().map_err(|e| DecodeError(e.to_string()))?;
+    Ok(Decoded { value, duplicates })
+}
+
+fn yaml_options(strict: bool) -> serde_saphyr::Options {
+    let mut options = serde_saphyr::Options::default();
+    options.strict_booleans = false;
+    options.legacy_octal_numbers = true;
+    options.duplicate_keys =
+        if strict { serde_saphyr::DuplicateKeyPolicy::Error } else { serde_saphyr::DuplicateKeyPolicy::LastWins };
+    options
+}
+
+/// Reads one YAML document; of a repeated field the last one counts.
+pub fn yaml(text: &str) -> Result<Value, DecodeError> {
+    serde_saphyr::from_str_with_options(text, yaml_options(false))
+        .map_err(|e| DecodeError(format!("error converting YAML to JSON: {e}")))
+}
+
+/// Reads one YAML document and refuses repeated fields.
+pub fn yaml_strict(text: &str) -> Result<Value, DecodeError> {
+    serde_saphyr::from_str_with_options(text, yaml_options(true))
+        .map_err(|e| DecodeError(format!("error converting YAML to JSON: {e}")))
+}
+
+/// Whether a text looks like a JSON object.
+pub fn looks_like_json(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+/// Reads one document that is JSON or YAML.
+pub fn json_or_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let text = std::str::from_utf8(bytes).map_err(|e| DecodeError(format!("not UTF-8: {e}")))?;
+    if looks_like_json(text)
+        && let Ok(decoded) = json(bytes)
+    {
+        return Ok(decoded);
+    }
+    Ok(Decoded { value: yaml(text)?, duplicates: Vec::new() })
+}
+
+/// Reads a stream of documents: JSON objects one after the other, or YAML documents between `---` lines. Empty
+/// documents are skipped.
+pub fn documents(text: &str) -> Result<Vec<Value>, DecodeError> {
+    let mut documents = Vec::new();
+    let mut rest = text;
+    if looks_like_json(text) {
+        let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        loop {
+            let offset = stream.byte_offset();
+            match stream.next() {
+                None => return Ok(documents),
+                Some(Ok(value)) => documents.push(value),
+                // A single JSON document may be followed by YAML; a run of them may not.
+                Some(Err(_)) if documents.len() <= 1 => {
+                    rest = &text[offset..];
+                    break;
+                }
+                Some(Err(error)) => return Err(DecodeError(error.to_string())),
+            }
+        }
+    }
+    for part in yaml_parts(rest) {
+        if part.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            continue;
+        }
+        let value = yaml(part)?;
+        if !value.is_null() {
+            documents.push(value);
+        }
+    }
+    Ok(documents)
+}
+
+/// The texts between lines that begin with `---`.
+fn yaml_parts(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some(after) = line.strip_prefix("---")
+            && after.chars().next().is_none_or(char::is_whitespace)
+        {
+            parts.push(&text[start..at]);
+            start = at + line.len();
+        }
+        at += line.len();
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Builds a value and watches for repeated fields.
+struct Watchful<'a> {
+    path: String,
+    duplicates: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Watchful<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Watchful<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        // Whole numbers beyond 63 bits are floats in Kubernetes.
+        Ok(i64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            let seed = Watchful { path: format!("{}[{}]", self.path, list.len()), duplicates: &mut *self.duplicates };
+            match items.next_element_seed(seed)? {
+                Some(item) => list.push(item),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            if map.contains_key(&key) && self.duplicates.len() < DUPLICATES_MAX {
+                self.duplicates.push(path.clone());
+            }
+            let value = entries.next_value_seed(Watchful { path, duplicates: &mut *self.duplicates })?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json as value;
+
+    #[test]
+    fn repeated_fields_are_named() {
+        let decoded = json(br#"{"spec": {"a": 1, "a": 2, "list": [{"b": 1, "b": 1}]}}"#).expect("is JSON");
+        assert_eq!(decoded.duplicates, ["spec.a", "spec.list[0].b"]);
+        assert_eq!(decoded.value["spec"]["a"], 2);
+    }
+
+    #[test]
+    fn yaml_reads_like_kubernetes_reads_it() {
+        let text = "mode: 0644\non: yes\nname: \"yes\"\n1: x\nwhen: 2020-01-01\n";
+        assert_eq!(
+            yaml(text).expect("is YAML"),
+            value!({"mode": 420, "on": true, "name": "yes", "1": "x", "when": "2020-01-01"})
+        );
+        assert!(yaml_strict("a: 1\na: 2\n").is_err());
+        assert_eq!(yaml("a: 1\na: 2\n").expect("is YAML"), value!({"a": 2}));
+    }
+
+    #[test]
+    fn a_stream_has_documents_and_comments() {
+        let text = "# first\n---\na: 1\n--- # second\nb: 2\n---\n# nothing\n";
+        assert_eq!(documents(text).expect("is a stream"), [value!({"a": 1}), value!({"b": 2})]);
+        assert_eq!(documents("{\"a\":1}{\"b\":2}").expect("is a stream"), [value!({"a": 1}), value!({"b": 2})]);
+        assert!(documents("").expect("is a stream").is_empty());
+    }
+}
