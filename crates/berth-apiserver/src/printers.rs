@@ -1,16 +1,310 @@
 //! Columns and cells of the Tables that `kubectl get` prints.
+//!
+//! Built-in kinds have printers of their own, after kube-apiserver's; custom resources have the columns their
+//! CustomResourceDefinition names; everything else shows its name and when it was created. Every cell of an object is
+//! always there: columns of a priority above 0 are for wide views, and the client leaves them out.
 
-use crate::machinery::Column;
+mod batch;
+mod cells;
+mod cluster;
+mod config;
+mod network;
+mod pods;
+mod workloads;
+
+use berth_apimachinery::meta;
+use berth_apimachinery::table::{Column, CustomColumn};
+use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::registry::{Origin, PrinterColumn};
 use crate::{ResourceInfo, VersionInfo};
 
-/// The columns of a kind's Table.
-pub fn columns(_row: &ResourceInfo, _version: &VersionInfo) -> Vec<Column> {
-    Vec::new()
+/// Name, type and priority of a column.
+type Header = (&'static str, &'static str, i64);
+
+/// How one built-in kind is printed.
+struct Printer {
+    group: &'static str,
+    kind: &'static str,
+    /// All columns but the first, which is the object's name (events: see `named`).
+    headers: &'static [Header],
+    /// Whether the first column is the object's name.
+    named: bool,
+    /// The cells under `headers`.
+    cells: fn(&Value, Timestamp) -> Vec<Value>,
 }
 
+const fn printer(
+    group: &'static str,
+    kind: &'static str,
+    headers: &'static [Header],
+    cells: fn(&Value, Timestamp) -> Vec<Value>,
+) -> Printer {
+    Printer { group, kind, headers, named: true, cells }
+}
+
+/// The age column that most kinds end with.
+const AGE: Header = ("Age", "string", 0);
+
+fn built_in(row: &ResourceInfo) -> Option<&'static Printer> {
+    let tables =
+        [batch::PRINTERS, cluster::PRINTERS, config::PRINTERS, network::PRINTERS, pods::PRINTERS, workloads::PRINTERS];
+    tables.into_iter().flatten().find(|printer| printer.group == row.group && printer.kind == row.kind)
+}
+
+fn column(name: &str, cell_type: &str, priority: i64, description: &str) -> Column {
+    Column {
+        name: name.to_owned(),
+        column_type: cell_type.to_owned(),
+        format: if name == "Name" { "name".to_owned() } else { String::new() },
+        description: description.to_owned(),
+        priority,
+    }
+}
+
+fn name_column() -> Column {
+    let description = "Name must be unique within a namespace. Is required when creating resources, although some \
+                       resources may allow a client to request the generation of an appropriate name automatically.";
+    column("Name", "string", 0, description)
+}
+
+/// The columns of a kind's Table.
+pub fn columns(row: &ResourceInfo, version: &VersionInfo) -> Vec<Column> {
+    if matches!(row.origin, Origin::Custom(_)) {
+        let mut columns = vec![name_column()];
+        columns.extend(version.columns.iter().map(|own| Column {
+            name: own.name.clone(),
+            column_type: own.type_.clone(),
+            format: own.format.clone(),
+            description: if own.description.is_empty() {
+                format!("Custom resource definition column (in JSONPath format): {}", own.json_path)
+            } else {
+                own.description.clone()
+            },
+            priority: own.priority,
+        }));
+        if version.columns.is_empty() {
+            columns.push(column("Age", "date", 0, CREATED));
+        }
+        return columns;
+    }
+    match built_in(row) {
+        Some(printer) => {
+            let mut columns = Vec::with_capacity(printer.headers.len() + 1);
+            if printer.named {
+                columns.push(name_column());
+            }
+            columns.extend(
+                printer.headers.iter().map(|(name, cell_type, priority)| column(name, cell_type, *priority, "")),
+            );
+            columns
+        }
+        None => vec![name_column(), column("Created At", "date", 0, CREATED)],
+    }
+}
+
+const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created.";
+
 /// The cells of one object, as many as [`columns`]. `now` gives the ages.
-pub fn cells(_row: &ResourceInfo, _version: &VersionInfo, _object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-    Vec::new()
+pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Timestamp) -> Vec<Value> {
+    if matches!(row.origin, Origin::Custom(_)) {
+        let mut cells = vec![meta::name(object).into()];
+        cells.extend(version.columns.iter().map(|own| custom_cell(own, object, now)));
+        if version.columns.is_empty() {
+            cells.push(cells::age(object, now));
+        }
+        return cells;
+    }
+    match built_in(row) {
+        Some(printer) => {
+            let mut all = Vec::with_capacity(printer.headers.len() + 1);
+            if printer.named {
+                all.push(meta::name(object).into());
+            }
+            all.extend((printer.cells)(object, now));
+            debug_assert_eq!(all.len(), printer.headers.len() + usize::from(printer.named), "{}", printer.kind);
+            all
+        }
+        None => vec![meta::name(object).into(), meta::creation_timestamp(object).into()],
+    }
+}
+
+fn custom_cell(own: &PrinterColumn, object: &Value, now: Timestamp) -> Value {
+    let column = Column { column_type: own.type_.clone(), ..Column::default() };
+    // Paths were checked when the CustomResourceDefinition was written; one that does not parse shows nothing.
+    CustomColumn::new(column, &own.json_path).map_or(Value::Null, |column| column.cell(object, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Registry;
+    use serde_json::json;
+
+    fn show(group: &str, plural: &str, object: Value) -> Vec<(String, Value)> {
+        let registry = Registry::builtin();
+        let row = registry.get(group, plural).expect("a built-in kind");
+        let version = &row.versions[0];
+        let now: Timestamp = "2026-01-01T00:10:30Z".parse().expect("a timestamp");
+        let names = columns(row, version).into_iter().map(|column| column.name);
+        names.zip(cells(row, version, &object, now)).collect()
+    }
+
+    fn check(group: &str, plural: &str, object: Value, expected: &[(&str, Value)]) {
+        let shown = show(group, plural, object);
+        for (name, value) in expected {
+            let cell = shown.iter().find(|(column, _)| column == name).unwrap_or_else(|| panic!("no column {name}"));
+            assert_eq!(cell.1, *value, "{plural}: {name}");
+        }
+    }
+
+    #[test]
+    fn every_kind_fills_all_its_columns_even_for_an_empty_object() {
+        let registry = Registry::builtin();
+        for row in registry.rows() {
+            let version = &row.versions[0];
+            let object = json!({"metadata": {"name": "x"}});
+            let cells = cells(row, version, &object, Timestamp::UNIX_EPOCH);
+            assert_eq!(cells.len(), columns(row, version).len(), "{}", row.plural);
+        }
+    }
+
+    #[test]
+    fn every_printer_belongs_to_a_kind_that_is_served() {
+        let registry = Registry::builtin();
+        let tables = [
+            batch::PRINTERS,
+            cluster::PRINTERS,
+            config::PRINTERS,
+            network::PRINTERS,
+            pods::PRINTERS,
+            workloads::PRINTERS,
+        ];
+        for printer in tables.into_iter().flatten() {
+            assert!(registry.by_kind(printer.group, printer.kind).is_some(), "{}/{}", printer.group, printer.kind);
+        }
+    }
+
+    #[test]
+    fn a_pod_shows_its_least_happy_container() {
+        let created = json!({"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"});
+        let status = |statuses: Value| {
+            json!({"metadata": created, "spec": {"containers": [{"name": "a"}, {"name": "b"}], "nodeName": "n1"},
+                "status": {"phase": "Running", "containerStatuses": statuses}})
+        };
+        check(
+            "",
+            "pods",
+            status(json!([
+                {"name": "a", "ready": true, "restartCount": 0, "state": {"running": {}}},
+                {"name": "b", "ready": false, "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                 "lastState": {"terminated": {"finishedAt": "2026-01-01T00:10:00Z"}}}])),
+            &[
+                ("Ready", json!("1/2")),
+                ("Status", json!("CrashLoopBackOff")),
+                ("Restarts", json!("3 (30s ago)")),
+                ("Age", json!("10m")),
+                ("Node", json!("n1")),
+                ("IP", json!("<none>")),
+            ],
+        );
+        let gated = json!({"metadata": created, "spec": {"containers": [{"name": "a"}]}, "status": {"phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}});
+        check("", "pods", gated, &[("Status", json!("SchedulingGated")), ("Ready", json!("0/1"))]);
+        let done = json!({"metadata": created, "spec": {"containers": [{"name": "a"}]}, "status": {"phase": "Succeeded",
+            "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]}});
+        check("", "pods", done, &[("Status", json!("Completed")), ("Restarts", json!("0"))]);
+    }
+
+    #[test]
+    fn a_job_shows_how_far_it_is_and_how_long_it_took() {
+        let job = json!({"metadata": {"name": "j", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"completions": 5, "parallelism": 2, "selector": {"matchLabels": {"a": "b"}},
+                "template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}},
+            "status": {"succeeded": 5, "startTime": "2026-01-01T00:01:00Z", "completionTime": "2026-01-01T00:02:05Z",
+                "conditions": [{"type": "Complete", "status": "True"}]}});
+        check(
+            "batch",
+            "jobs",
+            job,
+            &[
+                ("Status", json!("Complete")),
+                ("Completions", json!("5/5")),
+                ("Duration", json!("65s")),
+                ("Age", json!("10m")),
+                ("Images", json!("i:1")),
+                ("Selector", json!("a=b")),
+            ],
+        );
+        let suspended = json!({"metadata": {"name": "j"}, "spec": {"parallelism": 3, "suspend": true},
+            "status": {"conditions": [{"type": "Suspended", "status": "True"}]}});
+        check(
+            "batch",
+            "jobs",
+            suspended,
+            &[
+                ("Status", json!("Suspended")),
+                ("Completions", json!("0/1 of 3")),
+                ("Duration", json!("")),
+                ("Age", json!("<unknown>")),
+            ],
+        );
+    }
+
+    #[test]
+    fn nodes_events_and_services_read_as_with_a_real_server() {
+        let node = json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/gpu": ""}},
+            "spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.35.0"},
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}});
+        check(
+            "",
+            "nodes",
+            node,
+            &[
+                ("Status", json!("Ready,SchedulingDisabled")),
+                ("Roles", json!("gpu,worker")),
+                ("Version", json!("v1.35.0")),
+                ("Internal-IP", json!("10.0.0.1")),
+                ("External-IP", json!("<none>")),
+                ("OS-Image", json!("<unknown>")),
+            ],
+        );
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p"}, "type": "Normal",
+            "reason": "Scheduled", "message": "assigned \n", "eventTime": "2026-01-01T00:10:00.000000Z",
+            "reportingComponent": "sched", "reportingInstance": "i"});
+        check(
+            "",
+            "events",
+            event,
+            &[
+                ("Last Seen", json!("30s")),
+                ("Object", json!("pod/p")),
+                ("Message", json!("assigned")),
+                ("Count", json!(1)),
+                ("Source", json!("sched, i")),
+                ("Name", json!("e")),
+            ],
+        );
+        let service = json!({"metadata": {"name": "s"}, "spec": {"type": "ClusterIP", "clusterIP": "None",
+            "ports": [{"port": 80, "protocol": "TCP"}, {"port": 443, "nodePort": 30443}], "selector": {"b": "2", "a": "1"}}});
+        check(
+            "",
+            "services",
+            service,
+            &[
+                ("Cluster-IP", json!("None")),
+                ("External-IP", json!("<none>")),
+                ("Port(s)", json!("80/TCP,443:30443/TCP")),
+                ("Selector", json!("a=1,b=2")),
+            ],
+        );
+    }
+
+    #[test]
+    fn kinds_without_a_printer_show_when_they_were_created() {
+        let role = json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"}});
+        check("rbac.authorization.k8s.io", "roles", role, &[("Created At", json!("2026-01-01T00:00:00Z"))]);
+    }
 }
