@@ -8,6 +8,7 @@
 //! Reading never fails on a missing field: the API server has already enforced `required`, and objects made in tests or by older versions are
 //! read as Go reads them, with zero values.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Deserializer};
 
@@ -19,6 +20,11 @@ pub fn zero_time() -> Time {
 /// Is this integer zero? For counters that are left out when they are.
 pub(crate) fn is_zero(value: &i32) -> bool {
     *value == 0
+}
+
+/// Writes a quantity; an unset one is zero, as Go writes it, and not the empty string, which is no quantity.
+pub(crate) fn quantity<S: serde::Serializer>(value: &Quantity, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if value.0.is_empty() { "0" } else { &value.0 })
 }
 
 /// Reads a list of conditions; entries without `lastTransitionTime` (or with null) get [`zero_time`].

@@ -1,6 +1,6 @@
 //! Conversion of Kueue's objects through its public face: recorded cases, and what must hold beyond them.
 
-use berth_api::kueue::conversion::{ConversionError, convert};
+use berth_api::kueue::conversion::{ConversionError, KINDS, convert};
 use serde_json::{Value, json};
 
 use crate::shared;
@@ -157,4 +157,21 @@ fn fields_of_one_version_only_do_not_reach_the_other() {
         both["spec"]["admissionChecksStrategy"]["admissionChecks"],
         json!([{ "name": "b", "onFlavors": ["f"] }, { "name": "a" }])
     );
+}
+
+#[test]
+fn every_kind_with_two_versions_in_kueues_definitions_can_be_converted() {
+    let defined: Vec<&str> = berth_api::crds()
+        .iter()
+        .filter(|crd| crd["spec"]["group"] == "kueue.x-k8s.io")
+        .map(|crd| crd["spec"]["names"]["kind"].as_str().expect("a kind"))
+        .collect();
+    let mut sorted = defined.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, KINDS);
+    for kind in KINDS {
+        let object = json!({ "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": { "name": "x" } });
+        let there = convert(object.clone(), "v1beta2").expect("converts");
+        assert_eq!(there["apiVersion"], "kueue.x-k8s.io/v1beta2", "{kind}");
+    }
 }

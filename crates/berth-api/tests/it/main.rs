@@ -4,3 +4,4 @@ mod conversion;
 mod crds;
 mod manifests;
 mod shared;
+mod types;

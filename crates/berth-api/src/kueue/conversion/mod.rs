@@ -13,6 +13,21 @@ use super::constants::{
     WORKLOAD_PRIORITY_CLASS_KIND, WORKLOAD_PRIORITY_CLASS_SOURCE,
 };
 
+/// The kinds [`convert`] knows, which are all of Kueue's.
+pub const KINDS: &[&str] = &[
+    "AdmissionCheck",
+    "ClusterQueue",
+    "Cohort",
+    "LocalQueue",
+    "MultiKueueCluster",
+    "MultiKueueConfig",
+    "ProvisioningRequestConfig",
+    "ResourceFlavor",
+    "Topology",
+    "Workload",
+    "WorkloadPriorityClass",
+];
+
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {

@@ -133,6 +133,7 @@ pub struct ResourceQuota {
     /// Resource name.
     pub name: String,
     /// Amount that is this queue's own.
+    #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity")]
     pub nominal_quota: Quantity,
     /// At most this much may be used above the nominal quota. Absent: no limit.
@@ -398,9 +399,11 @@ pub struct ResourceUsage {
     /// Resource name.
     pub name: String,
     /// Amount used, borrowed included.
+    #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity", extend("x-optional" = true))]
     pub total: Quantity,
     /// Part of `total` above the nominal quota.
+    #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity", extend("x-optional" = true))]
     pub borrowed: Quantity,
 }

@@ -92,6 +92,7 @@ pub struct LocalQueueResourceUsage {
     /// Resource name.
     pub name: String,
     /// Amount used.
+    #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity", extend("x-optional" = true))]
     pub total: Quantity,
 }

@@ -3,6 +3,7 @@
 mod admission_check;
 mod cluster_queue;
 mod cohort;
+mod defaults;
 mod local_queue;
 mod multikueue;
 mod resource_flavor;
