@@ -18,6 +18,7 @@ pub mod podset;
 pub mod priority;
 pub mod selector;
 pub mod stores;
+pub mod translate;
 pub mod workload;
 
 pub use config::Config;
@@ -33,6 +34,7 @@ pub fn install(manager: &mut Manager, config: Config) {
     let config = Arc::new(config);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let stores = Stores::watched(manager, job_sets);
+    workload::controller::install(manager, &config, &stores);
     if config.integrations.enabled("batch/job") {
         jobs::controller::install(manager, &config, &stores, stores.jobs.clone());
     }

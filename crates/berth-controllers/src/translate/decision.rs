@@ -1,0 +1,55 @@
+//! Words for decisions that depend on API spellings: reasons under either observability gate, and the list of flavors
+//! that were considered.
+
+use berth_engine::{AssignmentMode, Explanation, FlavorAttempt, PendingReason, PreemptionMode};
+
+use crate::gates::Gates;
+
+/// The reason of QuotaReserved=False and of its event (queueing-engine §5.10).
+pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
+    if gates.on("UnadmittedWorkloadsObservability") {
+        return reason.as_str();
+    }
+    match reason {
+        PendingReason::WaitingForPodsReady => "Waiting",
+        _ => "Pending",
+    }
+}
+
+/// What the QuotaReserved event says about flavors that were rejected or need borrowing; empty when there is nothing to
+/// say (queueing-engine §8.15).
+pub fn flavors_considered(explanation: &Explanation) -> String {
+    let mut parts = Vec::new();
+    for set in &explanation.pod_sets {
+        let mut attempts: Vec<&FlavorAttempt> = set
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.mode != AssignmentMode::Fit || attempt.borrowing_level > 0)
+            .collect();
+        attempts.sort_by(|a, b| a.flavor.cmp(&b.flavor));
+        if attempts.is_empty() {
+            continue;
+        }
+        let texts: Vec<String> = attempts.into_iter().map(attempt_text).collect();
+        parts.push(format!("{}: {}", set.pod_set, texts.join(", ")));
+    }
+    if parts.is_empty() { String::new() } else { format!("; Flavors considered: {}", parts.join(" | ")) }
+}
+
+fn attempt_text(attempt: &FlavorAttempt) -> String {
+    let mode = match attempt.preemption {
+        PreemptionMode::NoFit => "NoFit".to_owned(),
+        PreemptionMode::Fit => "Fit".to_owned(),
+        PreemptionMode::NoPreemptionCandidates => "preemptionMode=NoCandidates".to_owned(),
+        PreemptionMode::Preempt => "preemptionMode=Preempt".to_owned(),
+        PreemptionMode::Reclaim => "preemptionMode=Reclaim".to_owned(),
+    };
+    let mut text = mode;
+    if attempt.borrowing_level > 0 {
+        text.push_str(&format!(";borrow={}", attempt.borrowing_level));
+    }
+    for finding in &attempt.findings {
+        text.push_str(&format!(";{finding}"));
+    }
+    format!("{}({text})", attempt.flavor)
+}

@@ -1,0 +1,17 @@
+//! The one translator between API objects and the engine's model; controllers, simulator and conformance runner use it.
+//!
+//! [`queues`] reads queues, cohorts, flavors, checks and nodes, [`workload`] reads Workloads with their effective requests
+//! ([`requests`], [`transform`]), [`admission`] goes both ways, [`validate`] says why a workload's pods can never be
+//! admitted. Nothing here decides, writes conditions or talks to an API.
+
+pub mod admission;
+pub mod amounts;
+pub mod decision;
+pub mod placement;
+pub mod queues;
+pub mod requests;
+pub mod transform;
+pub mod validate;
+pub mod workload;
+
+pub use workload::{Context, workload, workload_key};

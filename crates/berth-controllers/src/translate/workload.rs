@@ -1,0 +1,221 @@
+//! A Workload object as the engine reads it.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2 as api;
+use berth_api::kueue::{annotations, conditions as types};
+use berth_engine::Name;
+use berth_engine::model::{
+    CheckState, CheckStatus, Eviction, PodSet, PodTemplate, SliceConstraint, Time, TopologyMode, TopologyRequest,
+    Variant, Workload, WorkloadKey,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{LimitRange, PodSpec};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::admission;
+use super::amounts::request;
+use super::placement::{labels, name, node_affinity, tolerations};
+use super::requests::{adjust, of_pod};
+use super::transform::effective;
+use super::validate;
+use crate::conditions;
+use crate::config::Resources;
+
+/// What effective requests depend on beside the workload itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Configuration: excluded prefixes and transformations.
+    pub resources: &'a Resources,
+    /// LimitRanges of the workload's namespace.
+    pub limit_ranges: &'a [LimitRange],
+    /// RuntimeClasses by name.
+    pub runtime_classes: &'a BTreeMap<String, RuntimeClass>,
+}
+
+/// The key of a workload.
+pub fn workload_key(workload: &api::Workload) -> WorkloadKey {
+    WorkloadKey::new(workload.metadata.namespace.as_deref().unwrap_or_default(), workload.name_any())
+}
+
+/// The instant of an API timestamp.
+pub fn time(at: Timestamp) -> Time {
+    Time(i64::try_from(at.as_nanosecond()).unwrap_or(i64::MIN))
+}
+
+/// The newest version of a workload.
+pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
+    let key = workload_key(object);
+    let status = object.status.clone().unwrap_or_default();
+    let find = |type_: &str| conditions::find(&status.conditions, type_);
+    let is_true = |type_: &str| conditions::is_true(&status.conditions, type_);
+    let annotation = |key: &str| object.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
+    let specs: Vec<PodSpec> = object.spec.pod_sets.iter().map(|set| adjusted(set, context)).collect();
+    let pod_sets = object.spec.pod_sets.iter().zip(&specs).map(|(set, spec)| {
+        let reclaimable = status.reclaimable_pods.iter().find(|it| it.name == set.name).map_or(0, |it| it.count);
+        pod_set(set, spec, reclaimable, context)
+    });
+    let reserved = find(types::QUOTA_RESERVED).filter(|condition| condition.status == "True");
+    let on_hold = find(types::QUOTA_RESERVED).is_some_and(|it| it.status == "False" && it.reason == "OnHold");
+    let eviction = |type_: &str| {
+        let condition = find(type_).filter(|condition| condition.status == "True")?;
+        Some(Eviction { reason: name(&condition.reason), at: transition(condition) })
+    };
+    Workload {
+        pod_sets: pod_sets.collect(),
+        inadmissible: validate::problem(&specs, context.limit_ranges),
+        uid: name(object.metadata.uid.as_deref().unwrap_or_default()),
+        generation: object.metadata.generation.unwrap_or_default(),
+        created: object.metadata.creation_timestamp.as_ref().map_or(Time::UNSET, |at| time(at.0)),
+        queue: name(&object.spec.queue_name),
+        priority: object.spec.priority.map_or(0, i64::from),
+        priority_boost: annotation(annotations::PRIORITY_BOOST).and_then(|text| text.parse().ok()).unwrap_or(0),
+        active: object.spec.active.unwrap_or(true),
+        admission_gated: annotation(annotations::ADMISSION_GATED_BY).is_some(),
+        preemption_gated: has_closed_gate(object),
+        admission: reserved.and(status.admission.as_ref()).map(admission::from_api),
+        reserved_at: reserved.map(transition),
+        admitted: is_true(types::ADMITTED),
+        finished: is_true(types::FINISHED),
+        on_hold,
+        waiting_for_replacement_pods: is_true(types::WAITING_FOR_REPLACEMENT_PODS),
+        pods_ready: is_true(types::PODS_READY),
+        evicted: eviction(types::EVICTED),
+        preempted: eviction(types::PREEMPTED),
+        requeued: find(types::REQUEUED).map(|condition| condition.status == "True"),
+        requeue_at: status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref()).map(|at| time(at.0)),
+        checks: status.admission_checks.iter().map(check).collect(),
+        unhealthy_nodes: status.unhealthy_nodes.iter().map(|node| name(&node.name)).collect(),
+        replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).map(|text| replaced(text, &key)),
+        variant: annotation(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS).map(|text| variant(object, text)),
+        owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod"),
+        job_uid: object.labels().get("kueue.x-k8s.io/job-uid").map(|uid| name(uid)),
+        ..Workload::new(key.namespace.clone(), key.name)
+    }
+}
+
+fn transition(condition: &Condition) -> Time {
+    time(condition.last_transition_time.0)
+}
+
+fn adjusted(set: &api::PodSet, context: &Context<'_>) -> PodSpec {
+    let spec = set.template.spec.clone().unwrap_or_default();
+    let class = spec.runtime_class_name.as_ref().and_then(|class| context.runtime_classes.get(class));
+    adjust(&spec, class, context.limit_ranges)
+}
+
+fn pod_set(set: &api::PodSet, spec: &PodSpec, reclaimable: i32, context: &Context<'_>) -> PodSet {
+    let own = of_pod(spec);
+    let integers = |list: &super::amounts::Quantities| {
+        list.iter().map(|(key, quantity)| (name(key), request(key, quantity))).collect()
+    };
+    PodSet {
+        name: name(&set.name),
+        count: set.count,
+        min_count: set.min_count,
+        reclaimable,
+        requests: integers(&effective(&own, context.resources)),
+        template: Arc::new(PodTemplate {
+            requests: integers(&own),
+            node_selector: labels(spec.node_selector.as_ref()),
+            affinity: node_affinity(spec.affinity.as_ref()),
+            tolerations: tolerations(spec.tolerations.as_deref().unwrap_or_default()),
+            shape: shape(spec),
+        }),
+        topology: set.topology_request.as_ref().map(topology_request),
+    }
+}
+
+/// Digest of what makes pods differ for scheduling equivalence beyond what the model carries (queueing-engine §4.8).
+fn shape(spec: &PodSpec) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let resources: Vec<_> = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .map(|container| container.resources.as_ref().and_then(|resources| resources.requests.clone()))
+        .collect();
+    // Kubernetes types have no hash of their own; their JSON is canonical enough because all maps are ordered.
+    let parts = (
+        resources,
+        &spec.runtime_class_name,
+        &spec.priority,
+        &spec.topology_spread_constraints,
+        &spec.overhead,
+        &spec.resource_claims,
+        &spec.affinity,
+        &spec.resources,
+    );
+    serde_json::to_string(&parts).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+fn topology_request(request: &api::PodSetTopologyRequest) -> TopologyRequest {
+    let mode = match (&request.required, &request.preferred, request.unconstrained) {
+        (Some(level), ..) => Some(TopologyMode::Required(name(level))),
+        (None, Some(level), _) => Some(TopologyMode::Preferred(name(level))),
+        (None, None, Some(true)) => Some(TopologyMode::Unconstrained),
+        _ => None,
+    };
+    let layers = request.pod_set_slice_required_topology_constraints.iter();
+    let mut slices: Vec<SliceConstraint> =
+        layers.map(|layer| SliceConstraint { level: name(&layer.topology), size: layer.size }).collect();
+    if slices.is_empty() {
+        let level = request.pod_set_slice_required_topology.as_deref();
+        slices.extend(
+            level.map(|level| SliceConstraint { level: name(level), size: request.pod_set_slice_size.unwrap_or(1) }),
+        );
+    }
+    TopologyRequest { mode, slices, group: request.pod_set_group_name.as_deref().map(name) }
+}
+
+fn check(state: &api::AdmissionCheckState) -> CheckStatus {
+    let updates = &state.pod_set_updates;
+    CheckStatus {
+        name: name(&state.name),
+        state: match state.state {
+            api::CheckState::Ready => CheckState::Ready,
+            api::CheckState::Retry => CheckState::Retry,
+            api::CheckState::Rejected => CheckState::Rejected,
+            _ => CheckState::Pending,
+        },
+        node_selectors: updates
+            .iter()
+            .filter(|it| !it.node_selector.is_empty())
+            .map(|it| (name(&it.name), labels(Some(&it.node_selector))))
+            .collect(),
+        tolerations: updates
+            .iter()
+            .filter(|it| !it.tolerations.is_empty())
+            .map(|it| (name(&it.name), tolerations(&it.tolerations)))
+            .collect(),
+    }
+}
+
+/// A gate that the spec names is closed until the status says it is open (queueing-engine §23).
+fn has_closed_gate(object: &api::Workload) -> bool {
+    let states = object.status.iter().flat_map(|status| &status.preemption_gates);
+    let open: Vec<&str> =
+        states.filter(|state| state.position == api::GatePosition::Open).map(|state| state.name.as_str()).collect();
+    object.spec.preemption_gates.iter().any(|gate| !open.contains(&gate.name.as_str()))
+}
+
+fn replaced(text: &str, own: &WorkloadKey) -> WorkloadKey {
+    match text.split_once('/') {
+        Some((namespace, old)) => WorkloadKey::new(namespace, old),
+        None => WorkloadKey::new(own.namespace.clone(), text),
+    }
+}
+
+fn variant(object: &api::Workload, flavors: &str) -> Variant {
+    let owner = object.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Workload");
+    Variant {
+        parent: owner.map(|owner| name(&owner.name)),
+        allowed_flavors: flavors.split(',').map(|flavor| Name::from(flavor.trim())).collect(),
+    }
+}
