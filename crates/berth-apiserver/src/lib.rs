@@ -14,7 +14,7 @@ pub mod auth;
 pub mod body;
 pub mod discovery;
 pub mod kubeconfig;
-pub mod machinery;
+mod machinery;
 pub mod openapi;
 pub mod pki;
 pub mod printers;
@@ -23,10 +23,15 @@ pub mod request;
 pub mod tls;
 pub mod user;
 
+mod crd;
 mod objects;
+mod rest;
 mod server;
+mod strategy;
 
 pub use body::Body;
+pub use crd::Converter;
+pub use crd::Converter;
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;

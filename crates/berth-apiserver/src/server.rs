@@ -1,18 +1,24 @@
 //! The server value itself: what it is made of, and the two doors to it (`handle`, `in_process`).
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
 
 use berth_store::Store;
 
-use crate::admission::AdmissionPlugin;
-use crate::{Body, Objects, UserInfo};
+use crate::admission::{self, AdmissionPlugin};
+use crate::crd::{Converter, CustomKind};
+use crate::registry::Registry;
+use crate::{Body, Objects, UserInfo, crd, rest};
 
 /// What time it is, as the embedded cluster counts it.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -35,27 +41,105 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Converters between versions of custom resources, by (group, kind). Kinds without one whose
+    /// CustomResourceDefinition asks for webhook conversion are converted by changing the apiVersion alone.
+    pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
+}
+
+impl Config {
+    /// A server on `store` with a clock; seed 0, no plugins, no logs, no converters.
+    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Config {
+        Config { store, clock, seed: 0, admission: Vec::new(), pod_logs: None, converters: BTreeMap::new() }
+    }
 }
 
 /// The server. Cheap to clone; all clones are the same server.
 #[derive(Clone)]
 pub struct ApiServer {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    config: Config,
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) objects: Objects,
+    pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
+    kinds: RwLock<Kinds>,
+    random: Mutex<SmallRng>,
+}
+
+/// The table of kinds and what belongs to rows of custom resources; swapped together.
+#[derive(Clone)]
+pub(crate) struct Kinds {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
 }
 
 impl ApiServer {
-    /// Starts serving what `config.store` holds.
+    /// Starts serving what `config.store` holds, custom resources included.
     pub fn new(config: Config) -> ApiServer {
-        ApiServer { inner: Arc::new(Inner { config }) }
+        let objects = Objects::new(config.store.clone());
+        let mut plugins = admission::builtin();
+        plugins.extend(config.admission.iter().cloned());
+        let server = ApiServer {
+            inner: Arc::new(Inner {
+                objects,
+                plugins,
+                kinds: RwLock::new(Kinds { registry: Arc::new(Registry::builtin()), custom: BTreeMap::new() }),
+                random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
+                config,
+            }),
+        };
+        crd::load(&server);
+        server
     }
 
     /// Read access to stored objects.
     pub fn objects(&self) -> Objects {
-        Objects::new(self.inner.config.store.clone())
+        self.inner.objects.clone()
+    }
+
+    /// The table of kinds as it is now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.kinds().registry
+    }
+
+    /// The time on the server's clock.
+    pub fn now(&self) -> jiff::Timestamp {
+        (self.inner.config.clock)()
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.config.store
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.inner.kinds.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the table of kinds; readers see the change at once and as a whole.
+    pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
+        let mut kinds = self.inner.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut kinds);
+    }
+
+    /// A new uid (version 4 UUID), from the seeded generator.
+    pub(crate) fn new_uid(&self) -> String {
+        let bits: u128 = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner).random();
+        let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+        let hex = format!("{bits:032x}");
+        format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// Five characters for a generated name. No vowels and no look-alikes, as upstream.
+    pub(crate) fn name_suffix(&self) -> String {
+        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
+    }
+
+    /// Now, as objects carry it.
+    pub(crate) fn timestamp(&self) -> Value {
+        Value::String(self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
     /// Answers one request on behalf of `user`. Never fails: errors are Status responses.
@@ -64,8 +148,12 @@ impl ApiServer {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let _ = (request, user);
-        Response::new(Body::empty())
+        let (parts, body) = request.into_parts();
+        let body = match rest::read_body(body).await {
+            Ok(body) => body,
+            Err(status) => return rest::status_response(&status),
+        };
+        rest::handle(self, parts, body, user).await
     }
 
     /// A client's connection without a socket, for `kube::Client::new`: every request runs as `user`.

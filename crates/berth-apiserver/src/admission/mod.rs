@@ -3,8 +3,14 @@
 //!
 //! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write.
 
+mod lifecycle;
+mod priority;
+mod service_account;
+mod tolerations;
+
 use std::sync::Arc;
 
+use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
@@ -69,4 +75,44 @@ pub trait AdmissionPlugin: Send + Sync {
     fn validate(&self, _request: &AdmissionRequest<'_>) -> Result<(), Status> {
         Ok(())
     }
+}
+
+/// The plugins every server has, in their order.
+pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
+    vec![
+        Arc::new(lifecycle::NamespaceLifecycle),
+        Arc::new(service_account::ServiceAccounts),
+        Arc::new(priority::Priority),
+        Arc::new(tolerations::DefaultTolerationSeconds),
+        Arc::new(tolerations::ExtendedResourceToleration),
+        Arc::new(crate::auth::escalation::EscalationCheck),
+    ]
+}
+
+/// Runs the mutating side of all plugins.
+pub(crate) fn mutate(plugins: &[Arc<dyn AdmissionPlugin>], request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+    plugins.iter().try_for_each(|plugin| plugin.mutate(request))
+}
+
+/// Runs the validating side of all plugins.
+pub(crate) fn validate(plugins: &[Arc<dyn AdmissionPlugin>], request: &AdmissionRequest<'_>) -> Result<(), Status> {
+    plugins.iter().try_for_each(|plugin| plugin.validate(request))
+}
+
+/// 403 in the words of a plugin, about the request's object.
+pub(crate) fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
+    let resource = GroupResource::new(request.group, request.resource);
+    let name = match (&request.object, request.name) {
+        (Some(object), "") => meta::generate_name(object).to_owned(),
+        (_, name) => name.to_owned(),
+    };
+    Status::forbidden(&resource, &name, why)
+}
+
+/// Whether the request makes a pod.
+pub(crate) fn is_pod_create(request: &AdmissionRequest<'_>) -> bool {
+    request.operation == Operation::Create
+        && request.group.is_empty()
+        && request.resource == "pods"
+        && request.subresource.is_empty()
 }

@@ -1,0 +1,76 @@
+//! The end of a custom resource: its objects are deleted, and with the last of them the definition itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use berth_apimachinery::meta;
+use berth_store::{ListQuery, Write};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::Value;
+
+use super::{GROUP, PLURAL, definition, uninstall};
+use crate::{ApiServer, UserInfo, objects};
+
+/// Deletes all objects of a definition that is being deleted, then the definition.
+pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
+    let spec = &definition["spec"];
+    let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
+    let served = spec["versions"].as_array().into_iter().flatten().find(|version| version["served"] == true);
+    if let Some(version) = served.and_then(|version| version["name"].as_str()) {
+        // One request per namespace, as there is none for all of them.
+        let namespaces: BTreeSet<String> = server
+            .objects()
+            .list(group, plural, None)
+            .iter()
+            .map(|object| meta::namespace(object).to_owned())
+            .collect();
+        for namespace in namespaces {
+            let scope = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
+            let request = Request::builder()
+                .method(Method::DELETE)
+                .uri(format!("/apis/{group}/{version}/{scope}{plural}"))
+                .body(Full::new(Bytes::new()));
+            let Ok(request) = request else { continue };
+            let response = server.handle(request, UserInfo::master("system:apiserver")).await;
+            if !response.status().is_success() {
+                tracing::warn!(group, plural, status = %response.status(), "objects of a removed kind could not be deleted");
+            }
+        }
+    }
+    finish(server, meta::name(&definition).to_owned()).await;
+}
+
+/// Removes a definition that is being deleted, if no object is left.
+pub(crate) async fn finish(server: ApiServer, name: String) {
+    let key = objects::key(GROUP, PLURAL, "", &name);
+    let Some(record) = server.store().get(&key) else { return };
+    let current = record.value();
+    if meta::deletion_timestamp(&current).is_none() {
+        return;
+    }
+    let spec = &current["spec"];
+    let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
+    let prefix = objects::prefix(group, plural, None);
+    let rest = ListQuery { limit: 1, ..ListQuery::all(&prefix) };
+    if server.store().list(&rest).is_ok_and(|listing| !listing.records.is_empty()) {
+        return;
+    }
+    let others: Vec<&str> =
+        meta::finalizers(&current).into_iter().filter(|finalizer| *finalizer != definition::FINALIZER).collect();
+    let mut last = current.as_ref().clone();
+    let metadata = meta::metadata_mut(&mut last);
+    let write = if others.is_empty() {
+        metadata.remove("finalizers");
+        Write::Delete { key, expected: record.revision, last: Some(last) }
+    } else {
+        metadata.insert("finalizers".to_owned(), others.into());
+        Write::Update { key, expected: record.revision, value: last }
+    };
+    // Who changed it meanwhile comes by here again.
+    let gone = matches!(write, Write::Delete { .. });
+    if server.store().commit(write).await.is_ok() && gone {
+        uninstall(&server, &current);
+    }
+}

@@ -1,0 +1,188 @@
+//! Custom resources: rows of the table that come and go with CustomResourceDefinition objects.
+//!
+//! There is no controller between a definition and its row: the write that stores a definition decides whether its
+//! names are accepted, and the row is there when the write is answered.
+
+mod cel;
+pub(crate) mod cleanup;
+pub(crate) mod definition;
+mod row;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use berth_apimachinery::meta;
+use berth_apimachinery::status::Status;
+use serde_json::Value;
+
+use crate::ApiServer;
+use crate::registry::{Origin, ResourceInfo, SchemaSource};
+
+pub(crate) use cel::Rules;
+pub(crate) use validate::{validate, validate_update};
+
+/// Group of CustomResourceDefinitions.
+pub(crate) const GROUP: &str = "apiextensions.k8s.io";
+/// Their plural name.
+pub(crate) const PLURAL: &str = "customresourcedefinitions";
+
+/// Converts custom resources of one kind between its versions, in the server's process (where a cluster would call the
+/// operator's webhook).
+pub trait Converter: Send + Sync {
+    /// `object` in the form of `to_api_version`; its metadata must stay as it is. An error is shown to the client.
+    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String>;
+}
+
+/// What the server keeps for a row of custom resources besides the row.
+pub(crate) struct CustomKind {
+    /// Objects written up to this revision may not have seen the current schema.
+    pub(crate) since: u64,
+    converter: Option<Arc<dyn Converter>>,
+    rules: BTreeMap<String, Rules>,
+}
+
+impl CustomKind {
+    /// The CEL rules of a version, if it has any.
+    pub(crate) fn rules(&self, version: &str) -> Option<&Rules> {
+        self.rules.get(version)
+    }
+
+    /// An object in another version.
+    pub(crate) fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, Status> {
+        match &self.converter {
+            None => {
+                meta::map_mut(&mut object).insert("apiVersion".to_owned(), to_api_version.into());
+                Ok(object)
+            }
+            Some(converter) => {
+                let metadata = object["metadata"].clone();
+                let from = meta::api_version(&object).to_owned();
+                let mut converted = converter.convert(object, to_api_version).map_err(|error| {
+                    Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
+                })?;
+                // Of metadata a conversion may change labels and annotations only.
+                let own = converted["metadata"].take();
+                let mut metadata = metadata;
+                for field in ["labels", "annotations"] {
+                    let map = meta::map_mut(&mut metadata);
+                    match own.get(field).filter(|value| !value.is_null()) {
+                        Some(value) => map.insert(field.to_owned(), value.clone()),
+                        None => map.remove(field),
+                    };
+                }
+                let map = meta::map_mut(&mut converted);
+                map.insert("metadata".to_owned(), metadata);
+                map.insert("apiVersion".to_owned(), to_api_version.into());
+                Ok(converted)
+            }
+        }
+    }
+}
+
+/// Whether a row is that of CustomResourceDefinitions.
+pub(crate) fn is_definitions(row: &ResourceInfo) -> bool {
+    row.group == GROUP && row.plural == PLURAL
+}
+
+/// Installs the rows of all stored definitions.
+pub(crate) fn load(server: &ApiServer) {
+    for definition in server.objects().list(GROUP, PLURAL, None) {
+        install(server, &definition);
+    }
+}
+
+/// What has to follow a write: rows come and go with definitions, and a definition that is being deleted goes with its
+/// last object.
+///
+/// Cleaning up goes through the server again; the box ends the recursion of types.
+pub(crate) fn after_write<'a>(
+    server: &'a ApiServer,
+    row: &'a ResourceInfo,
+    object: &'a Arc<Value>,
+    gone: bool,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    if is_definitions(row) {
+        if gone {
+            uninstall(server, object);
+        } else {
+            install(server, object);
+            if meta::deletion_timestamp(object).is_some() {
+                return Box::pin(cleanup::delete_objects(server.clone(), object.clone()));
+            }
+        }
+    } else if gone && let Origin::Custom(name) = &row.origin {
+        return Box::pin(cleanup::finish(server.clone(), name.clone()));
+    }
+    Box::pin(std::future::ready(()))
+}
+
+fn install(server: &ApiServer, object: &Value) {
+    if !definition::is_accepted(object) {
+        return;
+    }
+    let row = match row::row_of(object) {
+        Ok(row) => row,
+        Err(error) => {
+            tracing::warn!(name = meta::name(object), %error, "a stored CustomResourceDefinition cannot be served");
+            return;
+        }
+    };
+    let key = (row.group.clone(), row.plural.clone());
+    let kinds = server.kinds();
+    if let (Some(old), Some(_)) = (kinds.registry.get(&key.0, &key.1), kinds.custom.get(&key))
+        && same_schemas(old, &row)
+    {
+        // Only status or names changed: objects need not be looked at again.
+        let custom = kinds.custom[&key].clone();
+        server.change_kinds(|kinds| put(kinds, row, custom));
+        return;
+    }
+    let rules = row
+        .versions
+        .iter()
+        .filter_map(|version| match &version.schema {
+            SchemaSource::Custom(custom) => Some((version.name.clone(), Rules::compile(&custom.schema)?)),
+            _ => None,
+        })
+        .collect();
+    let converter = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
+    let custom = Arc::new(CustomKind { since: server.store().revision(), converter, rules });
+    server.change_kinds(|kinds| put(kinds, row, custom));
+}
+
+fn put(kinds: &mut crate::server::Kinds, row: ResourceInfo, custom: Arc<CustomKind>) {
+    kinds.custom.insert((row.group.clone(), row.plural.clone()), custom);
+    Arc::make_mut(&mut kinds.registry).insert(row);
+}
+
+fn same_schemas(a: &ResourceInfo, b: &ResourceInfo) -> bool {
+    let schemas = |row: &ResourceInfo| -> Vec<(String, Option<Value>)> {
+        row.versions
+            .iter()
+            .map(|version| match &version.schema {
+                SchemaSource::Custom(custom) => (version.name.clone(), Some(custom.raw.clone())),
+                _ => (version.name.clone(), None),
+            })
+            .collect()
+    };
+    a.storage_version == b.storage_version && schemas(a) == schemas(b)
+}
+
+fn uninstall(server: &ApiServer, object: &Value) {
+    let group = object["spec"]["group"].as_str().unwrap_or_default().to_owned();
+    let plural = object["spec"]["names"]["plural"].as_str().unwrap_or_default().to_owned();
+    server.change_kinds(|kinds| {
+        // The row may be another definition's, if this one's names were never accepted.
+        let is_own = kinds
+            .registry
+            .get(&group, &plural)
+            .is_some_and(|row| row.origin == Origin::Custom(meta::name(object).to_owned()));
+        if is_own {
+            Arc::make_mut(&mut kinds.registry).remove(&group, &plural);
+            kinds.custom.remove(&(group.clone(), plural.clone()));
+        }
+    });
+}

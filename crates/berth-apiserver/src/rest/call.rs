@@ -1,0 +1,233 @@
+//! One request about a resource, with everything its answer depends on.
+
+use std::sync::Arc;
+
+use berth_apimachinery::meta::{GroupKind, GroupResource};
+use berth_apimachinery::status::Status;
+use berth_store::Record;
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+use serde_json::Value;
+
+use super::negotiate::{self, Negotiated};
+use super::options::Options;
+use super::view::View;
+use crate::admission::{AdmissionRequest, Operation};
+use crate::crd::CustomKind;
+use crate::registry::{ResourceInfo, VersionInfo};
+use crate::request::RequestInfo;
+use crate::strategy::{self, Strategy};
+use crate::{ApiServer, UserInfo, objects};
+
+pub(crate) struct Call {
+    pub(crate) server: ApiServer,
+    pub(crate) info: RequestInfo,
+    pub(crate) row: Arc<ResourceInfo>,
+    version: usize,
+    pub(crate) custom: Option<Arc<CustomKind>>,
+    pub(crate) user: UserInfo,
+    pub(crate) options: Options,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) content_type: String,
+    pub(crate) user_agent: String,
+    pub(crate) body: Bytes,
+    /// Texts for `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        server: &ApiServer,
+        info: RequestInfo,
+        row: Arc<ResourceInfo>,
+        version: usize,
+        custom: Option<Arc<CustomKind>>,
+        headers: &HeaderMap,
+        query: &str,
+        body: Bytes,
+        user: UserInfo,
+    ) -> Result<Call, Status> {
+        let text = |name: header::HeaderName| {
+            headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+        };
+        let accept: Vec<&str> =
+            headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        let negotiated = negotiate::accept(&accept.join(","))?;
+        let warnings = row.versions[version].deprecation_warning.iter().cloned().collect();
+        Ok(Call {
+            server: server.clone(),
+            options: Options::parse(query)?,
+            negotiated,
+            content_type: text(header::CONTENT_TYPE),
+            user_agent: text(header::USER_AGENT),
+            info,
+            row,
+            version,
+            custom,
+            user,
+            body,
+            warnings,
+        })
+    }
+
+    /// The same call for an answer that outlives it; without the body.
+    pub(crate) fn for_stream(&self) -> Call {
+        Call {
+            server: self.server.clone(),
+            info: self.info.clone(),
+            row: self.row.clone(),
+            version: self.version,
+            custom: self.custom.clone(),
+            user: self.user.clone(),
+            options: self.options.clone(),
+            negotiated: self.negotiated.clone(),
+            content_type: String::new(),
+            user_agent: String::new(),
+            body: Bytes::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    pub(crate) fn version(&self) -> &VersionInfo {
+        &self.row.versions[self.version]
+    }
+
+    pub(crate) fn view(&self) -> View {
+        View { row: self.row.clone(), version: self.version().name.clone(), custom: self.custom.clone() }
+    }
+
+    pub(crate) fn strategy(&self) -> &'static dyn Strategy {
+        strategy::of(&self.row)
+    }
+
+    pub(crate) fn group_resource(&self) -> GroupResource {
+        GroupResource::new(&self.row.group, &self.row.plural)
+    }
+
+    pub(crate) fn group_kind(&self) -> GroupKind {
+        GroupKind::new(&self.row.group, &self.row.kind)
+    }
+
+    /// The `apiVersion` of objects in this request.
+    pub(crate) fn api_version(&self) -> String {
+        self.row.api_version(&self.version().name)
+    }
+
+    /// Whether the object's `status` is written through its subresource only.
+    pub(crate) fn has_status_subresource(&self) -> bool {
+        self.version().subresource("status").is_some()
+    }
+
+    /// Namespaced kinds need a namespace for anything but reading all of them; cluster-scoped kinds have none.
+    pub(crate) fn check_scope(&self) -> Result<(), Status> {
+        let is_namespace = self.row.group.is_empty() && self.row.plural == "namespaces";
+        if !self.row.namespaced {
+            return if self.info.namespace.is_empty() || is_namespace { Ok(()) } else { Err(Status::no_such_path()) };
+        }
+        if self.info.namespace.is_empty() {
+            let reads_all = matches!(self.info.verb.as_str(), "list" | "watch");
+            // Reviews and events may be posted without a namespace in the path where the body names it; upstream
+            // serves no such path.
+            return if reads_all { Ok(()) } else { Err(Status::no_such_path()) };
+        }
+        Ok(())
+    }
+
+    /// The namespace of the objects this request is about.
+    pub(crate) fn namespace(&self) -> &str {
+        if self.row.namespaced { &self.info.namespace } else { "" }
+    }
+
+    /// The verb, if the resource or subresource answers it.
+    pub(crate) fn check_verb(&self, method: &Method) -> Result<String, Status> {
+        let verb = self.info.verb.clone();
+        let resource = self.group_resource();
+        if !self.info.subresource.is_empty() {
+            let subresource =
+                self.version().subresource(&self.info.subresource).ok_or_else(Status::no_such_path)?;
+            let supported = subresource.verbs.contains(&verb);
+            return if supported { Ok(verb) } else { Err(Status::method_not_supported(&resource, method_verb(method))) };
+        }
+        if self.info.parts.len() > 2 {
+            return Err(Status::no_such_path());
+        }
+        let named = self.info.parts.len() > 1;
+        let fits = match verb.as_str() {
+            "create" | "list" | "deletecollection" => !named,
+            "get" | "update" | "patch" | "delete" => named,
+            "watch" => true,
+            _ => false,
+        };
+        if fits && self.row.verbs.contains(&verb) {
+            Ok(verb)
+        } else {
+            Err(Status::method_not_supported(&resource, method_verb(method)))
+        }
+    }
+
+    /// Storage key of the object this request names.
+    pub(crate) fn key(&self) -> String {
+        self.key_of(&self.info.name)
+    }
+
+    pub(crate) fn key_of(&self, name: &str) -> String {
+        let (group, plural) = self.row.storage();
+        objects::key(group, plural, self.namespace(), name)
+    }
+
+    /// What the keys of the objects this request is about begin with.
+    pub(crate) fn prefix(&self) -> String {
+        let (group, plural) = self.row.storage();
+        let namespace = self.namespace();
+        objects::prefix(group, plural, (!namespace.is_empty()).then_some(namespace))
+    }
+
+    pub(crate) fn not_found(&self) -> Status {
+        Status::not_found(&self.group_resource(), &self.info.name)
+    }
+
+    /// The stored object this request names.
+    pub(crate) fn stored(&self) -> Result<Arc<Record>, Status> {
+        self.server.store().get(&self.key()).ok_or_else(|| self.not_found())
+    }
+
+    /// A request for the admission chain.
+    pub(crate) fn admission<'a>(
+        &'a self,
+        operation: Operation,
+        name: &'a str,
+        object: Option<Value>,
+        old_object: Option<Arc<Value>>,
+    ) -> AdmissionRequest<'a> {
+        let kind = match self.version().subresource(&self.info.subresource) {
+            Some(subresource) => &subresource.kind,
+            None => &self.row.kind,
+        };
+        AdmissionRequest {
+            operation,
+            group: &self.row.group,
+            version: &self.version().name,
+            resource: &self.row.plural,
+            subresource: &self.info.subresource,
+            kind,
+            namespace: self.namespace(),
+            name,
+            object,
+            old_object,
+            user: &self.user,
+            dry_run: self.options.dry_run,
+            objects: &self.server.inner.objects,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+fn method_verb(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "get",
+    }
+}

@@ -1,0 +1,91 @@
+//! Validation of an object about to be stored: metadata, schema, the kind's own rules, CEL.
+
+use berth_apimachinery::field::{self, ErrorKind, Path};
+use berth_apimachinery::schema::Root;
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{meta, validation};
+use serde_json::Value;
+
+use super::call::Call;
+
+/// What part of an object is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Everything but status (if that has its own subresource).
+    Main,
+    /// Status only.
+    Status,
+    /// Everything: the server itself knows what it does (binding, finalizing).
+    Whole,
+}
+
+impl Call {
+    /// Checks an object that is new.
+    pub(crate) fn check_create(&self, object: &Value) -> Result<(), Status> {
+        let path = Path::new("metadata");
+        let name_check = self.strategy().name_check();
+        let mut errors =
+            validation::validate_object_meta(&object["metadata"], self.row.namespaced, name_check, &path);
+        errors.extend(self.strategy().validate(object));
+        self.check_schema(object, None, &mut errors);
+        self.refuse(object, errors)
+    }
+
+    /// Checks an object that takes the place of `old`.
+    pub(crate) fn check_update(&self, target: Target, object: &Value, old: &Value) -> Result<(), Status> {
+        let path = Path::new("metadata");
+        let mut errors = validation::validate_object_meta_update(&object["metadata"], &old["metadata"], &path);
+        errors.extend(match target {
+            Target::Main => self.strategy().validate_update(object, old),
+            Target::Status => self.strategy().validate_status_update(object, old),
+            Target::Whole => Vec::new(),
+        });
+        self.check_schema(object, Some(old), &mut errors);
+        self.refuse(object, errors)
+    }
+
+    fn refuse(&self, object: &Value, errors: Vec<field::Error>) -> Result<(), Status> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Status::invalid(&self.group_kind(), meta::name(object), &errors))
+    }
+
+    /// The structural schema and the rules of a custom resource.
+    fn check_schema(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<field::Error>) {
+        let Some(custom) = &self.custom else { return };
+        let version = &self.version().name;
+        let root = Path::root();
+        if let Some(schema) = self.row.schema(version) {
+            errors.extend(match old {
+                Some(old) => schema.validate_update(object, old, &root),
+                None => schema.validate(object, &root),
+            });
+            errors.extend(schema.validate_embedded(object, Root::Resource, &root));
+            // On update uniqueness counts only when the old object kept it.
+            if old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
+                errors.extend(schema.validate_lists(object, &root));
+            }
+        }
+        let blocks_rules = |error: &field::Error| {
+            matches!(
+                error.kind,
+                ErrorKind::NotSupported
+                    | ErrorKind::Required
+                    | ErrorKind::TooLong
+                    | ErrorKind::TooMany
+                    | ErrorKind::TypeInvalid
+            )
+        };
+        let Some(rules) = custom.rules(version) else { return };
+        if errors.iter().any(blocks_rules) {
+            errors.push(field::Error::invalid(
+                &root,
+                Value::Null,
+                "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
+            ));
+        } else {
+            errors.extend(rules.check(object, old));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Creating objects.
+
+use std::sync::Arc;
+
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{meta, validation};
+use berth_store::{CommitError, Write};
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::call::Call;
+use crate::admission::Operation;
+use crate::{Body, admission, crd, strategy};
+
+/// Names tried for one `generateName` before giving up, as upstream.
+const GENERATE_ATTEMPTS: usize = 8;
+/// Longest part of `generateName` that is kept: a name of 63 with five random characters.
+const GENERATED_BASE_MAX: usize = 58;
+
+/// POST on a collection.
+pub(crate) async fn create(call: &mut Call) -> Result<Response<Body>, Status> {
+    let decoded = call.decode_body()?;
+    let object = call.complete(decoded, false)?;
+    let manager = call.manager_name();
+    let stored = store_new(call, object, Tracking::Update(manager)).await?;
+    call.object_response(StatusCode::CREATED, &stored)
+}
+
+/// How the new object's `managedFields` come about.
+pub(crate) enum Tracking {
+    /// As a write by this manager.
+    Update(String),
+    /// They are set already (server-side apply).
+    Done,
+}
+
+/// Takes a decoded and defaulted object through admission and validation into the store. Returns it as stored, in the
+/// request's version.
+pub(crate) async fn store_new(call: &mut Call, object: Value, tracking: Tracking) -> Result<Arc<Value>, Status> {
+    let mut attempts = GENERATE_ATTEMPTS;
+    loop {
+        attempts -= 1;
+        match try_store_new(call, object.clone(), &tracking).await {
+            Err(TryError::NameTaken(name)) if attempts == 0 => {
+                return Err(Status::generate_name_conflict(&call.group_resource(), &name, 1));
+            }
+            Err(TryError::NameTaken(_)) => {}
+            Err(TryError::Status(status)) => return Err(status),
+            Ok(stored) => return Ok(stored),
+        }
+    }
+}
+
+enum TryError {
+    /// A generated name was taken already.
+    NameTaken(String),
+    Status(Status),
+}
+
+impl From<Status> for TryError {
+    fn from(status: Status) -> TryError {
+        TryError::Status(status)
+    }
+}
+
+async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) -> Result<Arc<Value>, TryError> {
+    validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
+    if !meta::resource_version(&object).is_empty() {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created").into());
+    }
+    let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
+    if generated {
+        let base: String = meta::generate_name(&object).chars().take(GENERATED_BASE_MAX).collect();
+        let name = format!("{base}{}", call.server.name_suffix());
+        meta::set(&mut object, "name", &name);
+    }
+    let name = meta::name(&object).to_owned();
+
+    // A duplicate is found before admission, so that plugins do not count it; the store decides in the end.
+    if !name.is_empty()
+        && let Some(existing) = call.server.store().get(&call.key_of(&name))
+    {
+        return Err(taken(call, generated, name, &existing.value()));
+    }
+
+    let mut request = call.admission(Operation::Create, &name, Some(object), None);
+    admission::mutate(&call.server.inner.plugins, &mut request)?;
+    let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
+    drop(request);
+    call.warnings.extend(warnings);
+    let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
+
+    prepare(call, &mut object);
+    call.track(&mut object, tracking);
+    call.check_create(&object)?;
+    let mut request = call.admission(Operation::Create, &name, Some(object), None);
+    admission::validate(&call.server.inner.plugins, &request)?;
+    let object = request.object.take().unwrap_or_default();
+    drop(request);
+
+    if call.options.dry_run {
+        return Ok(Arc::new(object));
+    }
+    let view = call.view();
+    let key = call.key_of(&name);
+    let value = view.to_storage(object)?;
+    let committed = match call.server.store().commit(Write::Create { key, value }).await {
+        Ok(committed) => committed,
+        Err(CommitError::Exists { key, .. }) => {
+            let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();
+            return Err(taken(call, generated, name, &existing));
+        }
+        Err(error) => return Err(commit_status(call, error).into()),
+    };
+    crd::after_write(&call.server, &call.row, &committed.value, false).await;
+    Ok(match view.convert_if_needed(&committed.value) {
+        Some(converted) => Arc::new(converted),
+        None => committed.value,
+    })
+}
+
+fn taken(call: &Call, generated: bool, name: String, existing: &Value) -> TryError {
+    if generated {
+        return TryError::NameTaken(name);
+    }
+    let mut status = Status::already_exists(&call.group_resource(), &name);
+    if meta::deletion_timestamp(existing).is_some() {
+        status.message = format!("object is being deleted: {}", status.message);
+    }
+    TryError::Status(status)
+}
+
+/// System fields and the kind's own preparations.
+fn prepare(call: &Call, object: &mut Value) {
+    let server = &call.server;
+    meta::dedup_owner_references(object);
+    let metadata = meta::metadata_mut(object);
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+        metadata.remove(field);
+    }
+    metadata.insert("uid".to_owned(), Value::String(server.new_uid()));
+    metadata.insert("creationTimestamp".to_owned(), server.timestamp());
+    let own = call.strategy();
+    if call.has_status_subresource() && own.clears_status_on_create() {
+        meta::map_mut(object).remove("status");
+    }
+    if own.has_generation() {
+        meta::set_generation(object, 1);
+    }
+    own.prepare_create(object, &strategy::Context { objects: &server.inner.objects, now: server.now() });
+    own.default(object);
+}
+
+/// What the store's refusal means to a client.
+pub(crate) fn commit_status(call: &Call, error: CommitError) -> Status {
+    match error {
+        CommitError::NotFound { .. } => call.not_found(),
+        CommitError::Exists { .. } => Status::already_exists(&call.group_resource(), &call.info.name),
+        CommitError::Conflict { .. } => Status::modified(&call.group_resource(), &call.info.name),
+        CommitError::Unavailable { reason } => Status::service_unavailable(format!("the store cannot write: {reason}")),
+    }
+}

@@ -1,0 +1,151 @@
+//! From a request's body to an object of the expected kind: JSON or YAML, unknown and duplicate fields, nulls, defaults.
+//!
+//! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in objects are pruned by
+//! the published schema (as decoding into their Go types would) and defaulted by their strategy.
+
+use berth_apimachinery::field::Path;
+use berth_apimachinery::schema::Root;
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{decode, meta};
+use serde_json::Value;
+
+use super::call::Call;
+use super::negotiate;
+use super::options::FieldValidation;
+
+/// An object as decoded, with what was wrong but may pass.
+pub(crate) struct Decoded {
+    pub(crate) object: Value,
+    /// `duplicate field "…"`.
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Call {
+    /// The body as an object of this request's kind (or of its subresource's), with its fields as they were sent.
+    pub(crate) fn decode_body(&self) -> Result<Decoded, Status> {
+        let (group, version, kind) = match self.version().subresource(&self.info.subresource) {
+            Some(subresource) => (&subresource.group, &subresource.version, &subresource.kind),
+            None => (&self.row.group, &self.version().name, &self.row.kind),
+        };
+        let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+        self.decode_body_as(&api_version, kind)
+    }
+
+    /// The body as an object of the given kind.
+    pub(crate) fn decode_body_as(&self, api_version: &str, kind: &str) -> Result<Decoded, Status> {
+        negotiate::content_type(&self.content_type)?;
+        if self.body.is_empty() {
+            return Err(Status::bad_request(format!(
+                "the body of the request is empty: a {kind} in {api_version} is expected"
+            )));
+        }
+        let decode::Decoded { value: mut object, duplicates } = decode::json_or_yaml(&self.body).map_err(|error| {
+            Status::bad_request(format!(
+                "error decoding {kind} in version {:?}: {error}",
+                api_version.rsplit('/').next().unwrap_or_default()
+            ))
+        })?;
+        self.check_kind(&mut object, api_version, kind)?;
+        let complaints = duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+        Ok(Decoded { object, complaints })
+    }
+
+    /// apiVersion and kind must be those of the path; absent ones are filled in.
+    pub(crate) fn check_kind(&self, object: &mut Value, api_version: &str, kind: &str) -> Result<(), Status> {
+        let Some(map) = object.as_object_mut() else {
+            return Err(Status::bad_request(format!("an object of kind {kind} is expected")));
+        };
+        for field in ["apiVersion", "kind"] {
+            if map.get(field).is_some_and(|value| !value.is_string()) {
+                return Err(Status::bad_request(format!("{field} must be a string")));
+            }
+        }
+        if map.get("metadata").is_some_and(|value| !value.is_object() && !value.is_null()) {
+            return Err(Status::bad_request("metadata must be an object"));
+        }
+        let text = |map: &serde_json::Map<String, Value>, field: &str| {
+            map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let (own_version, own_kind) = (text(map, "apiVersion"), text(map, "kind"));
+        if own_version.is_empty() {
+            map.insert("apiVersion".to_owned(), api_version.into());
+        } else if own_version != api_version {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({own_version}) does not match the expected API version ({api_version})"
+            )));
+        }
+        if own_kind.is_empty() {
+            map.insert("kind".to_owned(), kind.into());
+        } else if own_kind != kind {
+            return Err(Status::bad_request(format!(
+                "the kind in the data ({own_kind}) does not match the expected kind ({kind})"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Brings a decoded object into the shape of its schema: coerces metadata, removes what the schema does not know
+    /// (complaining as `fieldValidation` asks), drops nulls, fills defaults in. `patched` tells how errors are phrased.
+    pub(crate) fn complete(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
+        let Decoded { mut object, mut complaints } = decoded;
+        let version = self.version().name.clone();
+        if let Some(schema) = self.row.schema(&version) {
+            if self.custom.is_none() {
+                self.check_types(&schema, &object)?;
+            }
+            let unknown = schema.prune(&mut object, Root::Resource);
+            complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+            schema.drop_nulls(&mut object);
+            schema.apply_defaults(&mut object);
+        }
+        drop_empty_metadata(&mut object);
+        self.complain(complaints, patched)?;
+        self.strategy().default(&mut object);
+        Ok(object)
+    }
+
+    /// Unknown and duplicate fields: an error, warnings, or nothing.
+    pub(crate) fn complain(&mut self, complaints: Vec<String>, patched: bool) -> Result<(), Status> {
+        match self.options.field_validation {
+            _ if complaints.is_empty() => Ok(()),
+            FieldValidation::Ignore => Ok(()),
+            FieldValidation::Warn => {
+                self.warnings.extend(complaints);
+                Ok(())
+            }
+            FieldValidation::Strict => {
+                let text = format!("strict decoding error: {}", complaints.join(", "));
+                if patched {
+                    return Err(Status::bad_request(text));
+                }
+                let (kind, version) = (&self.row.kind, &self.version().name);
+                Err(Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {text}")))
+            }
+        }
+    }
+
+    /// A built-in object whose values have the wrong JSON type cannot be decoded at all.
+    fn check_types(&self, schema: &berth_apimachinery::schema::Schema, object: &Value) -> Result<(), Status> {
+        use berth_apimachinery::field::ErrorKind;
+        let errors: Vec<String> = schema
+            .validate(object, &Path::root())
+            .into_iter()
+            .filter(|error| error.kind == ErrorKind::TypeInvalid)
+            .map(|error| error.to_string())
+            .collect();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let (kind, version) = (&self.row.kind, &self.version().name);
+        Err(Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {}",
+            errors.join(", ")
+        )))
+    }
+}
+
+/// Nulls and empty maps in metadata are the same as nothing; clients send `creationTimestamp: null` all the time.
+fn drop_empty_metadata(object: &mut Value) {
+    let metadata = meta::metadata_mut(object);
+    metadata.retain(|_, value| !value.is_null());
+}

@@ -1,0 +1,254 @@
+//! Deleting: at once, or in steps (finalizers, grace period, dependents first), one object or a selection.
+
+use std::sync::Arc;
+
+use berth_apimachinery::meta::{self, GroupKind};
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{decode, validation};
+use berth_store::{CommitError, Record, Write};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::create::commit_status;
+use super::list::{Selection, read};
+use super::negotiate;
+use super::update::is_finished_deletion;
+use crate::admission::Operation;
+use crate::{Body, admission, crd};
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+const ATTEMPTS: usize = 16;
+
+/// How to delete: the body and query of a DELETE.
+#[derive(Clone, Debug, Default)]
+struct DeleteOptions {
+    grace_period_seconds: Option<i64>,
+    propagation: Option<String>,
+    orphan: Option<bool>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
+        let mut options = DeleteOptions {
+            grace_period_seconds: call.options.grace_period_seconds,
+            propagation: call.options.propagation_policy.clone(),
+            orphan: call.options.orphan_dependents,
+            ..DeleteOptions::default()
+        };
+        if call.body.is_empty() {
+            return Ok(options);
+        }
+        negotiate::content_type(&call.content_type)?;
+        let body = decode::json_or_yaml(&call.body)
+            .map_err(|error| Status::bad_request(format!("error decoding DeleteOptions: {error}")))?
+            .value;
+        if !body.is_object() {
+            return Err(Status::bad_request("DeleteOptions must be an object"));
+        }
+        let errors = validation::validate_delete_options(&body);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errors));
+        }
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        options.grace_period_seconds = body["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
+        options.propagation = text(&body["propagationPolicy"]).or(options.propagation);
+        options.orphan = body["orphanDependents"].as_bool().or(options.orphan);
+        options.uid = text(&body["preconditions"]["uid"]);
+        options.resource_version = text(&body["preconditions"]["resourceVersion"]);
+        if body["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All")) {
+            call.options.dry_run = true;
+        }
+        Ok(options)
+    }
+
+    fn check_preconditions(&self, call: &Call, object: &Value) -> Result<(), Status> {
+        let conflict = |what: &str, wanted: &str, found: &str| {
+            let why = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+            );
+            Err(Status::conflict(&call.group_resource(), meta::name(object), &why))
+        };
+        match (&self.uid, &self.resource_version) {
+            (Some(uid), _) if uid != meta::uid(object) => conflict("UID", uid, meta::uid(object)),
+            (_, Some(version)) if version != meta::resource_version(object) => {
+                conflict("ResourceVersion", version, meta::resource_version(object))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// DELETE of one object.
+pub(crate) async fn delete(call: &mut Call) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::read(call)?;
+    let name = call.info.name.clone();
+    let outcome = delete_one(call, &name, &options).await?;
+    respond(call, &name, outcome)
+}
+
+fn respond(call: &Call, name: &str, outcome: Outcome) -> Result<Response<Body>, Status> {
+    match outcome {
+        // Objects that stay for a while are answered as they are now, so that clients see the deletionTimestamp.
+        Outcome::Going(object) => {
+            call.object_response(StatusCode::OK, &object)
+        }
+        // Pods and namespaces answer with the last object, everything else with a Status, as upstream.
+        Outcome::Gone(object) if call.strategy().returns_deleted_object() => {
+            call.object_response(StatusCode::OK, &object)
+        }
+        Outcome::Gone(object) => {
+            let status = Status::deleted(&call.group_resource(), name, meta::uid(&object));
+            call.value_response(StatusCode::OK, &status.to_value())
+        }
+    }
+}
+
+enum Outcome {
+    /// Marked for deletion; something still has to happen.
+    Going(Arc<Value>),
+    /// Removed; this was the last state.
+    Gone(Arc<Value>),
+}
+
+async fn delete_one(call: &mut Call, name: &str, options: &DeleteOptions) -> Result<Outcome, Status> {
+    for _ in 0..ATTEMPTS {
+        let key = call.key_of(name);
+        let not_found = Status::not_found(&call.group_resource(), name);
+        let record = call.server.store().get(&key).ok_or(not_found)?;
+        let old = call.view().show(&record)?;
+        options.check_preconditions(call, &old)?;
+        let mut request = call.admission(Operation::Delete, name, None, Some(old.clone()));
+        admission::mutate(&call.server.inner.plugins, &mut request)?;
+        admission::validate(&call.server.inner.plugins, &request)?;
+        let warnings = std::mem::take(&mut request.warnings);
+        drop(request);
+        if let Some(outcome) = try_delete(call, &record, &old, options).await? {
+            call.warnings.extend(warnings);
+            return Ok(outcome);
+        }
+    }
+    Err(Status::modified(&call.group_resource(), name))
+}
+
+async fn try_delete(
+    call: &Call,
+    record: &Arc<Record>,
+    old: &Arc<Value>,
+    options: &DeleteOptions,
+) -> Result<Option<Outcome>, Status> {
+    let strategy = call.strategy();
+    let mut object = old.as_ref().clone();
+    let grace = strategy.grace_period(&object, options.grace_period_seconds);
+    set_dependents_finalizers(&mut object, options);
+    strategy.prepare_delete(&mut object);
+    let pending = strategy.is_deletion_pending(&object);
+    let already = meta::deletion_timestamp(&object).is_some();
+    let metadata = meta::metadata_mut(&mut object);
+    if already {
+        // Asking again can only shorten the grace period.
+        let current = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        if grace < current {
+            let deadline = call.server.now().saturating_add(jiff::SignedDuration::from_secs(grace));
+            let deadline = deadline.unwrap_or_else(|_| call.server.now());
+            metadata.insert("deletionTimestamp".to_owned(), rfc3339(deadline));
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        }
+    } else if grace > 0 || pending || metadata.get("finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty()) {
+        let now = call.server.now();
+        let deadline = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
+        metadata.insert("deletionTimestamp".to_owned(), rfc3339(deadline));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), (generation + 1).into());
+        }
+    }
+    let going = meta::deletion_timestamp(&object).is_some() && !is_finished_deletion(&object);
+    if call.options.dry_run {
+        let object = Arc::new(object);
+        return Ok(Some(if going { Outcome::Going(object) } else { Outcome::Gone(object) }));
+    }
+    if going && object == **old {
+        return Ok(Some(Outcome::Going(old.clone())));
+    }
+    let view = call.view();
+    let value = view.to_storage(object)?;
+    let (key, expected) = (record.key.to_string(), record.revision);
+    let write = if going {
+        Write::Update { key, expected, value }
+    } else {
+        Write::Delete { key, expected, last: Some(value) }
+    };
+    match call.server.store().commit(write).await {
+        Ok(committed) => {
+            crd::after_write(&call.server, &call.row, &committed.value, !going).await;
+            let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);
+            Ok(Some(if going { Outcome::Going(shown) } else { Outcome::Gone(shown) }))
+        }
+        Err(CommitError::Conflict { .. }) => Ok(None),
+        Err(error) => Err(commit_status(call, error)),
+    }
+}
+
+/// The finalizers by which the garbage collector is told what to do with dependents.
+fn set_dependents_finalizers(object: &mut Value, options: &DeleteOptions) {
+    let (foreground, orphan) = match (options.propagation.as_deref(), options.orphan) {
+        (Some("Foreground"), _) => (Some(true), Some(false)),
+        (Some("Orphan"), _) => (Some(false), Some(true)),
+        (Some(_), _) => (Some(false), Some(false)),
+        (None, Some(orphan)) => (Some(false), Some(orphan)),
+        // Nothing asked: finalizers that are there stay.
+        (None, None) => (None, None),
+    };
+    let mut finalizers: Vec<String> = meta::finalizers(object).into_iter().map(str::to_owned).collect();
+    let before = finalizers.clone();
+    for (name, wanted) in [(FOREGROUND, foreground), (ORPHAN, orphan)] {
+        let has = finalizers.iter().any(|finalizer| finalizer == name);
+        match wanted {
+            Some(true) if !has => finalizers.push(name.to_owned()),
+            Some(false) => finalizers.retain(|finalizer| finalizer != name),
+            _ => {}
+        }
+    }
+    if finalizers != before {
+        let metadata = meta::metadata_mut(object);
+        if finalizers.is_empty() {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".to_owned(), json!(finalizers));
+        }
+    }
+}
+
+fn rfc3339(time: jiff::Timestamp) -> Value {
+    Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
+/// DELETE of everything a selector matches, in the order of the list. Answers with the objects as they were.
+pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::read(call)?;
+    let prefix = call.prefix();
+    let selection = Selection::new(call)?;
+    let page = read(call, &prefix, &selection)?;
+    let view = call.view();
+    let mut items = Vec::with_capacity(page.records.len());
+    for record in &page.records {
+        let object = view.show(record)?;
+        let name = meta::name(&object).to_owned();
+        match delete_one(call, &name, &options).await {
+            Ok(_) => {}
+            // Somebody else deleted it first.
+            Err(status) if status.reason == "NotFound" => {}
+            Err(status) => return Err(status),
+        }
+        items.push(object.as_ref().clone());
+    }
+    let list = json!({
+        "kind": call.row.list_kind, "apiVersion": call.api_version(),
+        "metadata": {"resourceVersion": page.revision.to_string()}, "items": items,
+    });
+    call.value_response(StatusCode::OK, &list)
+}

@@ -1,0 +1,104 @@
+//! Answers as bytes: objects, lists, Tables, metadata-only forms, Status.
+
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{meta, table};
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::negotiate::{Encoding, Form};
+use crate::{Body, printers};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
+
+/// A Status as an answer.
+pub(crate) fn status_response(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::from(to_bytes(&status.to_value())));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    if let Some(seconds) = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0) {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+pub(crate) fn to_bytes(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("a JSON value always serialises"))
+}
+
+/// An answer of JSON bytes that are complete.
+pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}
+
+impl Call {
+    /// One object as the answer, in the form that was asked for.
+    pub(crate) fn object_response(&self, code: StatusCode, object: &Value) -> Result<Response<Body>, Status> {
+        match &self.negotiated.form {
+            Form::Object => self.value_response(code, object),
+            _ => self.value_response(code, &self.shape_one(object, true)),
+        }
+    }
+
+    /// A value as the answer, as JSON or YAML.
+    pub(crate) fn value_response(&self, code: StatusCode, value: &Value) -> Result<Response<Body>, Status> {
+        match self.negotiated.encoding {
+            Encoding::Json if self.options.pretty == Some(true) => {
+                let mut text = serde_json::to_vec_pretty(value).map_err(|error| Status::internal(error.to_string()))?;
+                text.push(b'\n');
+                Ok(json_response(code, text))
+            }
+            Encoding::Json => Ok(json_response(code, to_bytes(value))),
+            Encoding::Yaml => {
+                let text = serde_saphyr::to_string(value).map_err(|error| Status::internal(error.to_string()))?;
+                let mut response = json_response(code, text);
+                response.headers_mut().insert(header::CONTENT_TYPE, YAML);
+                Ok(response)
+            }
+        }
+    }
+
+    /// One object in the negotiated form; `with_columns` is false for all but the first Table of a watch.
+    pub(crate) fn shape_one(&self, object: &Value, with_columns: bool) -> Value {
+        match &self.negotiated.form {
+            Form::Object => object.clone(),
+            Form::Metadata(version) => partial(object, version),
+            Form::Table(version) => {
+                let mut shaped = self.table(std::slice::from_ref(object), version, with_columns);
+                shaped["metadata"] = json!({"resourceVersion": meta::resource_version(object)});
+                shaped
+            }
+        }
+    }
+
+    /// Objects as a Table.
+    pub(crate) fn table<T: std::borrow::Borrow<Value>>(&self, objects: &[T], version: &str, with_columns: bool) -> Value {
+        let columns = printers::columns(&self.row, self.version());
+        let now = self.server.now();
+        let rows: Vec<Value> = objects
+            .iter()
+            .map(|object| {
+                let object = object.borrow();
+                let cells = printers::cells(&self.row, self.version(), object, now);
+                table::row(cells, object, self.options.include_object)
+            })
+            .collect();
+        let mut table = table::table(&columns, rows, json!({}), with_columns);
+        table["apiVersion"] = Value::String(format!("meta.k8s.io/{version}"));
+        table
+    }
+}
+
+/// The metadata of an object, as its own object.
+pub(crate) fn partial(object: &Value, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}

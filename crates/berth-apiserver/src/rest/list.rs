@@ -1,0 +1,322 @@
+//! Reading: one object, or many at one revision, in pages or as a stream.
+
+use std::sync::Arc;
+
+use berth_apimachinery::field::{self, Path};
+use berth_apimachinery::meta;
+use berth_apimachinery::meta::GroupKind;
+use berth_apimachinery::selector::{FieldSelector, LabelSelector};
+use berth_apimachinery::status::{Cause, Status};
+use berth_store::{ListQuery, Listing, ReadError, Record};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::continue_token::Continue;
+use super::encode::{json_response, partial};
+use super::negotiate::{Encoding, Form};
+use super::options::VersionMatch;
+use super::view::View;
+use crate::Body;
+use crate::registry::VersionInfo;
+
+/// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
+const STREAM_FROM: usize = 500;
+/// Size of the chunks of such a list.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// One object.
+pub(crate) fn get(call: &Call) -> Result<Response<Body>, Status> {
+    let record = call.stored()?;
+    if let Some(version) = call.options.resource_version.filter(|version| *version > call.server.store().revision()) {
+        return Err(too_large_version(version, call.server.store().revision()));
+    }
+    let view = call.view();
+    let plain = call.negotiated.form == Form::Object && call.negotiated.encoding == Encoding::Json;
+    if plain && call.options.pretty != Some(true) && view.is_stored_form(&record) {
+        return Ok(json_response(StatusCode::OK, record.bytes.clone()));
+    }
+    call.object_response(StatusCode::OK, view.show(&record)?.as_ref())
+}
+
+/// Many objects.
+pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
+    let prefix = call.prefix();
+    let selection = Selection::new(call)?;
+    let listing = read(call, &prefix, &selection)?;
+    let view = call.view();
+    let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
+    if let Some(last) = listing.next_after {
+        metadata["continue"] = Continue::encode(&last, &prefix, listing.revision).into();
+        // With selectors the remaining count is not known.
+        if selection.is_everything() {
+            metadata["remainingItemCount"] = listing.remaining.into();
+        }
+    }
+    let yaml = call.negotiated.encoding == Encoding::Yaml || call.options.pretty == Some(true);
+    match &call.negotiated.form {
+        Form::Object if !yaml => Ok(stream(call, &view, listing.records, &metadata)),
+        Form::Object => {
+            let items: Vec<Value> = shown(&view, &listing.records)?.iter().map(|item| item.as_ref().clone()).collect();
+            let list = json!({
+                "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
+            });
+            call.value_response(StatusCode::OK, &list)
+        }
+        Form::Metadata(version) => {
+            let items: Vec<Value> = shown(&view, &listing.records)?.iter().map(|item| partial(item, version)).collect();
+            let list = json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"),
+                "metadata": metadata, "items": items,
+            });
+            call.value_response(StatusCode::OK, &list)
+        }
+        Form::Table(version) => {
+            let mut table = call.table(&shown(&view, &listing.records)?, version, true);
+            table["metadata"] = metadata;
+            call.value_response(StatusCode::OK, &table)
+        }
+    }
+}
+
+fn shown(view: &View, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
+    records.iter().map(|record| view.show(record)).collect()
+}
+
+/// What a list found.
+pub(crate) struct Page {
+    pub(crate) records: Vec<Arc<Record>>,
+    pub(crate) revision: u64,
+    /// The last key looked at, when there is more.
+    next_after: Option<String>,
+    remaining: usize,
+}
+
+/// Reads the objects a list or the start of a watch is about.
+pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<Page, Status> {
+    let options = &call.options;
+    let store = call.server.store();
+    let current = store.revision();
+    if let Some(version) = options.resource_version.filter(|version| *version > current) {
+        return Err(too_large_version(version, current));
+    }
+    let (after, at_revision) = if options.continue_token.is_empty() {
+        if options.resource_version_match == Some(VersionMatch::Exact) && options.resource_version.unwrap_or(0) == 0 {
+            let path = Path::new("resourceVersionMatch");
+            let error = field::Error::forbidden(
+                &path,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
+            return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &[error]));
+        }
+        let exact = match options.resource_version_match {
+            Some(VersionMatch::Exact) => true,
+            Some(VersionMatch::NotOlderThan) => false,
+            // The legacy meaning: a page at a revision is that revision.
+            None => options.limit > 0,
+        };
+        (None, options.resource_version.filter(|version| exact && *version > 0))
+    } else {
+        if options.resource_version.is_some_and(|version| version != 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let place = Continue::decode(&options.continue_token, prefix)?;
+        (Some(place.after), place.revision)
+    };
+    // With a selector the limit counts what matches, so it is applied here.
+    let limit = if selection.is_everything() { options.limit } else { 0 };
+    let query = ListQuery { prefix, start_after: after.as_deref(), limit, at_revision };
+    let listing = store.list(&query).map_err(|error| read_status(call, error))?;
+    select(call, selection, listing)
+}
+
+fn select(call: &Call, selection: &Selection, listing: Listing) -> Result<Page, Status> {
+    let Listing { records, revision, remaining } = listing;
+    if selection.is_everything() {
+        let next_after = (remaining > 0).then(|| records.last().map(|record| record.key.to_string())).flatten();
+        return Ok(Page { records, revision, next_after, remaining });
+    }
+    let view = call.view();
+    let mut page = Page { records: Vec::new(), revision, next_after: None, remaining: 0 };
+    for record in records {
+        if !selection.may_match_key(&record.key) || !selection.matches(view.show(&record)?.as_ref()) {
+            continue;
+        }
+        if call.options.limit > 0 && page.records.len() == call.options.limit {
+            page.next_after = page.records.last().map(|record| record.key.to_string());
+            break;
+        }
+        page.records.push(record);
+    }
+    Ok(page)
+}
+
+fn read_status(call: &Call, error: ReadError) -> Status {
+    match error {
+        ReadError::Compacted { .. } if call.options.continue_token.is_empty() => {
+            Status::expired("The resourceVersion for the provided list is too old.")
+        }
+        ReadError::Compacted { .. } => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.",
+        ),
+        ReadError::Future { requested, current } => too_large_version(requested, current),
+    }
+}
+
+/// 504 with the cause reflectors look for.
+pub(crate) fn too_large_version(requested: u64, current: u64) -> Status {
+    Status::timeout(format!("Too large resource version: {requested}, current: {current}"), 1).with_causes([Cause {
+        reason: "ResourceVersionTooLarge".to_owned(),
+        message: "Too large resource version".to_owned(),
+        field: String::new(),
+    }])
+}
+
+/// A JSON list written record by record; long ones go out in chunks.
+fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value) -> Response<Body> {
+    let head = format!(
+        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
+        Value::from(call.row.list_kind.as_str()),
+        Value::from(call.api_version()),
+    );
+    let long = records.len() > STREAM_FROM;
+    let mut writer = ListWriter { view: view.clone(), records: records.into_iter(), head: Some(head), first: true, done: false };
+    if long {
+        return json_response(StatusCode::OK, Body::stream(futures::stream::iter(writer)));
+    }
+    let mut whole = BytesMut::new();
+    for chunk in &mut writer {
+        whole.extend_from_slice(&chunk);
+    }
+    json_response(StatusCode::OK, whole.freeze())
+}
+
+struct ListWriter {
+    view: View,
+    records: std::vec::IntoIter<Arc<Record>>,
+    head: Option<String>,
+    first: bool,
+    done: bool,
+}
+
+impl Iterator for ListWriter {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.done {
+            return None;
+        }
+        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+        if let Some(head) = self.head.take() {
+            chunk.put_slice(head.as_bytes());
+        }
+        for record in self.records.by_ref() {
+            if !std::mem::take(&mut self.first) {
+                chunk.put_u8(b',');
+            }
+            if self.view.is_stored_form(&record) {
+                chunk.put_slice(&record.bytes);
+            } else {
+                // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
+                let shown = self.view.show(&record).unwrap_or_else(|_| record.value());
+                serde_json::to_writer((&mut chunk).writer(), shown.as_ref()).expect("a JSON value always serialises");
+            }
+            if chunk.len() >= CHUNK_BYTES {
+                return Some(chunk.freeze());
+            }
+        }
+        chunk.put_slice(b"]}\n");
+        self.done = true;
+        Some(chunk.freeze())
+    }
+}
+
+/// The label and field selector of a request, checked against the kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selection {
+    labels: Option<LabelSelector>,
+    fields: Option<FieldSelector>,
+    /// Fields other than name and namespace, with their place in the object.
+    paths: Vec<(String, Vec<String>)>,
+    name: Option<String>,
+}
+
+impl Selection {
+    pub(crate) fn new(call: &Call) -> Result<Selection, Status> {
+        let mut selection = Selection {
+            labels: call.options.label_selector.clone(),
+            fields: call.options.field_selector.clone(),
+            ..Selection::default()
+        };
+        // `/watch/…/name` and a path that names an object select it.
+        if call.info.parts.len() > 1 {
+            selection.name = Some(call.info.name.clone());
+        }
+        for requirement in selection.fields.iter().flat_map(FieldSelector::requirements) {
+            match requirement.field.as_str() {
+                "metadata.name" if !requirement.negated => selection.name = Some(requirement.value.clone()),
+                "metadata.name" | "metadata.namespace" => {}
+                field => {
+                    let path = field_path(call.version(), field)
+                        .ok_or_else(|| Status::bad_request(format!("field label not supported: {field}")))?;
+                    selection.paths.push((field.to_owned(), path));
+                }
+            }
+        }
+        Ok(selection)
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_none() && self.fields.is_none() && self.name.is_none()
+    }
+
+    /// A cheap look at the name before anything is parsed.
+    pub(crate) fn may_match_key(&self, key: &str) -> bool {
+        self.name.as_ref().is_none_or(|name| key.rsplit('/').next() == Some(name))
+    }
+
+    pub(crate) fn matches(&self, object: &Value) -> bool {
+        if self.name.as_ref().is_some_and(|name| name != meta::name(object)) {
+            return false;
+        }
+        if !self.labels.as_ref().is_none_or(|selector| matches_labels(selector, object)) {
+            return false;
+        }
+        self.fields.as_ref().is_none_or(|selector| {
+            selector.matches(|field| match field {
+                "metadata.name" => Some(meta::name(object).to_owned()),
+                "metadata.namespace" => Some(meta::namespace(object).to_owned()),
+                field => {
+                    let (_, path) = self.paths.iter().find(|(name, _)| name == field)?;
+                    path.iter().try_fold(object, |value, step| value.get(step)).and_then(field_text)
+                }
+            })
+        })
+    }
+}
+
+fn matches_labels(selector: &LabelSelector, object: &Value) -> bool {
+    static NONE: std::sync::LazyLock<serde_json::Map<String, Value>> = std::sync::LazyLock::new(Default::default);
+    selector.matches(meta::labels(object).unwrap_or(&NONE))
+}
+
+/// Where a selectable field is in the object.
+fn field_path(version: &VersionInfo, field: &str) -> Option<Vec<String>> {
+    let known = version.selectable_fields.iter().any(|path| path.trim_start_matches('.') == field);
+    // What the label of the selector is called is not always where the value is.
+    let place = match field {
+        "source" => "source.component",
+        "status.successful" => "status.succeeded",
+        other => other,
+    };
+    known.then(|| place.split('.').map(str::to_owned).collect())
+}
+
+fn field_text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}

@@ -1,0 +1,133 @@
+//! The REST path: one way in for every kind. A request becomes a [`Call`] (what is asked, of which row, by whom, with
+//! which options), the verb's module answers it.
+
+mod call;
+pub(crate) mod check;
+mod continue_token;
+mod create;
+mod decode;
+mod delete;
+mod encode;
+mod list;
+mod managed;
+mod negotiate;
+pub(crate) mod options;
+mod patch;
+mod subresource;
+mod update;
+mod view;
+mod watch;
+
+pub(crate) use call::Call;
+pub(crate) use encode::status_response;
+
+use berth_apimachinery::meta::GroupResource;
+use berth_apimachinery::status::Status;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http_body_util::{BodyExt, Limited};
+
+use crate::registry::Origin;
+use crate::request::RequestInfo;
+use crate::{ApiServer, Body, UserInfo, auth, discovery, openapi};
+
+/// Largest request body, as upstream: 3 MiB.
+const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Reads a request's body up to the limit.
+pub(crate) async fn read_body<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: std::fmt::Display,
+{
+    // `Limited` wants errors that convert into boxed ones; a text is enough here.
+    let body = body.map_err(|error| std::io::Error::other(error.to_string()));
+    match Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}")))
+        }
+        Err(error) => Err(Status::bad_request(format!("the body could not be read: {error}"))),
+    }
+}
+
+/// Answers one request whose body has been read.
+pub(crate) async fn handle(
+    server: &ApiServer,
+    mut parts: http::request::Parts,
+    body: Bytes,
+    user: UserInfo,
+) -> Response<Body> {
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    let result = async {
+        let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
+        answer(server, &parts.method, &parts.headers, info, &query, body, user).await
+    }
+    .await;
+    result.unwrap_or_else(|status| status_response(&status))
+}
+
+async fn answer(
+    server: &ApiServer,
+    method: &Method,
+    headers: &HeaderMap,
+    info: RequestInfo,
+    query: &str,
+    body: Bytes,
+    user: UserInfo,
+) -> Result<Response<Body>, Status> {
+    auth::authorize(&server.inner.objects, &info, &user)?;
+    let kinds = server.kinds();
+    if !info.is_resource_request {
+        return discovery::handle(&kinds.registry, &info, headers)
+            .or_else(|| openapi::handle(&kinds.registry, &info, headers))
+            .ok_or_else(Status::no_such_path);
+    }
+    if matches!(info.api_prefix.as_str(), "api") != info.api_group.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    let row = kinds.registry.get(&info.api_group, &info.resource).cloned().ok_or_else(Status::no_such_path)?;
+    let version = row
+        .versions
+        .iter()
+        .position(|version| version.name == info.api_version && version.served)
+        .ok_or_else(Status::no_such_path)?;
+    let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
+    let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
+    call.check_scope()?;
+    let verb = call.check_verb(method)?;
+    let response = dispatch(&mut call, &verb).await;
+    let (mut response, warnings) = match response {
+        Ok(response) => (response, call.warnings),
+        Err(status) => (status_response(&status), call.warnings),
+    };
+    for warning in warnings {
+        // RFC 7234 warning: code 299, no agent, quoted text.
+        let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    Ok(response)
+}
+
+async fn dispatch(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
+    if call.row.origin == Origin::Virtual {
+        return subresource::review(call).await;
+    }
+    if !call.info.subresource.is_empty() {
+        return subresource::handle(call, verb).await;
+    }
+    match verb {
+        "get" => list::get(call),
+        "list" => list::list(call),
+        "watch" => watch::watch(call),
+        "create" => create::create(call).await,
+        "update" => update::replace(call).await,
+        "patch" => patch::patch(call).await,
+        "delete" => delete::delete(call).await,
+        "deletecollection" => delete::delete_collection(call).await,
+        other => Err(Status::method_not_supported(&GroupResource::new(&call.row.group, &call.row.plural), other)),
+    }
+}

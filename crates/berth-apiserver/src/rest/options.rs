@@ -1,0 +1,168 @@
+//! The query parameters of resource requests, parsed once.
+
+use berth_apimachinery::field::{self, Path};
+use berth_apimachinery::meta::GroupKind;
+use berth_apimachinery::selector::{FieldSelector, LabelSelector};
+use berth_apimachinery::status::Status;
+use berth_apimachinery::table::IncludeObject;
+
+use crate::request::percent_decode;
+
+/// What to do about fields the schema does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// `resourceVersionMatch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VersionMatch {
+    Exact,
+    NotOlderThan,
+}
+
+/// Query parameters; absent ones have their documented defaults.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) limit: usize,
+    pub(crate) continue_token: String,
+    /// `None` when not given, also `None` when empty: any state will do and the newest is given.
+    pub(crate) resource_version: Option<u64>,
+    pub(crate) resource_version_match: Option<VersionMatch>,
+    pub(crate) allow_watch_bookmarks: bool,
+    pub(crate) send_initial_events: Option<bool>,
+    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) label_selector: Option<LabelSelector>,
+    pub(crate) field_selector: Option<FieldSelector>,
+    pub(crate) dry_run: bool,
+    pub(crate) field_manager: String,
+    pub(crate) field_validation: FieldValidation,
+    pub(crate) force: Option<bool>,
+    pub(crate) pretty: Option<bool>,
+    pub(crate) include_object: IncludeObject,
+    pub(crate) grace_period_seconds: Option<i64>,
+    pub(crate) propagation_policy: Option<String>,
+    pub(crate) orphan_dependents: Option<bool>,
+    pub(crate) container: String,
+    pub(crate) tail_lines: Option<usize>,
+    pub(crate) limit_bytes: Option<usize>,
+}
+
+impl Options {
+    /// Reads the raw query string; unknown parameters are ignored as upstream does, malformed known ones refused.
+    pub(crate) fn parse(query: &str) -> Result<Options, Status> {
+        let mut options = Options::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            options.set(&percent_decode(key), &percent_decode(value))?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Status> {
+        match key {
+            "limit" => self.limit = number::<i64>(key, value)?.unwrap_or(0).max(0) as usize,
+            "continue" => self.continue_token = value.to_owned(),
+            "resourceVersion" => self.resource_version = parse_version(key, value)?,
+            "resourceVersionMatch" => {
+                self.resource_version_match = match value {
+                    "" => None,
+                    "Exact" => Some(VersionMatch::Exact),
+                    "NotOlderThan" => Some(VersionMatch::NotOlderThan),
+                    _ => {
+                        let path = Path::new("resourceVersionMatch");
+                        let error = field::Error::not_supported(&path, value, &["Exact", "NotOlderThan", ""]);
+                        return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &[error]));
+                    }
+                }
+            }
+            "allowWatchBookmarks" => self.allow_watch_bookmarks = boolean(value),
+            "sendInitialEvents" => self.send_initial_events = Some(boolean(value)),
+            "timeoutSeconds" => self.timeout_seconds = number(key, value)?,
+            "labelSelector" => {
+                let selector = LabelSelector::parse(value)
+                    .map_err(|error| Status::bad_request(format!("unable to parse requirement: {error}")))?;
+                self.label_selector = (!selector.is_empty()).then_some(selector);
+            }
+            "fieldSelector" => {
+                let selector =
+                    FieldSelector::parse(value).map_err(|error| Status::bad_request(error.to_string()))?;
+                self.field_selector = (!selector.is_empty()).then_some(selector);
+            }
+            "dryRun" => match value {
+                "" => {}
+                "All" => self.dry_run = true,
+                _ => {
+                    let error = field::Error::not_supported(&Path::new("dryRun"), value, &["All"]);
+                    return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "WriteOptions"), "", &[error]));
+                }
+            },
+            "fieldManager" => {
+                if value.len() > 128 {
+                    let error = field::Error::too_long(&Path::new("fieldManager"), 128);
+                    return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "WriteOptions"), "", &[error]));
+                }
+                self.field_manager = value.to_owned();
+            }
+            "fieldValidation" => {
+                self.field_validation = match value {
+                    "" | "Warn" => FieldValidation::Warn,
+                    "Ignore" => FieldValidation::Ignore,
+                    "Strict" => FieldValidation::Strict,
+                    _ => {
+                        let path = Path::new("fieldValidation");
+                        let error = field::Error::not_supported(&path, value, &["", "Ignore", "Strict", "Warn"]);
+                        return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "WriteOptions"), "", &[error]));
+                    }
+                }
+            }
+            "force" => self.force = Some(boolean(value)),
+            "pretty" => self.pretty = Some(boolean(value)),
+            "includeObject" => {
+                self.include_object = match value {
+                    "" | "Metadata" => IncludeObject::Metadata,
+                    "None" => IncludeObject::None,
+                    "Object" => IncludeObject::Object,
+                    _ => return Err(Status::bad_request(format!("unrecognized includeObject value: {value:?}"))),
+                }
+            }
+            "gracePeriodSeconds" => self.grace_period_seconds = number(key, value)?,
+            "propagationPolicy" => self.propagation_policy = (!value.is_empty()).then(|| value.to_owned()),
+            "orphanDependents" => self.orphan_dependents = Some(boolean(value)),
+            "container" => self.container = value.to_owned(),
+            "tailLines" => self.tail_lines = number(key, value)?,
+            "limitBytes" => self.limit_bytes = number(key, value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A resourceVersion as a client sends it.
+pub(crate) fn parse_version(what: &str, value: &str) -> Result<Option<u64>, Status> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value.parse().map(Some).map_err(|_| {
+        let error = field::Error::invalid(&Path::new(what), value, "must be a decimal number");
+        Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &[error])
+    })
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, Status> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value
+        .parse()
+        .map(Some)
+        .map_err(|_| Status::bad_request(format!("query parameter {key}: {value:?} is not a number in range")))
+}
+
+/// Booleans in queries: everything but `false` and `0` is true, also nothing.
+fn boolean(value: &str) -> bool {
+    !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F")
+}

@@ -1,0 +1,179 @@
+//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply, on objects and their status.
+
+use std::sync::Arc;
+
+use berth_apimachinery::patch::{apply_json, apply_merge, apply_strategic};
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{decode, meta, validation};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::create::{Tracking, store_new};
+use super::decode::Decoded;
+use super::update;
+use crate::Body;
+
+/// A patch, read from the body.
+#[derive(Clone, Debug)]
+pub(crate) enum Patch {
+    Json(Value),
+    Merge(Value),
+    Strategic(Value),
+    Apply(Value),
+}
+
+/// PATCH on an object or its status.
+pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
+    let patch = read(call)?;
+    let target = call.target();
+    if let Patch::Apply(applied) = &patch
+        && call.server.store().get(&call.key()).is_none()
+        && call.info.subresource.is_empty()
+    {
+        match create_by_apply(call, applied.clone()).await {
+            // Somebody else was faster: apply to what they made.
+            Err(status) if status.reason == "AlreadyExists" => {}
+            Err(status) => return Err(status),
+            Ok(stored) => return call.object_response(StatusCode::CREATED, &stored),
+        }
+    }
+    let updated = update::update(call, target, |call, old| patched(call, &patch, old)).await?;
+    call.object_response(StatusCode::OK, &updated)
+}
+
+/// Reads the patch in the body by its media type, and checks the options that go with it.
+pub(crate) fn read(call: &Call) -> Result<Patch, Status> {
+    let media = call.content_type.split(';').next().unwrap_or_default().trim();
+    let apply = media == "application/apply-patch+yaml";
+    let dry_run: Vec<String> = call.options.dry_run.then(|| "All".to_owned()).into_iter().collect();
+    let errors = validation::validate_patch_options(apply, call.options.force, &call.options.field_manager, &dry_run);
+    if !errors.is_empty() {
+        let kind = berth_apimachinery::meta::GroupKind::new("meta.k8s.io", "PatchOptions");
+        return Err(Status::invalid(&kind, "", &errors));
+    }
+    let json = || -> Result<Value, Status> {
+        serde_json::from_slice(&call.body)
+            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
+    };
+    let object = |value: Value| {
+        if value.is_object() { Ok(value) } else { Err(Status::bad_request("the patch must be a JSON object")) }
+    };
+    match media {
+        "application/json-patch+json" => json().map(Patch::Json),
+        "application/merge-patch+json" => json().and_then(object).map(Patch::Merge),
+        "application/strategic-merge-patch+json" if call.custom.is_none() => {
+            json().and_then(object).map(Patch::Strategic)
+        }
+        "application/apply-patch+yaml" => decode::json_or_yaml(&call.body)
+            .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))
+            .and_then(|decoded| object(decoded.value))
+            .map(Patch::Apply),
+        _ => {
+            let mut understood = vec!["application/json-patch+json", "application/merge-patch+json"];
+            if call.custom.is_none() {
+                understood.push("application/strategic-merge-patch+json");
+            }
+            understood.push("application/apply-patch+yaml");
+            Err(Status::unsupported_media_type(&understood))
+        }
+    }
+}
+
+/// What `patch` makes of `old`, decoded and defaulted.
+fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, Tracking), Status> {
+    if let Patch::Apply(applied) = patch {
+        let applied = check_applied(call, applied.clone())?;
+        let mut object = call.apply(Some(old), &applied)?;
+        call.strategy().default(&mut object);
+        return Ok((object, Tracking::Done));
+    }
+    let mut object = merge(call, patch, old)?;
+    let api_version = call.api_version();
+    let kind = call.row.kind.clone();
+    call.check_kind(&mut object, &api_version, &kind)?;
+    let object = call.complete(Decoded { object, complaints: Vec::new() }, true)?;
+    Ok((object, Tracking::Update(call.manager_name())))
+}
+
+/// Applies a patch that is no server-side apply to a plain value.
+pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, Status> {
+    let mut object = match patch {
+        Patch::Json(operations) => apply_json(old, operations)?,
+        Patch::Merge(changes) => {
+            let mut object = old.clone();
+            apply_merge(&mut object, changes);
+            object
+        }
+        Patch::Strategic(changes) => match call.row.schema(&call.version().name) {
+            Some(schema) => apply_strategic(old, changes, &schema)?,
+            None => {
+                let mut object = old.clone();
+                apply_merge(&mut object, changes);
+                object
+            }
+        },
+        Patch::Apply(_) => return Err(Status::bad_request("this subresource cannot be applied")),
+    };
+    if !object.is_object() {
+        return Err(Status::unprocessable("the patched object is no JSON object"));
+    }
+    // The name of the object is that of the path whatever the patch made of it; update() compares.
+    if meta::name(&object).is_empty() {
+        meta::set(&mut object, "name", &call.info.name);
+    }
+    Ok(object)
+}
+
+/// The configuration of a server-side apply, checked and completed as far as applying needs.
+fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
+    let api_version = call.api_version();
+    let kind = call.row.kind.clone();
+    if meta::kind(&applied).is_empty() || meta::api_version(&applied).is_empty() {
+        return Err(Status::bad_request("apply needs apiVersion and kind in the configuration"));
+    }
+    call.check_kind(&mut applied, &api_version, &kind)?;
+    if !applied["metadata"]["managedFields"].is_null() {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    if meta::name(&applied).is_empty() {
+        meta::set(&mut applied, "name", &call.info.name);
+    }
+    if meta::name(&applied) != call.info.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            meta::name(&applied),
+            call.info.name
+        )));
+    }
+    validation::match_namespace(&mut applied, call.namespace()).map_err(Status::bad_request)?;
+    if let Some(schema) = call.row.schema(&call.version().name) {
+        let unknown = schema.prune(&mut applied, berth_apimachinery::schema::Root::Resource);
+        let complaints = unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect();
+        call.complain(complaints, true)?;
+    }
+    Ok(applied)
+}
+
+/// Server-side apply of an object that does not exist.
+async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Arc<Value>, Status> {
+    if !meta::uid(&applied).is_empty() {
+        let why = format!("uid mismatch: the provided object specified uid {}, and no existing object was found", meta::uid(&applied));
+        return Err(Status::conflict(&call.group_resource(), &call.info.name, &why));
+    }
+    let mut applied = check_applied(call, applied)?;
+    meta::metadata_mut(&mut applied).remove("resourceVersion");
+    let mut object = call.apply(None, &applied)?;
+    if let Some(schema) = call.row.schema(&call.version().name) {
+        schema.drop_nulls(&mut object);
+        schema.apply_defaults(&mut object);
+    }
+    call.strategy().default(&mut object);
+    store_new(call, object, Tracking::Done).await
+}
+
+/// A merge patch that sets one field at a path of names.
+pub(crate) fn set_at(object: &mut Value, path: &[&str], value: Value) {
+    let patch = path.iter().rev().fold(value, |inner, name| json!({ *name: inner }));
+    apply_merge(object, &patch);
+}

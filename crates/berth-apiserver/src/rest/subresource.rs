@@ -1,0 +1,303 @@
+//! Subresources: status and scale of every kind that has them; binding, eviction and log of pods; finalize of
+//! namespaces; tokens of service accounts; reviews that are answered and not stored.
+
+use std::sync::Arc;
+
+use berth_apimachinery::meta::{self, GroupResource};
+use berth_apimachinery::selector::LabelSelector;
+use berth_apimachinery::status::Status;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::check::Target;
+use super::create::Tracking;
+use super::patch::{self, set_at};
+use super::{delete, list, update};
+use crate::registry::ScalePaths;
+use crate::{Body, auth};
+
+/// Answers a request on a subresource.
+pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
+    let subresource = call.info.subresource.clone();
+    match (subresource.as_str(), verb) {
+        ("scale", _) => scale(call, verb).await,
+        ("binding", _) => {
+            let decoded = call.decode_body()?;
+            bind(call, &decoded.object).await
+        }
+        ("eviction", _) => evict(call).await,
+        ("log", _) => log(call),
+        ("token", _) => token(call),
+        ("finalize", "update") => finalize(call).await,
+        (_, "get") => list::get(call),
+        // `status`, `approval`: parts of the object itself.
+        (_, "update") => update::replace(call).await,
+        (_, "patch") => patch::patch(call).await,
+        _ => Err(Status::method_not_supported(&call.group_resource(), verb)),
+    }
+}
+
+/// POST of a kind that is only answered.
+pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
+    let decoded = call.decode_body()?;
+    if call.row.group.is_empty() && call.row.plural == "bindings" {
+        // The old way to bind: the pod is named in the body.
+        call.row = call.server.registry().get("", "pods").cloned().ok_or_else(Status::no_such_path)?;
+        call.info.resource = "pods".to_owned();
+        call.info.subresource = "binding".to_owned();
+        call.info.name = meta::name(&decoded.object).to_owned();
+        return bind(call, &decoded.object).await;
+    }
+    let body = call.complete(decoded, false)?;
+    let answer = auth::review(&call.server.inner.objects, &call.row, &call.info, &call.user, body)?;
+    call.value_response(StatusCode::CREATED, &answer)
+}
+
+/// A namespace's finalizers are replaced; with the last one an emptied namespace goes.
+async fn finalize(call: &mut Call) -> Result<Response<Body>, Status> {
+    let decoded = call.decode_body()?;
+    let object = call.complete(decoded, false)?;
+    let manager = call.manager_name();
+    let updated = update::update(call, Target::Whole, |_, old| {
+        let mut new = old.as_ref().clone();
+        let finalizers = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+        meta::map_mut(&mut new)["spec"] = json!({"finalizers": finalizers});
+        meta::set(&mut new, "resourceVersion", meta::resource_version(&object));
+        Ok((new, Tracking::Update(manager.clone())))
+    })
+    .await?;
+    call.object_response(StatusCode::OK, &updated)
+}
+
+/// Reads or sets the wanted count of an object, as a `Scale`.
+async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
+    let paths = call
+        .version()
+        .subresource("scale")
+        .and_then(|subresource| subresource.scale.clone())
+        .ok_or_else(Status::no_such_path)?;
+    if verb == "get" {
+        let record = call.stored()?;
+        let object = call.view().show(&record)?;
+        return call.value_response(StatusCode::OK, &scale_of(&object, &paths));
+    }
+    let change = if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(call.decode_body()?.object) };
+    let manager = call.manager_name();
+    let updated = update::update(call, Target::Main, |call, old| {
+        let wanted = match &change {
+            Change::Put(scale) => scale.clone(),
+            Change::Patch(patch) => patch::merge(call, patch, &scale_of(old, &paths))?,
+        };
+        let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let path = berth_apimachinery::field::Path::new("spec.replicas");
+            let detail = "must be greater than or equal to 0";
+            let error = berth_apimachinery::field::Error::invalid(&path, replicas, detail);
+            let kind = meta::GroupKind::new("autoscaling", "Scale");
+            return Err(Status::invalid(&kind, meta::name(old), &[error]));
+        }
+        let mut new = old.as_ref().clone();
+        let path: Vec<&str> = paths.spec_replicas.trim_start_matches('.').split('.').collect();
+        set_at(&mut new, &path, replicas.into());
+        meta::set(&mut new, "resourceVersion", meta::resource_version(&wanted));
+        Ok((new, Tracking::Update(manager.clone())))
+    })
+    .await?;
+    call.value_response(StatusCode::OK, &scale_of(&updated, &paths))
+}
+
+enum Change {
+    Put(Value),
+    Patch(patch::Patch),
+}
+
+fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
+    let at = |path: &str| path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step));
+    let number = |path: &str| at(path).and_then(Value::as_i64).unwrap_or(0);
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object["metadata"].get(field) {
+            metadata[field] = value.clone();
+        }
+    }
+    let mut scale = json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": number(&paths.spec_replicas)},
+        "status": {"replicas": number(&paths.status_replicas)},
+    });
+    match paths.selector.as_deref().and_then(at) {
+        Some(Value::String(selector)) => scale["status"]["selector"] = selector.as_str().into(),
+        Some(selector @ Value::Object(_)) => {
+            if let Ok(selector) = LabelSelector::from_object(selector) {
+                scale["status"]["selector"] = selector.to_string().into();
+            }
+        }
+        _ => {}
+    }
+    scale
+}
+
+/// Puts a pod on a node. Refused when it already is on one, or on its way out.
+pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Body>, Status> {
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    if node.is_empty() {
+        let path = berth_apimachinery::field::Path::new("target.name");
+        let error = berth_apimachinery::field::Error::required(&path, "");
+        return Err(Status::invalid(&meta::GroupKind::new("", "Binding"), &call.info.name, &[error]));
+    }
+    let pods = GroupResource::new("", "pods");
+    let bindings = GroupResource::new("", "pods/binding");
+    let (annotations, labels) = (binding["metadata"]["annotations"].clone(), binding["metadata"]["labels"].clone());
+    let uid = meta::uid(binding).to_owned();
+    let manager = call.manager_name();
+    let now = call.server.timestamp();
+    update::update(call, Target::Whole, |_, old| {
+        let name = meta::name(old);
+        let refuse = |why: String| Err(Status::conflict(&bindings, name, &why));
+        if !uid.is_empty() && uid != meta::uid(old) {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
+            return Err(Status::conflict(&pods, name, &why));
+        }
+        if meta::deletion_timestamp(old).is_some() {
+            return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        }
+        if let Some(host) = old["spec"]["nodeName"].as_str().filter(|host| !host.is_empty()) {
+            return refuse(format!("pod {name} is already assigned to node {}", berth_apimachinery::field::quote(host)));
+        }
+        if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+            return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
+        }
+        let mut new = old.as_ref().clone();
+        new["spec"]["nodeName"] = node.as_str().into();
+        for (field, values) in [("annotations", &annotations), ("labels", &labels)] {
+            for (key, value) in values.as_object().into_iter().flatten() {
+                set_at(&mut new, &["metadata", field, key], value.clone());
+            }
+        }
+        set_scheduled(&mut new, &now);
+        Ok((new, Tracking::Update(manager.clone())))
+    })
+    .await?;
+    let mut status = Status::success().to_value();
+    status["code"] = 201.into();
+    call.value_response(StatusCode::CREATED, &status)
+}
+
+/// The condition that says a pod has a node.
+fn set_scheduled(pod: &mut Value, now: &Value) {
+    let status = meta::map_mut(meta::map_mut(pod).entry("status").or_insert_with(|| json!({})));
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+        Some(existing) => *existing = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// Deletes a pod unless a disruption budget forbids it.
+async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
+    let decoded = call.decode_body()?;
+    let eviction = decoded.object;
+    let record = call.stored()?;
+    let pod = record.value();
+    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"));
+    if !finished && meta::deletion_timestamp(&pod).is_none() {
+        check_budgets(call, &pod)?;
+    }
+    call.body = match &eviction["deleteOptions"] {
+        Value::Object(options) => super::encode::to_bytes(&Value::Object(options.clone())),
+        _ => Default::default(),
+    };
+    call.info.subresource.clear();
+    delete::delete(call).await?;
+    let mut status = Status::success().to_value();
+    status["code"] = 201.into();
+    call.value_response(StatusCode::CREATED, &status)
+}
+
+fn check_budgets(call: &Call, pod: &Arc<Value>) -> Result<(), Status> {
+    let empty = serde_json::Map::new();
+    let labels = meta::labels(pod).unwrap_or(&empty);
+    let budgets = call.server.inner.objects.list("policy", "poddisruptionbudgets", Some(meta::namespace(pod)));
+    for budget in budgets {
+        let selects = LabelSelector::from_object(&budget["spec"]["selector"]).is_ok_and(|selector| selector.matches(labels));
+        if selects && budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0 {
+            let mut status = Status::too_many_requests(
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                0,
+            );
+            status = status.with_causes([berth_apimachinery::status::Cause {
+                reason: "DisruptionBudget".to_owned(),
+                message: format!(
+                    "The disruption budget {} needs {} healthy pods and has {} currently",
+                    meta::name(&budget),
+                    budget["status"]["desiredHealthy"].as_i64().unwrap_or(0),
+                    budget["status"]["currentHealthy"].as_i64().unwrap_or(0)
+                ),
+                field: String::new(),
+            }]);
+            return Err(status);
+        }
+    }
+    Ok(())
+}
+
+/// What a container wrote so far.
+fn log(call: &Call) -> Result<Response<Body>, Status> {
+    let record = call.stored()?;
+    let pod = record.value();
+    let names: Vec<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())
+        .filter_map(|container| container["name"].as_str())
+        .collect();
+    let container = match call.options.container.as_str() {
+        "" => match pod["spec"]["containers"].as_array().map(Vec::as_slice) {
+            Some([only]) => only["name"].as_str().unwrap_or_default(),
+            _ => {
+                let text = format!(
+                    "a container name must be specified for pod {}, choose one of: [{}]",
+                    meta::name(&pod),
+                    names.join(" ")
+                );
+                return Err(Status::bad_request(text));
+            }
+        },
+        name if names.contains(&name) => name,
+        name => {
+            return Err(Status::bad_request(format!("container {name} is not valid for pod {}", meta::name(&pod))));
+        }
+    };
+    let source = call
+        .server
+        .inner
+        .config
+        .pod_logs
+        .as_ref()
+        .ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
+    let mut text = source.read(meta::namespace(&pod), meta::name(&pod), container).map_err(Status::bad_request)?;
+    if let Some(lines) = call.options.tail_lines {
+        let all: Vec<&str> = text.split_inclusive('\n').collect();
+        text = all[all.len().saturating_sub(lines)..].concat();
+    }
+    if let Some(limit) = call.options.limit_bytes {
+        let mut end = limit.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    Ok(response)
+}
+
+/// A token for a service account.
+fn token(call: &mut Call) -> Result<Response<Body>, Status> {
+    call.stored()?;
+    let decoded = call.decode_body()?;
+    let answer = auth::review(&call.server.inner.objects, &call.row, &call.info, &call.user, decoded.object)?;
+    call.value_response(StatusCode::CREATED, &answer)
+}

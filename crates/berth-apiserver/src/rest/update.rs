@@ -1,0 +1,237 @@
+//! Changing objects: PUT, and the loop under every other change (patch, status, scale, finalize, binding).
+
+use std::sync::Arc;
+
+use berth_apimachinery::status::Status;
+use berth_apimachinery::{meta, validation};
+use berth_store::{CommitError, Record, Write};
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::call::Call;
+use super::check::Target;
+use super::create::{Tracking, commit_status, store_new};
+use crate::admission::Operation;
+use crate::{Body, admission, crd};
+
+/// How often a change that does not insist on a revision is tried again when others write at the same time.
+const ATTEMPTS: usize = 16;
+
+/// PUT on an object or its status.
+pub(crate) async fn replace(call: &mut Call) -> Result<Response<Body>, Status> {
+    let target = call.target();
+    let decoded = call.decode_body()?;
+    let object = call.complete(decoded, false)?;
+    if call.server.store().get(&call.key()).is_none()
+        && target == Target::Main
+        && call.strategy().creates_on_update()
+        && meta::resource_version(&object).is_empty()
+    {
+        check_name(call, &object)?;
+        let manager = call.manager_name();
+        let stored = store_new(call, object, Tracking::Update(manager)).await?;
+        return call.object_response(StatusCode::CREATED, &stored);
+    }
+    let manager = call.manager_name();
+    let updated = update(call, target, |_, _| Ok((object.clone(), Tracking::Update(manager.clone())))).await?;
+    call.object_response(StatusCode::OK, &updated)
+}
+
+impl Call {
+    /// What part of the object this request writes.
+    pub(crate) fn target(&self) -> Target {
+        if self.info.subresource == "status" { Target::Status } else { Target::Main }
+    }
+}
+
+fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
+    let name = meta::name(object);
+    if name.is_empty() {
+        return Err(Status::bad_request("name must be provided"));
+    }
+    if name != call.info.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.info.name
+        )));
+    }
+    Ok(())
+}
+
+/// Replaces the named object by what `change` makes of it (both in the request's version), through admission and
+/// validation. Tries again when somebody else writes in between, unless the new object insists on a revision. Returns
+/// the object as stored; when that was the last step of a deletion, as it was in the end.
+pub(crate) async fn update(
+    call: &mut Call,
+    target: Target,
+    mut change: impl FnMut(&mut Call, &Arc<Value>) -> Result<(Value, Tracking), Status>,
+) -> Result<Arc<Value>, Status> {
+    for _ in 0..ATTEMPTS {
+        let record = call.stored()?;
+        let old = call.view().show(&record)?;
+        let warnings = call.warnings.len();
+        let (new, tracking) = change(call, &old)?;
+        if let Some(updated) = try_update(call, target, &record, &old, new, &tracking).await? {
+            return Ok(updated);
+        }
+        call.warnings.truncate(warnings);
+    }
+    Err(Status::modified(&call.group_resource(), &call.info.name))
+}
+
+/// `None` when somebody else wrote first and trying again makes sense.
+async fn try_update(
+    call: &mut Call,
+    target: Target,
+    record: &Arc<Record>,
+    old: &Arc<Value>,
+    mut new: Value,
+    tracking: &Tracking,
+) -> Result<Option<Arc<Value>>, Status> {
+    check_name(call, &new)?;
+    validation::match_namespace(&mut new, call.namespace()).map_err(Status::bad_request)?;
+    let insists = !meta::resource_version(&new).is_empty() && matches!(tracking, Tracking::Update(_));
+    if !meta::resource_version(&new).is_empty() && meta::resource_version(&new) != record.revision.to_string() {
+        return Err(Status::modified(&call.group_resource(), &call.info.name));
+    }
+    meta::set(&mut new, "resourceVersion", &record.revision.to_string());
+    if !meta::uid(&new).is_empty() && meta::uid(&new) != meta::uid(old) {
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            meta::uid(&new),
+            meta::uid(old)
+        );
+        return Err(Status::conflict(&call.group_resource(), &call.info.name, &why));
+    }
+
+    let name = call.info.name.clone();
+    let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
+    admission::mutate(&call.server.inner.plugins, &mut request)?;
+    let (new, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
+    drop(request);
+    call.warnings.extend(warnings);
+    let mut new = new.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
+
+    prepare(call, target, &mut new, old);
+    if let Tracking::Update(_) = tracking {
+        call.track_update(&mut new, old, tracking);
+    }
+    call.check_update(target, &new, old)?;
+    let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
+    admission::validate(&call.server.inner.plugins, &request)?;
+    let new = request.object.take().unwrap_or_default();
+    drop(request);
+
+    if new == **old && !is_finished_deletion(&new) {
+        return Ok(Some(old.clone()));
+    }
+    if call.options.dry_run {
+        return Ok(Some(Arc::new(new)));
+    }
+    let view = call.view();
+    let gone = is_finished_deletion(&new);
+    let value = view.to_storage(new)?;
+    let (key, expected) = (call.key(), record.revision);
+    let write = if gone {
+        Write::Delete { key, expected, last: Some(value) }
+    } else {
+        Write::Update { key, expected, value }
+    };
+    let committed = match call.server.store().commit(write).await {
+        Ok(committed) => committed,
+        Err(CommitError::Conflict { .. }) if !insists || matches!(tracking, Tracking::Done) => return Ok(None),
+        Err(error) => return Err(commit_status(call, error)),
+    };
+    crd::after_write(&call.server, &call.row, &committed.value, gone).await;
+    Ok(Some(match view.convert_if_needed(&committed.value) {
+        Some(converted) => Arc::new(converted),
+        None => committed.value,
+    }))
+}
+
+/// Whether nothing keeps an object that is to be deleted.
+pub(crate) fn is_finished_deletion(object: &Value) -> bool {
+    meta::deletion_timestamp(object).is_some()
+        && meta::finalizers(object).is_empty()
+        && object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
+}
+
+/// Puts back what this write may not change, and keeps the generation.
+fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
+    meta::dedup_owner_references(new);
+    let is_custom = call.custom.is_some();
+    let own = call.strategy();
+    let mut kept: Vec<&str> =
+        vec!["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+    if target == Target::Status && is_custom {
+        // The status of a custom resource is all that can be written here.
+        let managed = new["metadata"].get("managedFields").cloned();
+        let status = new.get("status").cloned();
+        let version = new["metadata"]["resourceVersion"].clone();
+        *new = old.clone();
+        put(meta::map_mut(new), "status", status);
+        let metadata = meta::metadata_mut(new);
+        metadata.insert("resourceVersion".to_owned(), version);
+        put(metadata, "managedFields", managed);
+        kept.clear();
+    }
+    let metadata = meta::metadata_mut(new);
+    for field in kept {
+        put(metadata, field, old["metadata"].get(field).cloned());
+    }
+    match target {
+        Target::Main if call.has_status_subresource() => {
+            put(meta::map_mut(new), "status", old.get("status").cloned());
+        }
+        Target::Status if !is_custom => {
+            let fields: Vec<String> = new.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default();
+            let of_old = old.as_object().into_iter().flat_map(|map| map.keys().cloned());
+            let map = meta::map_mut(new);
+            for field in fields.into_iter().chain(of_old) {
+                if !matches!(field.as_str(), "status" | "metadata" | "apiVersion" | "kind") {
+                    put(map, &field, old.get(&field).cloned());
+                }
+            }
+            put(meta::metadata_mut(new), "ownerReferences", old["metadata"].get("ownerReferences").cloned());
+        }
+        _ => {}
+    }
+    if target == Target::Main {
+        own.prepare_update(new, old);
+    }
+    own.default(new);
+    if own.has_generation() && target != Target::Status && spec_changed(call, new, old) {
+        meta::set_generation(new, meta::generation(old) + 1);
+    }
+}
+
+/// Whether anything changed that counts as specification: all but metadata, and all but status where that is written
+/// apart.
+fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
+    let counts = |key: &String| !(key == "metadata" || key == "status" && call.has_status_subresource());
+    let fields = |object: &Value| -> Vec<(String, Value)> {
+        object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| counts(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let (mut a, mut b) = (fields(new), fields(old));
+    a.sort_by(|x, y| x.0.cmp(&y.0));
+    b.sort_by(|x, y| x.0.cmp(&y.0));
+    a != b
+}
+
+fn put(map: &mut serde_json::Map<String, Value>, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            map.insert(field.to_owned(), value);
+        }
+        None => {
+            map.remove(field);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How stored objects look in the version a request asks for, and back.
+
+use std::sync::Arc;
+
+use berth_apimachinery::schema::Root;
+use berth_apimachinery::status::Status;
+use berth_store::Record;
+use serde_json::Value;
+
+use crate::crd::CustomKind;
+use crate::registry::{ResourceInfo, SchemaSource, events};
+
+/// One kind, seen in one of its versions.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(crate) row: Arc<ResourceInfo>,
+    pub(crate) version: String,
+    pub(crate) custom: Option<Arc<CustomKind>>,
+}
+
+impl View {
+    /// Whether the stored bytes are exactly what this view shows.
+    pub(crate) fn is_stored_form(&self, record: &Record) -> bool {
+        if self.version != self.row.storage_version || self.is_foreign() {
+            return false;
+        }
+        // Objects older than the schema may lack defaults that came with it.
+        self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
+    }
+
+    /// Whether the objects are kept under another kind's name (events.k8s.io).
+    fn is_foreign(&self) -> bool {
+        self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())
+    }
+
+    /// A stored object in this version.
+    pub(crate) fn show(&self, record: &Record) -> Result<Arc<Value>, Status> {
+        let value = record.value();
+        if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
+    }
+
+    /// A parsed stored object in this version, whatever its revision.
+    pub(crate) fn convert(&self, stored: &Value) -> Result<Value, Status> {
+        let mut object = stored.clone();
+        if self.is_foreign() {
+            events::from_core(&mut object);
+            return Ok(object);
+        }
+        if let Some(custom) = &self.custom {
+            let stored_api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+            let stored_version = stored_api_version.rsplit('/').next().unwrap_or_default().to_owned();
+            self.complete(&stored_version, &mut object);
+            if stored_version != self.version {
+                object = custom.convert(object, &self.row.api_version(&self.version))?;
+                self.complete(&self.version, &mut object);
+            }
+        }
+        Ok(object)
+    }
+
+    /// [`View::convert`] for a change that just happened; `None` when the stored form is what is shown. An object that
+    /// cannot be converted is shown as it is stored, because a watch has nobody to tell.
+    pub(crate) fn convert_if_needed(&self, stored: &Value) -> Option<Value> {
+        if !self.is_foreign() && self.version == self.row.storage_version {
+            return None;
+        }
+        self.convert(stored).ok()
+    }
+
+    /// An object of this version as it is to be stored.
+    pub(crate) fn to_storage(&self, mut object: Value) -> Result<Value, Status> {
+        if self.is_foreign() {
+            events::to_core(&mut object);
+            return Ok(object);
+        }
+        let storage = &self.row.storage_version;
+        match &self.custom {
+            Some(custom) if self.version != *storage => {
+                let mut object = custom.convert(object, &self.row.api_version(storage))?;
+                self.complete(storage, &mut object);
+                Ok(object)
+            }
+            _ => Ok(object),
+        }
+    }
+
+    /// Prunes and defaults a custom resource by the schema of `version`.
+    fn complete(&self, version: &str, object: &mut Value) {
+        if let Some(SchemaSource::Custom(custom)) = self.row.version(version).map(|version| &version.schema) {
+            custom.schema.prune(object, Root::Resource);
+            custom.schema.drop_nulls(object);
+            custom.schema.apply_defaults(object);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Watching: every change after a revision, as a stream of JSON lines that ends when `timeoutSeconds` are over.
+//!
+//! A client that selects by labels or fields sees an object *appear* (ADDED) when it begins to match and *go* (DELETED)
+//! when it no longer does. Bookmarks tell how far the stream is when nothing concerns the client.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_apimachinery::field::{self, Path};
+use berth_apimachinery::meta::GroupKind;
+use berth_apimachinery::status::Status;
+use berth_store::{Change, Event, ReadError, Record, Store, Watcher};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::encode::json_response;
+use super::list::{Selection, read, too_large_version};
+use super::negotiate::Form;
+use super::options::VersionMatch;
+use super::view::View;
+use crate::Body;
+
+/// Time between bookmarks.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long a watch lasts when the client does not say.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// A bookmark goes out this long before the end, so that the client resumes from close by.
+const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// Initial objects in one chunk.
+const INITIAL_CHUNK: usize = 64;
+
+/// Starts a watch.
+pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
+    let options = &call.options;
+    let prefix = call.prefix();
+    let selection = Selection::new(call)?;
+    check(call)?;
+    let store = call.server.store().clone();
+    let version = options.resource_version.unwrap_or(0);
+    let send_initial = options.send_initial_events.unwrap_or(version == 0 && options.resource_version_match.is_none());
+    let (initial, after) = if send_initial {
+        let page = read(call, &prefix, &selection)?;
+        (page.records, page.revision)
+    } else if version == 0 {
+        (Vec::new(), store.revision())
+    } else {
+        (Vec::new(), version)
+    };
+    // Watch the one key when only one object is asked for, so that changes of others cost nothing.
+    let watcher = match store.watch(&prefix, after) {
+        Ok(watcher) => Ok(watcher),
+        Err(ReadError::Compacted { requested, oldest }) => {
+            Err(Status::expired(format!("too old resource version: {requested} ({oldest})")))
+        }
+        Err(ReadError::Future { requested, current }) => return Err(too_large_version(requested, current)),
+    };
+    let timeout = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs);
+    let now = tokio::time::Instant::now();
+    let stream = Stream {
+        shaper: Shaper::new(call),
+        selection,
+        store,
+        initial: initial.into(),
+        initial_end: options.send_initial_events == Some(true),
+        bookmarks: options.allow_watch_bookmarks,
+        revision: after,
+        next_bookmark: now + BOOKMARK_EVERY,
+        last_bookmark: timeout.checked_sub(LAST_BOOKMARK_BEFORE_END).map(|before| now + before),
+        deadline: now + timeout,
+        state: match watcher {
+            Ok(watcher) => State::Following(watcher),
+            Err(status) => State::Failed(status),
+        },
+    };
+    let chunks = futures::stream::unfold(stream, |mut stream| async move {
+        let chunk = stream.next().await?;
+        Some((chunk, stream))
+    });
+    Ok(json_response(StatusCode::OK, Body::stream(chunks)))
+}
+
+fn check(call: &Call) -> Result<(), Status> {
+    let options = &call.options;
+    let mut errors = Vec::new();
+    if options.send_initial_events.is_some() {
+        if options.resource_version_match != Some(VersionMatch::NotOlderThan) {
+            errors.push(field::Error::forbidden(
+                &Path::new("resourceVersionMatch"),
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
+        }
+    } else if options.resource_version_match.is_some() {
+        errors.push(field::Error::forbidden(
+            &Path::new("resourceVersionMatch"),
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &errors))
+    }
+}
+
+enum State {
+    Following(Watcher),
+    /// The history the client wants is gone: tell it and end.
+    Failed(Status),
+    Ended,
+}
+
+struct Stream {
+    shaper: Shaper,
+    selection: Selection,
+    store: Arc<dyn Store>,
+    initial: VecDeque<Arc<Record>>,
+    /// Whether the end of the initial objects is marked.
+    initial_end: bool,
+    bookmarks: bool,
+    /// Everything up to here was sent or did not concern the client.
+    revision: u64,
+    next_bookmark: tokio::time::Instant,
+    last_bookmark: Option<tokio::time::Instant>,
+    deadline: tokio::time::Instant,
+    state: State,
+}
+
+impl Stream {
+    /// The next chunk: one or more lines.
+    async fn next(&mut self) -> Option<Bytes> {
+        if !self.initial.is_empty() {
+            let mut out = BytesMut::new();
+            for record in self.initial.drain(..self.initial.len().min(INITIAL_CHUNK)) {
+                self.shaper.record(&mut out, "ADDED", &record);
+            }
+            return Some(out.freeze());
+        }
+        if std::mem::take(&mut self.initial_end) {
+            return Some(self.shaper.bookmark(self.revision, true));
+        }
+        loop {
+            let watcher = match &mut self.state {
+                State::Following(watcher) => watcher,
+                State::Failed(status) => {
+                    let line = error_line(status);
+                    self.state = State::Ended;
+                    return Some(line);
+                }
+                State::Ended => return None,
+            };
+            let wake = [Some(self.deadline), self.bookmarks.then_some(self.next_bookmark), self.last_bookmark]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(self.deadline);
+            tokio::select! {
+                biased;
+                event = watcher.next() => match event {
+                    Ok(event) => {
+                        let mut out = BytesMut::new();
+                        self.event(&mut out, &event);
+                        // Whatever else is there already goes out together.
+                        while let State::Following(watcher) = &mut self.state
+                            && let Ok(Some(event)) = watcher.try_next()
+                        {
+                            self.event(&mut out, &event);
+                        }
+                        if !out.is_empty() {
+                            return Some(out.freeze());
+                        }
+                    }
+                    // Too slow: the client starts over, which a plain end of the stream makes it do.
+                    Err(_) => self.state = State::Ended,
+                },
+                () = tokio::time::sleep_until(wake) => {
+                    if wake >= self.deadline {
+                        self.state = State::Ended;
+                        return None;
+                    }
+                    if self.last_bookmark == Some(wake) {
+                        self.last_bookmark = None;
+                    } else {
+                        self.next_bookmark = wake + BOOKMARK_EVERY;
+                    }
+                    if self.bookmarks {
+                        return Some(self.progress());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A bookmark at the newest revision, after all changes up to it.
+    fn progress(&mut self) -> Bytes {
+        // Changes are in the buffer before their revision shows, so after draining it nothing up to here is missing.
+        let revision = self.store.revision();
+        let mut out = BytesMut::new();
+        while let State::Following(watcher) = &mut self.state
+            && let Ok(Some(event)) = watcher.try_next()
+        {
+            self.event(&mut out, &event);
+        }
+        self.revision = self.revision.max(revision);
+        out.extend_from_slice(&self.shaper.bookmark(self.revision, false));
+        out.freeze()
+    }
+
+    fn event(&mut self, out: &mut BytesMut, event: &Event) {
+        self.revision = event.revision();
+        if self.selection.is_everything() {
+            let kind = match event.change {
+                Change::Created => "ADDED",
+                Change::Updated(_) => "MODIFIED",
+                Change::Deleted(_) => "DELETED",
+            };
+            self.shaper.event(out, kind, event);
+            return;
+        }
+        if !self.selection.may_match_key(&event.record.key) {
+            return;
+        }
+        let is = !matches!(event.change, Change::Deleted(_)) && self.matches(event.value());
+        let was = event.previous().is_some_and(|previous| self.matches(previous));
+        match (was, is) {
+            (false, false) => {}
+            (false, true) => self.shaper.event(out, "ADDED", event),
+            (true, true) => self.shaper.event(out, "MODIFIED", event),
+            (true, false) => self.shaper.event(out, "DELETED", event),
+        }
+    }
+
+    fn matches(&self, stored: &Value) -> bool {
+        match self.shaper.view.convert_if_needed(stored) {
+            Some(converted) => self.selection.matches(&converted),
+            None => self.selection.matches(stored),
+        }
+    }
+}
+
+/// Writes events in the negotiated form.
+struct Shaper {
+    view: View,
+    /// What the request was; its body is gone.
+    call: Box<Call>,
+    columns_sent: bool,
+}
+
+impl Shaper {
+    fn new(call: &Call) -> Shaper {
+        Shaper { view: call.view(), call: Box::new(call.for_stream()), columns_sent: false }
+    }
+
+    fn event(&mut self, out: &mut BytesMut, kind: &str, event: &Event) {
+        if self.is_plain() && self.view.is_stored_form(&event.record) {
+            plain_line(out, kind, &event.record.bytes);
+        } else {
+            let object = match self.view.convert_if_needed(event.value()) {
+                Some(converted) => Arc::new(converted),
+                None => event.value().clone(),
+            };
+            self.object(out, kind, &object);
+        }
+    }
+
+    fn record(&mut self, out: &mut BytesMut, kind: &str, record: &Record) {
+        if self.is_plain() && self.view.is_stored_form(record) {
+            plain_line(out, kind, &record.bytes);
+        } else {
+            let object = self.view.show(record).unwrap_or_else(|_| record.value());
+            self.object(out, kind, &object);
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.call.negotiated.form == Form::Object
+    }
+
+    fn object(&mut self, out: &mut BytesMut, kind: &str, object: &Value) {
+        let shaped = self.call.shape_one(object, !std::mem::replace(&mut self.columns_sent, true));
+        line(out, kind, &shaped);
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
+        let call = &self.call;
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = json!({"kind": call.row.kind, "apiVersion": call.api_version(), "metadata": metadata});
+        let shaped = match &call.negotiated.form {
+            Form::Object => object,
+            Form::Metadata(_) => call.shape_one(&object, false),
+            Form::Table(version) => json!({
+                "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"),
+                "metadata": {"resourceVersion": revision.to_string()},
+                "columnDefinitions": null,
+                "rows": if initial_end { json!([{"cells": [], "object": super::encode::partial(&object, version)}]) } else { json!([]) },
+            }),
+        };
+        let mut out = BytesMut::new();
+        line(&mut out, "BOOKMARK", &shaped);
+        out.freeze()
+    }
+}
+
+fn line(out: &mut BytesMut, kind: &str, object: &Value) {
+    let bytes = serde_json::to_vec(object).expect("a JSON value always serialises");
+    plain_line(out, kind, &bytes);
+}
+
+fn plain_line(out: &mut BytesMut, kind: &str, object: &[u8]) {
+    out.reserve(object.len() + 40);
+    out.put_slice(b"{\"type\":\"");
+    out.put_slice(kind.as_bytes());
+    out.put_slice(b"\",\"object\":");
+    out.put_slice(object);
+    out.put_slice(b"}\n");
+}
+
+fn error_line(status: &Status) -> Bytes {
+    let mut out = BytesMut::new();
+    line(&mut out, "ERROR", &status.to_value());
+    out.freeze()
+}

@@ -1,0 +1,137 @@
+//! Kinds with nothing, or next to nothing, particular about them.
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use berth_apimachinery::validation::NameCheck;
+use serde_json::{Value, json};
+
+use super::{Strategy, immutable};
+
+/// Custom resources: the schema says everything.
+pub(crate) struct Custom;
+
+impl Strategy for Custom {
+    fn has_generation(&self) -> bool {
+        true
+    }
+}
+
+/// Built-in kinds without a generation.
+pub(crate) struct Plain;
+
+impl Strategy for Plain {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+}
+
+/// Built-in kinds with a generation.
+pub(crate) struct WithGeneration;
+
+impl Strategy for WithGeneration {
+    fn has_generation(&self) -> bool {
+        true
+    }
+}
+
+/// Nodes: whoever registers one says what it has.
+pub(crate) struct Nodes;
+
+impl Strategy for Nodes {
+    fn clears_status_on_create(&self) -> bool {
+        false
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        if old["spec"]["providerID"].as_str().is_some_and(|id| !id.is_empty()) {
+            immutable(new, old, &["spec", "providerID"], &mut errors);
+        }
+        errors
+    }
+}
+
+/// Leases.
+pub(crate) struct Leases;
+
+impl Strategy for Leases {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, lease: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let spec = Path::new("spec");
+        if let Some(seconds) = lease["spec"]["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
+            errors.push(Error::invalid(&spec.child("leaseDurationSeconds"), seconds, "must be greater than 0"));
+        }
+        if let Some(count) = lease["spec"]["leaseTransitions"].as_i64().filter(|count| *count < 0) {
+            let detail = "must be greater than or equal to 0";
+            errors.push(Error::invalid(&spec.child("leaseTransitions"), count, detail));
+        }
+        errors
+    }
+}
+
+/// Roles and cluster roles; their names may be anything that fits a path.
+pub(crate) struct Roles;
+
+impl Strategy for Roles {
+    fn name_check(&self) -> NameCheck {
+        names::is_path_segment_name
+    }
+
+    fn default(&self, role: &mut Value) {
+        let map = berth_apimachinery::meta::map_mut(role);
+        if map.get("rules").is_none() {
+            map.insert("rules".to_owned(), Value::Null);
+        }
+    }
+}
+
+/// Role bindings and cluster role bindings.
+pub(crate) struct Bindings;
+
+impl Strategy for Bindings {
+    fn name_check(&self) -> NameCheck {
+        names::is_path_segment_name
+    }
+
+    fn default(&self, binding: &mut Value) {
+        const GROUP: &str = "rbac.authorization.k8s.io";
+        if let Some(role) = binding.get_mut("roleRef").and_then(Value::as_object_mut) {
+            super::set_default_text(role, "apiGroup", GROUP);
+        }
+        for subject in binding.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+            let is_account = subject["kind"] == "ServiceAccount";
+            if let Some(subject) = subject.as_object_mut()
+                && !is_account
+            {
+                super::set_default_text(subject, "apiGroup", GROUP);
+            }
+        }
+    }
+
+    fn validate(&self, binding: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let role = Path::new("roleRef");
+        if binding["roleRef"]["name"].as_str().unwrap_or_default().is_empty() {
+            errors.push(Error::required(&role.child("name"), ""));
+        }
+        if !matches!(binding["roleRef"]["kind"].as_str(), Some("Role" | "ClusterRole")) {
+            let kind = binding["roleRef"]["kind"].as_str().unwrap_or_default();
+            errors.push(Error::not_supported(&role.child("kind"), kind, &["ClusterRole", "Role"]));
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        if new["roleRef"] != old["roleRef"] {
+            let empty = json!({});
+            let value = new.get("roleRef").unwrap_or(&empty).clone();
+            errors.push(Error::invalid(&Path::new("roleRef"), value, "cannot change roleRef"));
+        }
+        errors
+    }
+}

@@ -1,0 +1,164 @@
+//! What is particular about single kinds: defaults, what a write may change, what must hold. One path serves every kind;
+//! this is where it asks. Custom resources have one strategy, most built-in kinds share another, a few have their own.
+
+mod definition;
+mod job;
+mod meta_only;
+mod namespace;
+mod pod;
+mod pod_defaults;
+mod pod_validation;
+mod priority_class;
+mod secret;
+mod service;
+mod workloads;
+
+pub(crate) use pod_defaults::service_account as pod_service_account;
+pub(crate) use pod_validation::is_extended as is_extended_resource;
+pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use berth_apimachinery::validation::NameCheck;
+use serde_json::{Map, Value, json};
+
+use crate::Objects;
+use crate::registry::{Origin, ResourceInfo};
+
+/// What preparing an object may look at.
+pub(crate) struct Context<'a> {
+    pub(crate) objects: &'a Objects,
+    pub(crate) now: jiff::Timestamp,
+}
+
+/// The particulars of a kind. Objects are of the version of the request.
+pub(crate) trait Strategy: Send + Sync {
+    /// What names look like.
+    fn name_check(&self) -> NameCheck {
+        names::is_dns1123_subdomain
+    }
+
+    /// Whether `metadata.generation` counts changes of the specification.
+    fn has_generation(&self) -> bool {
+        false
+    }
+
+    /// Whether status given on create is dropped.
+    fn clears_status_on_create(&self) -> bool {
+        true
+    }
+
+    /// Whether PUT makes an object that does not exist.
+    fn creates_on_update(&self) -> bool {
+        false
+    }
+
+    /// Fills in what may be left out. Called on every write, so it must not change what is there.
+    fn default(&self, _object: &mut Value) {}
+
+    /// System fields of a new object; metadata is complete.
+    fn prepare_create(&self, _object: &mut Value, _context: &Context<'_>) {}
+
+    /// Takes back what an update may not touch and no error is worth.
+    fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
+
+    /// Checks a new object.
+    fn validate(&self, _object: &Value) -> Vec<Error> {
+        Vec::new()
+    }
+
+    /// Checks an update.
+    fn validate_update(&self, new: &Value, _old: &Value) -> Vec<Error> {
+        self.validate(new)
+    }
+
+    /// Checks an update of the status.
+    fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<Error> {
+        Vec::new()
+    }
+
+    /// Seconds between asking for deletion and removal.
+    fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> i64 {
+        0
+    }
+
+    /// What deletion changes besides metadata.
+    fn prepare_delete(&self, _object: &mut Value) {}
+
+    /// Whether something other than metadata's finalizers keeps the object.
+    fn is_deletion_pending(&self, _object: &Value) -> bool {
+        false
+    }
+
+    /// Whether DELETE answers with the removed object instead of a Status.
+    fn returns_deleted_object(&self) -> bool {
+        false
+    }
+}
+
+/// The strategy of a row.
+pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
+    if matches!(row.origin, Origin::Custom(_)) {
+        return &meta_only::Custom;
+    }
+    match (row.group.as_str(), row.plural.as_str()) {
+        ("", "pods") => &pod::Pods,
+        ("", "namespaces") => &namespace::Namespaces,
+        ("", "secrets") => &secret::Secrets,
+        ("", "configmaps") => &secret::ConfigMaps,
+        ("", "services") => &service::Services,
+        ("", "nodes") => &meta_only::Nodes,
+        ("", "serviceaccounts" | "endpoints" | "events" | "limitranges" | "podtemplates") => &meta_only::Plain,
+        ("events.k8s.io", _) => &meta_only::Plain,
+        ("batch", "jobs") => &job::Jobs,
+        ("batch", "cronjobs") => &workloads::CronJobs,
+        ("apps", "deployments") => &workloads::Deployments,
+        ("apps", "replicasets") => &workloads::ReplicaSets,
+        ("apps", "statefulsets") => &workloads::StatefulSets,
+        ("apps", "daemonsets") => &workloads::DaemonSets,
+        ("scheduling.k8s.io", "priorityclasses") => &priority_class::PriorityClasses,
+        ("apiextensions.k8s.io", _) => &definition::Definitions,
+        ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &meta_only::Roles,
+        ("rbac.authorization.k8s.io", _) => &meta_only::Bindings,
+        ("coordination.k8s.io", _) => &meta_only::Leases,
+        ("policy" | "networking.k8s.io" | "admissionregistration.k8s.io", _) => &meta_only::WithGeneration,
+        _ => &meta_only::Plain,
+    }
+}
+
+/// Sets `field` of a map when it is absent or null.
+pub(crate) fn set_default(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+    let slot = map.entry(field).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = value.into();
+    }
+}
+
+/// Like [`set_default`], also when the field is an empty text.
+pub(crate) fn set_default_text(map: &mut Map<String, Value>, field: &str, value: &str) {
+    if map.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
+        map.insert(field.to_owned(), value.into());
+    }
+}
+
+/// `object.spec` as a map that exists.
+pub(crate) fn spec_mut(object: &mut Value) -> &mut Map<String, Value> {
+    let map = berth_apimachinery::meta::map_mut(object);
+    berth_apimachinery::meta::map_mut(map.entry("spec").or_insert_with(|| json!({})))
+}
+
+/// An error unless `new` and `old` agree at a path below the object.
+pub(crate) fn immutable(new: &Value, old: &Value, path: &[&str], errors: &mut Vec<Error>) {
+    let at = |object: &Value| path.iter().try_fold(object, |value, step| value.get(step)).cloned().unwrap_or_default();
+    let (new, old) = (at(new), at(old));
+    if new != old {
+        errors.push(Error::invalid(&Path::new(&path.join(".")), new, "field is immutable"));
+    }
+}
+
+/// An error when a number is below zero.
+pub(crate) fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if let Some(number) = value.as_i64().filter(|number| *number < 0) {
+        errors.push(Error::invalid(path, number, "must be greater than or equal to 0"));
+    }
+}

@@ -1,0 +1,54 @@
+//! Pods: created pending, changed hardly at all, deleted with patience.
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meta;
+use serde_json::{Value, json};
+
+use super::pod_defaults::{pod, qos_class};
+use super::pod_validation::{pod_spec, pod_update};
+use super::{Context, Strategy, spec_mut};
+
+pub(crate) struct Pods;
+
+impl Strategy for Pods {
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        pod(spec_mut(object));
+    }
+
+    fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
+        let mut status = json!({"phase": "Pending", "qosClass": qos_class(&object["spec"])});
+        if object["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+            status["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+                "lastProbeTime": null,
+                "lastTransitionTime": context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()}]);
+        }
+        meta::map_mut(object).insert("status".to_owned(), status);
+    }
+
+    fn validate(&self, object: &Value) -> Vec<Error> {
+        pod_spec(&object["spec"], &Path::new("spec"))
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        pod_update(new, old)
+    }
+
+    /// Upstream's rule: the asked-for period, else the pod's own; none at all for pods that never got a node or are
+    /// finished.
+    fn grace_period(&self, object: &Value, requested: Option<i64>) -> i64 {
+        let spec = &object["spec"];
+        let period = requested.or_else(|| spec["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
+        let unbound = spec["nodeName"].as_str().unwrap_or_default().is_empty();
+        let finished = matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+        if unbound || finished { 0 } else { period.max(0) }
+    }
+
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,146 @@
+//! Defaults of pods and pod templates, as stored pods have them (core/v1 API defaults).
+
+use berth_apimachinery::meta::map_mut;
+use serde_json::{Map, Value, json};
+
+use super::{set_default, set_default_text};
+
+/// Fills in a PodSpec.
+pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
+    set_default_text(spec, "restartPolicy", "Always");
+    set_default_text(spec, "dnsPolicy", "ClusterFirst");
+    set_default_text(spec, "schedulerName", "default-scheduler");
+    set_default(spec, "terminationGracePeriodSeconds", 30);
+    set_default(spec, "securityContext", json!({}));
+    for kind in ["initContainers", "containers"] {
+        for item in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
+            container(map_mut(item));
+        }
+    }
+    for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        self::volume(map_mut(volume));
+    }
+    for constraint in spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut).into_iter().flatten() {
+        set_default_text(map_mut(constraint), "whenUnsatisfiable", "DoNotSchedule");
+    }
+}
+
+/// A pod of its own also gets `enableServiceLinks`, the old name of its service account, and no host network by default.
+pub(crate) fn pod(spec: &mut Map<String, Value>) {
+    pod_spec(spec);
+    set_default(spec, "enableServiceLinks", true);
+    service_account(spec);
+}
+
+/// `serviceAccount` is the old name of `serviceAccountName`; both are kept.
+pub(crate) fn service_account(spec: &mut Map<String, Value>) {
+    let text = |field: &str| spec.get(field).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
+    let name = text("serviceAccountName").or_else(|| text("serviceAccount"));
+    if let Some(name) = name {
+        spec.insert("serviceAccountName".to_owned(), name.as_str().into());
+        spec.insert("serviceAccount".to_owned(), name.into());
+    }
+}
+
+fn container(container: &mut Map<String, Value>) {
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
+    set_default_text(container, "imagePullPolicy", policy);
+    set_default_text(container, "terminationMessagePath", "/dev/termination-log");
+    set_default_text(container, "terminationMessagePolicy", "File");
+    set_default(container, "resources", json!({}));
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        set_default_text(map_mut(port), "protocol", "TCP");
+    }
+    for variable in container.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(field) = variable.get_mut("valueFrom").and_then(|from| from.get_mut("fieldRef")) {
+            set_default_text(map_mut(field), "apiVersion", "v1");
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(Value::Object(probe)) = container.get_mut(probe) {
+            for (field, value) in
+                [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+            {
+                set_default(probe, field, value);
+            }
+            if let Some(Value::Object(get)) = probe.get_mut("httpGet") {
+                set_default_text(get, "path", "/");
+                set_default_text(get, "scheme", "HTTP");
+            }
+        }
+    }
+    let Some(Value::Object(resources)) = container.get_mut("resources") else { return };
+    // What is limited is also requested, unless said otherwise.
+    let limits = resources.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
+    if !limits.is_empty() {
+        let requests = map_mut(resources.entry("requests").or_insert_with(|| json!({})));
+        for (name, amount) in limits {
+            requests.entry(name).or_insert(amount);
+        }
+    }
+    for list in ["limits", "requests"] {
+        for amount in resources.get_mut(list).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+            canonical(amount);
+        }
+    }
+}
+
+/// Quantities are stored in canonical form, as decoding upstream makes them.
+fn canonical(amount: &mut Value) {
+    let text = match amount {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return,
+    };
+    if let Ok(quantity) = berth_apimachinery::quantity::Quantity::parse(&text) {
+        *amount = Value::String(quantity.to_string());
+    }
+}
+
+fn volume(volume: &mut Map<String, Value>) {
+    for source in ["secret", "configMap", "projected", "downwardAPI"] {
+        if let Some(Value::Object(source)) = volume.get_mut(source) {
+            set_default(source, "defaultMode", 420);
+        }
+    }
+    if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
+        set_default(path, "type", "");
+    }
+    if volume.len() == 1 {
+        volume.insert("emptyDir".to_owned(), json!({}));
+    }
+}
+
+/// Whether an image has the tag `latest`, or none.
+fn is_latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let name = image.rsplit('/').next().unwrap_or_default();
+    name.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+}
+
+/// The quality-of-service class that requests and limits make.
+pub(crate) fn qos_class(spec: &Value) -> &'static str {
+    let containers: Vec<&Value> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|kind| spec[*kind].as_array().into_iter().flatten())
+        .collect();
+    let counted = ["cpu", "memory"];
+    let any = containers.iter().any(|container| {
+        ["requests", "limits"].iter().any(|list| counted.iter().any(|name| !container["resources"][*list][*name].is_null()))
+    });
+    if !any {
+        return "BestEffort";
+    }
+    let guaranteed = containers.iter().all(|container| {
+        let resources = &container["resources"];
+        counted.iter().all(|name| {
+            let limit = &resources["limits"][*name];
+            let request = &resources["requests"][*name];
+            !limit.is_null() && (request.is_null() || request == limit)
+        })
+    });
+    if guaranteed { "Guaranteed" } else { "Burstable" }
+}

@@ -1,0 +1,115 @@
+//! Secrets and ConfigMaps: data under keys, which may be frozen.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::{meta, names};
+use serde_json::{Map, Value};
+
+use super::{Strategy, immutable, set_default_text};
+
+/// Bytes of data an object may hold.
+const DATA_BYTES_MAX: usize = 1024 * 1024;
+
+pub(crate) struct Secrets;
+
+impl Strategy for Secrets {
+    fn default(&self, secret: &mut Value) {
+        let map = meta::map_mut(secret);
+        set_default_text(map, "type", "Opaque");
+        // What is written as text is kept as data.
+        if let Some(Value::Object(texts)) = map.remove("stringData")
+            && !texts.is_empty()
+        {
+            let data = meta::map_mut(map.entry("data").or_insert_with(|| Value::Object(Map::new())));
+            for (key, text) in texts {
+                data.insert(key, STANDARD.encode(text.as_str().unwrap_or_default()).into());
+            }
+        }
+    }
+
+    fn validate(&self, secret: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let path = Path::new("data");
+        let mut total = 0;
+        for (key, value) in secret["data"].as_object().into_iter().flatten() {
+            check_key(key, &path, &mut errors);
+            match STANDARD.decode(value.as_str().unwrap_or_default()) {
+                Ok(bytes) => total += bytes.len(),
+                Err(error) => errors.push(Error::invalid(&path.key(key), value.clone(), format!("illegal base64 data: {error}"))),
+            }
+        }
+        if total > DATA_BYTES_MAX {
+            errors.push(Error::too_long(&path, DATA_BYTES_MAX as i64));
+        }
+        if secret["type"] == "kubernetes.io/tls" {
+            for key in ["tls.crt", "tls.key"] {
+                if secret["data"][key].is_null() {
+                    errors.push(Error::required(&path.key(key), ""));
+                }
+            }
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        immutable(new, old, &["type"], &mut errors);
+        check_frozen(new, old, &["data"], &mut errors);
+        errors
+    }
+}
+
+pub(crate) struct ConfigMaps;
+
+impl Strategy for ConfigMaps {
+    fn creates_on_update(&self) -> bool {
+        false
+    }
+
+    fn validate(&self, map: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let mut total = 0;
+        for field in ["data", "binaryData"] {
+            let path = Path::new(field);
+            for (key, value) in map[field].as_object().into_iter().flatten() {
+                check_key(key, &path, &mut errors);
+                total += value.as_str().map_or(0, str::len);
+                if field == "binaryData" && !map["data"][key.as_str()].is_null() {
+                    errors.push(Error::invalid(&path.key(key), key.as_str(), "duplicate of key present in data"));
+                }
+            }
+        }
+        if total > DATA_BYTES_MAX {
+            errors.push(Error::too_long(&Path::new(""), DATA_BYTES_MAX as i64));
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        check_frozen(new, old, &["data", "binaryData"], &mut errors);
+        errors
+    }
+}
+
+fn check_key(key: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    for message in names::is_config_map_key(key) {
+        errors.push(Error::invalid(&path.key(key), key, message));
+    }
+}
+
+/// An immutable object keeps its data and stays immutable.
+fn check_frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Vec<Error>) {
+    if old["immutable"] != true {
+        return;
+    }
+    if new["immutable"] != true {
+        errors.push(Error::forbidden(&Path::new("immutable"), "field is immutable when `immutable` is set"));
+    }
+    for field in fields {
+        if new[*field] != old[*field] {
+            errors.push(Error::forbidden(&Path::new(field), "field is immutable when `immutable` is set"));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Services: type, ports, and an address inside the cluster that nobody routes but everybody expects.
+
+use std::collections::BTreeSet;
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::names;
+use berth_apimachinery::validation::NameCheck;
+use serde_json::{Value, json};
+
+use super::{Context, Strategy, set_default, set_default_text, spec_mut};
+
+const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+
+pub(crate) struct Services;
+
+impl Strategy for Services {
+    fn name_check(&self) -> NameCheck {
+        names::is_dns1035_label
+    }
+
+    fn default(&self, service: &mut Value) {
+        let spec = spec_mut(service);
+        set_default_text(spec, "type", "ClusterIP");
+        set_default_text(spec, "sessionAffinity", "None");
+        if spec["type"] != "ExternalName" {
+            set_default_text(spec, "internalTrafficPolicy", "Cluster");
+            set_default_text(spec, "ipFamilyPolicy", "SingleStack");
+            set_default(spec, "ipFamilies", json!(["IPv4"]));
+        }
+        if matches!(spec["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
+            set_default_text(spec, "externalTrafficPolicy", "Cluster");
+        }
+        for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            let number = port["port"].clone();
+            let port = map_mut(port);
+            set_default_text(port, "protocol", "TCP");
+            if matches!(port.get("targetPort"), None | Some(Value::Null)) || port["targetPort"] == 0 || port["targetPort"] == "" {
+                port.insert("targetPort".to_owned(), number);
+            }
+        }
+    }
+
+    fn prepare_create(&self, service: &mut Value, context: &Context<'_>) {
+        map_mut(service).insert("status".to_owned(), json!({"loadBalancer": {}}));
+        let spec = spec_mut(service);
+        if spec["type"] == "ExternalName" {
+            return;
+        }
+        if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
+            spec.insert("clusterIP".to_owned(), free_address(context).into());
+        }
+        let address = spec["clusterIP"].clone();
+        set_default(spec, "clusterIPs", json!([address]));
+    }
+
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        // An address not given is the one that was assigned.
+        let spec = spec_mut(new);
+        for field in ["clusterIP", "clusterIPs"] {
+            if spec.get(field).is_none_or(Value::is_null)
+                && spec["type"] != "ExternalName"
+                && let Some(value) = old["spec"].get(field)
+            {
+                spec.insert(field.to_owned(), value.clone());
+            }
+        }
+    }
+
+    fn validate(&self, service: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let path = Path::new("spec");
+        let spec = &service["spec"];
+        let kind = spec["type"].as_str().unwrap_or_default();
+        if !TYPES.contains(&kind) {
+            errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
+        }
+        let headless = spec["clusterIP"] == "None";
+        let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let list = path.child("ports");
+        if ports.is_empty() && !headless && kind != "ExternalName" {
+            errors.push(Error::required(&list, ""));
+        }
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        for (index, port) in ports.iter().enumerate() {
+            let at = list.index(index);
+            let name = port["name"].as_str().unwrap_or_default();
+            if name.is_empty() {
+                if ports.len() > 1 {
+                    errors.push(Error::required(&at.child("name"), ""));
+                }
+            } else {
+                for message in names::is_dns1123_label(name) {
+                    errors.push(Error::invalid(&at.child("name"), name, message));
+                }
+                if !seen.insert(name) {
+                    errors.push(Error::duplicate(&at.child("name"), name));
+                }
+            }
+            let number = port["port"].as_i64().unwrap_or(0);
+            for message in names::is_port_number(number) {
+                errors.push(Error::invalid(&at.child("port"), number, message));
+            }
+        }
+        if kind == "ExternalName" && spec["externalName"].as_str().unwrap_or_default().is_empty() {
+            errors.push(Error::required(&path.child("externalName"), ""));
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        let kept = old["spec"]["type"] != "ExternalName" && new["spec"]["type"] != "ExternalName";
+        if kept && !old["spec"]["clusterIP"].is_null() && new["spec"]["clusterIP"] != old["spec"]["clusterIP"] {
+            let path = Path::new("spec.clusterIPs");
+            let detail = "may not change once set";
+            errors.push(Error::invalid(&path.index(0), new["spec"]["clusterIP"].clone(), detail));
+        }
+        errors
+    }
+}
+
+/// The first free address of 10.96.0.0/16, the range `kubeadm` clusters use; the first ten are left for the system.
+fn free_address(context: &Context<'_>) -> String {
+    let services = context.objects.list("", "services", None);
+    let taken: BTreeSet<&str> = services.iter().filter_map(|service| service["spec"]["clusterIP"].as_str()).collect();
+    (11..65_534u32)
+        .map(|number| format!("10.96.{}.{}", number >> 8, number & 0xff))
+        .find(|address| !taken.contains(address.as_str()))
+        .unwrap_or_else(|| "None".to_owned())
+}
