@@ -14,4 +14,8 @@ pub mod transform;
 pub mod validate;
 pub mod workload;
 
-pub use workload::{Context, workload, workload_key};
+pub use admission::{from_api as admission_from_api, to_api as admission};
+pub use amounts::to_resource_list as requests;
+pub use placement::labels;
+pub use queues::{admission_check, cluster_queue, cohort, flavor, local_queue, node, node_pod, topology};
+pub use workload::{Context, Context as Environment, time, workload, workload_key};
