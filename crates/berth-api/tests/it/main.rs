@@ -3,5 +3,6 @@
 mod conversion;
 mod crds;
 mod manifests;
+mod schemas;
 mod shared;
 mod types;
