@@ -1,10 +1,11 @@
 //! Pieces of schemas shared by the types, and the pass that turns what `schemars` derives into structural schemas as `controller-gen` writes them.
 //!
-//! The types state what Kubernetes' schema language has and JSON Schema has not in three short private keywords, which [`structural`] expands:
+//! The types state what Kubernetes' schema language has and JSON Schema has not in a few short private keywords, which the module `structural` expands:
 //! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and `x-kubernetes-list-map-keys`;
 //! * `x-rules`: pairs of CEL rule and message become `x-kubernetes-validations`;
 //! * `x-optional` / `x-required`: overrides whether the property is required. Without it, a property is required unless it can be left out when written,
 //!   which is the rule of Go's `omitempty`.
+//! * `x-no-format`: no `format`, where upstream has a plain `int`.
 //!
 //! Types of Kubernetes itself are not derived here (a pod template alone is 8,000 lines); they are placed by name, `x-embed`, and filled in from the
 //! OpenAPI document Kubernetes publishes.
