@@ -10,6 +10,8 @@ mod apimachinery;
 #[cfg(feature = "server")]
 mod apiserver;
 #[cfg(feature = "kueue")]
+mod conversion;
+#[cfg(feature = "jobset")]
 mod jobset;
 #[cfg(feature = "kueue")]
 mod kueue;
@@ -167,9 +169,15 @@ fn runner_for(case: &Case) -> Option<Runner> {
             return Some(runner);
         }
         #[cfg(feature = "kueue")]
-        if let Some(runner) =
-            kueue::runner(suite).or_else(|| jobset::runner(suite)).or_else(|| kueue_controllers::runner(suite))
-        {
+        if let Some(runner) = conversion::runner(suite) {
+            return Some(runner);
+        }
+        #[cfg(feature = "jobset")]
+        if let Some(runner) = jobset::runner(suite) {
+            return Some(runner);
+        }
+        #[cfg(feature = "kueue")]
+        if let Some(runner) = kueue::runner(suite).or_else(|| kueue_controllers::runner(suite)) {
             return Some(runner);
         }
         None
