@@ -257,3 +257,6 @@ fn exactly(mut params: DeleteParams, uid: Option<String>) -> DeleteParams {
 pub(crate) fn pods_of(index: &Index<Pod>, namespace: &str, set: &str) -> Vec<Arc<Pod>> {
     index.get(&format!("{namespace}/{set}"))
 }
+
+#[cfg(test)]
+mod tests;
