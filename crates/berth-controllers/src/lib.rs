@@ -13,9 +13,12 @@ pub mod execute;
 pub mod gates;
 pub mod jobs;
 pub mod keys;
+pub mod metrics;
 pub mod plan;
 pub mod podset;
 pub mod priority;
+pub mod queues;
+pub mod scheduler;
 pub mod selector;
 pub mod stores;
 pub mod translate;
@@ -29,11 +32,24 @@ use std::sync::Arc;
 
 use berth_runtime::Manager;
 
-/// Registers every controller with the manager: the one entry point of all ways to run.
-pub fn install(manager: &mut Manager, config: Config) {
+/// Registers every controller with the manager: the one entry point of all ways to run. Returns the figures to serve as
+/// metrics.
+pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
     let config = Arc::new(config);
+    let metrics = metrics::Metrics::default();
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let stores = Stores::watched(manager, job_sets);
+    let brain = scheduler::Brain::new(config.engine(), manager.clock());
+    queues::cluster_queue::install(manager, &stores, &brain, &metrics, config.fair_sharing.is_some());
+    queues::local_queue::install(manager, &stores, &brain);
+    // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
+    // a state that knows of the change.
+    scheduler::install(manager, &config, &stores, &brain, &metrics);
+    if config.fair_sharing.is_some() {
+        queues::cohort::install(manager, &stores, &brain);
+    }
+    queues::protect::install(manager, &stores);
+    queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores);
     if config.integrations.enabled("batch/job") {
         jobs::controller::install(manager, &config, &stores, stores.jobs.clone());
@@ -41,4 +57,5 @@ pub fn install(manager: &mut Manager, config: Config) {
     if job_sets {
         jobs::controller::install(manager, &config, &stores, stores.job_sets.clone());
     }
+    metrics
 }

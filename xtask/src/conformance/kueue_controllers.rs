@@ -1,9 +1,42 @@
-//! Recorded cases of Kueue's controllers, webhooks, conversions and job integrations.
+//! Recorded cases of Kueue's controllers, webhooks and job integrations, run through the functions the controllers use.
 
-use super::Runner;
+mod compare;
+mod jobs;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use berth_controllers::Gates;
+
+use super::{Case, Runner};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
-    let _ = suite;
-    None
+    jobs::runner(suite)
+}
+
+/// The gates of a case.
+fn gates(case: &Case) -> Gates {
+    let mut gates = Gates::default();
+    for (name, on) in case.data["featureGates"].as_object().into_iter().flatten() {
+        gates.set(name, on.as_bool().unwrap_or(false));
+    }
+    gates
+}
+
+/// The clock of a case; the Unix epoch when it has none.
+fn now(case: &Case) -> jiff::Timestamp {
+    case.data["now"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// An input field as a typed value; absent and null are the type's default.
+fn input<T: DeserializeOwned + Default>(case: &Case, field: &str) -> Result<T, String> {
+    read(&case.data["input"][field]).map_err(|e| format!("input.{field}: {e}"))
+}
+
+fn read<T: DeserializeOwned + Default>(value: &Value) -> Result<T, String> {
+    if value.is_null() {
+        return Ok(T::default());
+    }
+    serde_json::from_value(value.clone()).map_err(|e| e.to_string())
 }

@@ -2,4 +2,6 @@
 //! (`reconcile`), and the task that carries it out (`controller`).
 
 pub mod checks;
+pub mod controller;
+pub mod reconcile;
 pub mod status;

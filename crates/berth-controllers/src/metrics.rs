@@ -1,0 +1,261 @@
+//! Figures about queues and decisions, under Kueue's names.
+//!
+//! They are kept as plain values behind a lock; whoever serves `/metrics` asks for the text. Families and labels are those
+//! Kueue documents, so that its dashboards work.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use berth_api::kueue::v1beta2::Workload;
+use berth_engine::{ClusterQueueStatus, CycleOutcome};
+use jiff::Timestamp;
+
+use crate::workload::status;
+
+/// Upper bounds of the wait-time histograms, in seconds.
+const WAIT_BUCKETS: &[f64] =
+    &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
+
+/// What was written for a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Quota, and perhaps admission.
+    Admitted,
+    /// Eviction for another workload.
+    Preempted {
+        /// The preemptor's cluster queue.
+        queue: String,
+        /// Reason of condition Preempted.
+        reason: &'static str,
+    },
+    /// Another eviction.
+    Evicted {
+        /// Reason of condition Evicted.
+        reason: &'static str,
+    },
+    /// Anything that is not counted.
+    Other,
+}
+
+/// The figures; clones share them.
+#[derive(Clone, Default)]
+pub struct Metrics {
+    inner: Arc<Mutex<Families>>,
+}
+
+#[derive(Default)]
+struct Families {
+    /// Family, then labels as they are written, then value.
+    values: BTreeMap<&'static str, BTreeMap<String, f64>>,
+    histograms: BTreeMap<&'static str, BTreeMap<String, Histogram>>,
+}
+
+#[derive(Default, Clone)]
+struct Histogram {
+    counts: Vec<u64>,
+    sum: f64,
+    count: u64,
+}
+
+/// Families with their help and type, in the order they are printed.
+const FAMILIES: &[(&str, &str, &str)] = &[
+    ("kueue_admission_attempts_total", "counter", "Total number of attempts to admit workloads, per result"),
+    ("kueue_pending_workloads", "gauge", "Number of pending workloads, per cluster queue and status"),
+    ("kueue_reserving_active_workloads", "gauge", "Number of workloads that hold quota, per cluster queue"),
+    ("kueue_admitted_active_workloads", "gauge", "Number of admitted workloads that are active, per cluster queue"),
+    ("kueue_cluster_queue_status", "gauge", "Whether a cluster queue is pending, active or terminating"),
+    ("kueue_cluster_queue_resource_reservation", "gauge", "Reserved quota, per cluster queue, flavor and resource"),
+    (
+        "kueue_cluster_queue_resource_usage",
+        "gauge",
+        "Quota used by admitted workloads, per cluster queue, flavor and resource",
+    ),
+    ("kueue_cluster_queue_weighted_share", "gauge", "Weighted share of a cluster queue in its cohort"),
+    ("kueue_quota_reserved_workloads_total", "counter", "Total number of quota reservations, per cluster queue"),
+    ("kueue_admitted_workloads_total", "counter", "Total number of admissions, per cluster queue"),
+    ("kueue_evicted_workloads_total", "counter", "Total number of evictions, per cluster queue and reason"),
+    (
+        "kueue_preempted_workloads_total",
+        "counter",
+        "Total number of preemptions, per preempting cluster queue and reason",
+    ),
+];
+
+const HISTOGRAMS: &[(&str, &str)] = &[
+    ("kueue_quota_reserved_wait_time_seconds", "Time from queueing to quota reservation, per cluster queue"),
+    ("kueue_admission_wait_time_seconds", "Time from queueing to admission, per cluster queue"),
+];
+
+impl Metrics {
+    fn lock(&self) -> MutexGuard<'_, Families> {
+        self.inner.lock().expect("no code panics while holding the metrics' lock")
+    }
+
+    /// A scheduling cycle ended.
+    pub fn cycle(&self, outcome: &CycleOutcome) {
+        if outcome.decisions.is_empty() {
+            return;
+        }
+        let result = if outcome.is_success() { "success" } else { "inadmissible" };
+        self.lock().add("kueue_admission_attempts_total", &[("result", result)], 1.0);
+    }
+
+    /// The figures of a cluster queue.
+    pub fn cluster_queue(&self, name: &str, figures: &ClusterQueueStatus, terminating: bool) {
+        let mut families = self.lock();
+        families.forget(name);
+        let queue = [("cluster_queue", name)];
+        let active = figures.readiness.active;
+        let (pending, inadmissible) = if active { (figures.pending, 0) } else { (0, figures.pending) };
+        families.set("kueue_pending_workloads", &[("cluster_queue", name), ("status", "active")], f64::from(pending));
+        let labels = [("cluster_queue", name), ("status", "inadmissible")];
+        families.set("kueue_pending_workloads", &labels, f64::from(inadmissible));
+        families.set("kueue_reserving_active_workloads", &queue, f64::from(figures.reserving));
+        families.set("kueue_admitted_active_workloads", &queue, f64::from(figures.admitted));
+        families.set("kueue_cluster_queue_weighted_share", &queue, figures.weighted_share.value as f64);
+        for status in ["pending", "active", "terminating"] {
+            let is = match status {
+                "terminating" => terminating,
+                "active" => !terminating && active,
+                _ => !terminating && !active,
+            };
+            let labels = [("cluster_queue", name), ("status", status)];
+            families.set("kueue_cluster_queue_status", &labels, f64::from(u8::from(is)));
+        }
+        for (family, usage) in [
+            ("kueue_cluster_queue_resource_reservation", &figures.flavors_reservation),
+            ("kueue_cluster_queue_resource_usage", &figures.flavors_usage),
+        ] {
+            for (flavor, resources) in usage {
+                for (resource, amount) in resources {
+                    let labels =
+                        [("cluster_queue", name), ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
+                    // Kueue reports cpu in cores.
+                    let value =
+                        if resource.as_ref() == "cpu" { amount.total as f64 / 1000.0 } else { amount.total as f64 };
+                    families.set(family, &labels, value);
+                }
+            }
+        }
+    }
+
+    /// A cluster queue is gone.
+    pub fn cluster_queue_gone(&self, name: &str) {
+        self.lock().forget(name);
+    }
+
+    /// A decision was written.
+    pub fn written(&self, what: &Written, workload: &Workload, now: Timestamp) {
+        let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
+        let mut families = self.lock();
+        match what {
+            Written::Admitted => {
+                let labels = [("cluster_queue", queue.as_str())];
+                let waited = status::seconds_queued(workload, now) as f64;
+                families.add("kueue_quota_reserved_workloads_total", &labels, 1.0);
+                families.observe("kueue_quota_reserved_wait_time_seconds", &labels, waited);
+                if status::is_admitted(workload) {
+                    families.add("kueue_admitted_workloads_total", &labels, 1.0);
+                    families.observe("kueue_admission_wait_time_seconds", &labels, waited);
+                }
+            }
+            Written::Preempted { queue: preempting, reason } => {
+                let labels = [("preempting_cluster_queue", preempting.as_str()), ("reason", reason)];
+                families.add("kueue_preempted_workloads_total", &labels, 1.0);
+                let labels = [("cluster_queue", queue.as_str()), ("reason", "Preempted")];
+                families.add("kueue_evicted_workloads_total", &labels, 1.0);
+            }
+            Written::Evicted { reason } => {
+                let labels = [("cluster_queue", queue.as_str()), ("reason", reason)];
+                families.add("kueue_evicted_workloads_total", &labels, 1.0);
+            }
+            Written::Other => {}
+        }
+    }
+
+    /// All figures in the Prometheus text format.
+    pub fn text(&self) -> String {
+        let families = self.lock();
+        let mut text = String::new();
+        for (name, type_, help) in FAMILIES {
+            let Some(values) = families.values.get(name) else { continue };
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {type_}");
+            for (labels, value) in values {
+                let _ = writeln!(text, "{name}{{{labels}}} {value}");
+            }
+        }
+        for (name, help) in HISTOGRAMS {
+            let Some(values) = families.histograms.get(name) else { continue };
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+            for (labels, histogram) in values {
+                let mut total = 0;
+                for (bound, count) in WAIT_BUCKETS.iter().zip(&histogram.counts) {
+                    total += count;
+                    let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+                }
+                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count);
+                let _ = writeln!(text, "{name}_sum{{{labels}}} {}", histogram.sum);
+                let _ = writeln!(text, "{name}_count{{{labels}}} {}", histogram.count);
+            }
+        }
+        text
+    }
+}
+
+impl Families {
+    fn set(&mut self, family: &'static str, labels: &[(&str, &str)], value: f64) {
+        self.values.entry(family).or_default().insert(render(labels), value);
+    }
+
+    fn add(&mut self, family: &'static str, labels: &[(&str, &str)], value: f64) {
+        *self.values.entry(family).or_default().entry(render(labels)).or_default() += value;
+    }
+
+    fn observe(&mut self, family: &'static str, labels: &[(&str, &str)], value: f64) {
+        let histogram = self.histograms.entry(family).or_default().entry(render(labels)).or_default();
+        histogram.counts.resize(WAIT_BUCKETS.len(), 0);
+        if let Some(bucket) = WAIT_BUCKETS.iter().position(|bound| value <= *bound) {
+            histogram.counts[bucket] += 1;
+        }
+        histogram.sum += value;
+        histogram.count += 1;
+    }
+
+    /// Gauges of a queue are written anew each time, so that flavors it lost disappear.
+    fn forget(&mut self, queue: &str) {
+        let prefix = render(&[("cluster_queue", queue)]);
+        for (family, type_, _) in FAMILIES {
+            if *type_ == "gauge"
+                && let Some(values) = self.values.get_mut(family)
+            {
+                values.retain(|labels, _| {
+                    labels.strip_prefix(&prefix).is_none_or(|rest| !rest.is_empty() && !rest.starts_with(','))
+                });
+            }
+        }
+    }
+}
+
+fn render(labels: &[(&str, &str)]) -> String {
+    let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escape(value))).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_queues_and_counts() {
+        let metrics = Metrics::default();
+        let figures = ClusterQueueStatus { pending: 2, admitted: 1, ..ClusterQueueStatus::default() };
+        metrics.cluster_queue("cq-a", &figures, false);
+        metrics.cluster_queue("cq-ab", &figures, false);
+        metrics.cluster_queue_gone("cq-a");
+        let text = metrics.text();
+        assert!(text.contains("kueue_pending_workloads{cluster_queue=\"cq-ab\",status=\"active\"} 2"), "{text}");
+        assert!(!text.contains("\"cq-a\""), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! ClusterQueue: condition Active, counts and usage; its finalizer while workloads hold its quota.
+
+use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, FairSharingStatus, FlavorUsage, ResourceUsage};
+use berth_engine as engine;
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
+use jiff::Timestamp;
+use kube::{Api, Client, ResourceExt};
+use std::collections::BTreeMap;
+
+use crate::conditions::{self, NewCondition};
+use crate::execute::{Part, patch};
+use crate::jobs::reconcile::remove_finalizer;
+use crate::keys;
+use crate::metrics::Metrics;
+use crate::scheduler::Brain;
+use crate::stores::Stores;
+use crate::translate::amounts;
+
+/// The queue with the status it should have.
+pub fn refreshed(
+    queue: &ClusterQueue,
+    figures: &engine::ClusterQueueStatus,
+    fair_sharing: bool,
+    now: Timestamp,
+) -> ClusterQueue {
+    let mut queue = queue.clone();
+    let generation = queue.metadata.generation;
+    let terminating = queue.metadata.deletion_timestamp.is_some();
+    let status = queue.status.get_or_insert_with(ClusterQueueStatus::default);
+    status.pending_workloads = count(figures.pending);
+    status.reserving_workloads = count(figures.reserving);
+    status.admitted_workloads = count(figures.admitted);
+    status.flavors_reservation = usage(&figures.flavors_reservation);
+    status.flavors_usage = usage(&figures.flavors_usage);
+    status.fair_sharing = fair_sharing.then(|| FairSharingStatus { weighted_share: figures.weighted_share.value });
+    let readiness = &figures.readiness;
+    let (active, reason, message) = match terminating {
+        true => (false, "Terminating", "Can't admit new workloads; clusterQueue is terminating"),
+        false => (readiness.active, readiness.reason, readiness.message.as_str()),
+    };
+    let new = NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation };
+    conditions::set(&mut status.conditions, new, now);
+    queue
+}
+
+pub(super) fn count(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]) -> Vec<FlavorUsage> {
+    let one = |(flavor, resources): &(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)| FlavorUsage {
+        name: flavor.to_string(),
+        resources: resources
+            .iter()
+            .map(|(resource, amount)| ResourceUsage {
+                name: resource.to_string(),
+                total: amounts::to_quantity(resource, amount.total),
+                borrowed: amounts::to_quantity(resource, amount.borrowed),
+            })
+            .collect(),
+    };
+    flavors.iter().map(one).collect()
+}
+
+/// Adds the controller to the manager.
+pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &Metrics, fair_sharing: bool) {
+    let (client, clock) = (manager.client(), manager.clock());
+    let builder = manager.controller("cluster-queue").concurrency(16).watch_self(&stores.cluster_queues);
+    brain.listen_cluster_queues(builder.queue());
+    builder.run(Controller {
+        client,
+        clock,
+        queues: stores.cluster_queues.clone(),
+        brain: brain.clone(),
+        metrics: metrics.clone(),
+        fair_sharing,
+    });
+}
+
+struct Controller {
+    client: Client,
+    clock: Clock,
+    queues: Cache<ClusterQueue>,
+    brain: Brain,
+    metrics: Metrics,
+    fair_sharing: bool,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(queue) = self.queues.get(&key) else {
+            self.metrics.cluster_queue_gone(&key.name);
+            return Ok(Action::Wait);
+        };
+        let api: Api<ClusterQueue> = Api::all(self.client.clone());
+        let figures = self.brain.engine().cluster_queue_status(&key.name).unwrap_or_default();
+        let terminating = queue.metadata.deletion_timestamp.is_some();
+        self.metrics.cluster_queue(&key.name, &figures, terminating);
+        let mut wanted = (*queue).clone();
+        if terminating {
+            if figures.reserving == 0 && remove_finalizer(&mut wanted) {
+                patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
+                return Ok(Action::Wait);
+            }
+        } else if !queue.finalizers().iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER) {
+            wanted.finalizers_mut().push(keys::RESOURCE_IN_USE_FINALIZER.to_owned());
+            let answer = patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
+            if let Some(answer) = answer {
+                // The cache's change brings this queue back here with the new version.
+                self.queues.observe(answer);
+                return Ok(Action::Wait);
+            }
+        }
+        let wanted = refreshed(&queue, &figures, self.fair_sharing, self.clock.now());
+        // Nobody else writes this status: a newer spec does not make the figures wrong.
+        if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
+            self.queues.observe(answer);
+        }
+        Ok(Action::Wait)
+    }
+}

@@ -1,0 +1,45 @@
+//! Cohort: its share, when cohorts share fairly.
+
+use berth_api::kueue::v1beta2::{Cohort, CohortStatus, FairSharingStatus};
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use kube::{Api, Client};
+
+use crate::execute::{Part, patch};
+use crate::scheduler::Brain;
+use crate::stores::Stores;
+
+/// Adds the controller to the manager. Shares move with the usage of the queues below, whose status changes bring every
+/// cohort back here.
+pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
+    let client = manager.client();
+    let cohorts: Cache<Cohort> = manager.cache();
+    let all = cohorts.clone();
+    manager
+        .controller("cohort")
+        .watch_self(&cohorts)
+        .watch(&stores.cluster_queues, move |_| {
+            all.list().iter().map(|cohort| ObjectKey::of(cohort.as_ref())).collect::<Vec<_>>()
+        })
+        .run(Controller { client, cohorts, brain: brain.clone() });
+}
+
+struct Controller {
+    client: Client,
+    cohorts: Cache<Cohort>,
+    brain: Brain,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(cohort) = self.cohorts.get(&key) else { return Ok(Action::Wait) };
+        let Some(figures) = self.brain.engine().cohort_status(&key.name) else { return Ok(Action::Wait) };
+        let mut wanted = (*cohort).clone();
+        wanted.status.get_or_insert_with(CohortStatus::default).fair_sharing =
+            Some(FairSharingStatus { weighted_share: figures.weighted_share.value });
+        let api: Api<Cohort> = Api::all(self.client.clone());
+        if let Some(answer) = patch(&api, cohort.as_ref(), &wanted, Part::Status, None).await? {
+            self.cohorts.observe(answer);
+        }
+        Ok(Action::Wait)
+    }
+}

@@ -1,0 +1,130 @@
+//! LocalQueue: condition Active, counts and usage.
+
+use std::collections::BTreeMap;
+
+use berth_api::kueue::v1beta2::{
+    AdmissionFairSharingStatus, ClusterQueue, LocalQueue, LocalQueueFairSharingStatus, LocalQueueFlavorUsage,
+    LocalQueueResourceUsage, LocalQueueStatus, StopPolicy,
+};
+use berth_engine as engine;
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Api, Client};
+
+use super::cluster_queue::count;
+use crate::conditions::{self, NewCondition};
+use crate::execute::{Part, patch};
+use crate::keys;
+use crate::scheduler::Brain;
+use crate::stores::Stores;
+use crate::translate::amounts;
+
+/// The queue with the status it should have.
+pub fn refreshed(
+    queue: &LocalQueue,
+    cluster_queue: Option<&ClusterQueue>,
+    figures: Option<&engine::LocalQueueStatus>,
+    now: Timestamp,
+) -> LocalQueue {
+    let mut queue = queue.clone();
+    let generation = queue.metadata.generation;
+    let stopped = queue.spec.stop_policy.unwrap_or(StopPolicy::None) != StopPolicy::None;
+    let (active, reason, message) = match cluster_queue {
+        _ if stopped => (false, "Stopped", "LocalQueue is stopped"),
+        None => (false, "ClusterQueueDoesNotExist", "Can't submit new workloads to clusterQueue"),
+        Some(cluster) => {
+            let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+            match conditions::is_true(conditions, keys::ACTIVE) {
+                true => (true, "Ready", "Can submit new workloads to localQueue"),
+                false => (false, "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue"),
+            }
+        }
+    };
+    let status = queue.status.get_or_insert_with(LocalQueueStatus::default);
+    let none = engine::LocalQueueStatus::default();
+    // What a queue that does not exist would count is nobody's.
+    let figures = figures.filter(|_| cluster_queue.is_some()).unwrap_or(&none);
+    status.pending_workloads = count(figures.pending);
+    status.reserving_workloads = count(figures.reserving);
+    status.admitted_workloads = count(figures.admitted);
+    status.flavors_reservation = usage(&figures.flavors_reservation);
+    status.flavors_usage = usage(&figures.flavors_usage);
+    if let Some((consumed, at)) = &figures.consumed {
+        let at = Timestamp::from_second(at.seconds()).unwrap_or(now);
+        status.fair_sharing = Some(LocalQueueFairSharingStatus {
+            weighted_share: 0,
+            admission_fair_sharing_status: Some(AdmissionFairSharingStatus {
+                consumed_resources: amounts::to_resource_list(consumed),
+                last_update: Time(at),
+            }),
+        });
+    }
+    let new = NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation };
+    conditions::set(&mut status.conditions, new, now);
+    queue
+}
+
+fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]) -> Vec<LocalQueueFlavorUsage> {
+    let one =
+        |(flavor, resources): &(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)| LocalQueueFlavorUsage {
+            name: flavor.to_string(),
+            resources: resources
+                .iter()
+                .map(|(resource, amount)| LocalQueueResourceUsage {
+                    name: resource.to_string(),
+                    total: amounts::to_quantity(resource, amount.total),
+                })
+                .collect(),
+        };
+    flavors.iter().map(one).collect()
+}
+
+/// Adds the controller to the manager.
+pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
+    let (client, clock) = (manager.client(), manager.clock());
+    let by_cluster_queue = stores.local_queues.index(|queue: &LocalQueue| vec![queue.spec.cluster_queue.clone()]);
+    let builder = manager.controller("local-queue").concurrency(16).watch_self(&stores.local_queues).watch(
+        &stores.cluster_queues,
+        move |delta| {
+            let active = |queue: &ClusterQueue| {
+                let conditions = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
+                conditions::is_true(conditions, keys::ACTIVE)
+            };
+            let unchanged = matches!((&delta.old, &delta.new), (Some(old), Some(new)) if active(old) == active(new));
+            let name = delta.latest().metadata.name.clone().unwrap_or_default();
+            let queues = if unchanged { Vec::new() } else { by_cluster_queue.get(&name) };
+            queues.iter().map(|queue| ObjectKey::of(queue.as_ref())).collect::<Vec<_>>()
+        },
+    );
+    brain.listen_local_queues(builder.queue());
+    builder.run(Controller {
+        client,
+        clock,
+        queues: stores.local_queues.clone(),
+        stores: stores.clone(),
+        brain: brain.clone(),
+    });
+}
+
+struct Controller {
+    client: Client,
+    clock: Clock,
+    queues: Cache<LocalQueue>,
+    stores: Stores,
+    brain: Brain,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(queue) = self.queues.get(&key) else { return Ok(Action::Wait) };
+        let cluster = self.stores.cluster_queue(&queue.spec.cluster_queue);
+        let figures = self.brain.engine().local_queue_status(&key.namespace, &key.name);
+        let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), self.clock.now());
+        let api: Api<LocalQueue> = Api::namespaced(self.client.clone(), &key.namespace);
+        if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
+            self.queues.observe(answer);
+        }
+        Ok(Action::Wait)
+    }
+}

@@ -1,0 +1,60 @@
+//! WorkloadPriorityClass: a changed value reaches the workloads that use it.
+
+use berth_api::kueue::v1beta2::{Workload, WorkloadPriorityClass};
+use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
+use kube::{Api, Client, ResourceExt};
+
+use crate::execute::{Part, patch};
+use crate::stores::Stores;
+use crate::workload::status;
+
+/// The workload with the class's value; nothing when it has it, or does not use the class.
+pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Workload> {
+    let reference = workload.spec.priority_class_ref.as_ref()?;
+    // Older objects name the group only.
+    let kind = reference.kind.is_empty() || reference.kind == "WorkloadPriorityClass";
+    let uses = reference.group == "kueue.x-k8s.io" && kind && reference.name == class.name_any();
+    if !uses || workload.spec.priority == Some(class.value) || status::is_finished(workload) {
+        return None;
+    }
+    let mut workload = workload.clone();
+    workload.spec.priority = Some(class.value);
+    Some(workload)
+}
+
+/// Adds the controller to the manager.
+pub fn install(manager: &mut Manager, stores: &Stores) {
+    let client = manager.client();
+    manager
+        .controller("workload-priority-class")
+        .watch(&stores.workload_priority_classes, |delta| {
+            let changed = match (&delta.old, &delta.new) {
+                (Some(old), Some(new)) => old.value != new.value,
+                (None, Some(_)) => true,
+                _ => false,
+            };
+            changed.then(|| ObjectKey::of(delta.latest().as_ref()))
+        })
+        .run(Controller { client, stores: stores.clone() });
+}
+
+struct Controller {
+    client: Client,
+    stores: Stores,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(class) = self.stores.workload_priority_classes.get(&key) else { return Ok(Action::Wait) };
+        for workload in self.stores.workloads.list() {
+            let Some(wanted) = updated(&workload, &class) else { continue };
+            let api: Api<Workload> =
+                Api::namespaced(self.client.clone(), workload.metadata.namespace.as_deref().unwrap_or_default());
+            let version = workload.resource_version();
+            if let Some(answer) = patch(&api, workload.as_ref(), &wanted, Part::Main, version.as_deref()).await? {
+                self.stores.workloads.observe(answer);
+            }
+        }
+        Ok(Action::Wait)
+    }
+}

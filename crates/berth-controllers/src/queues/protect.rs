@@ -1,0 +1,124 @@
+//! Flavors, topologies and admission checks carry a finalizer, so that they do not vanish under the queues that use
+//! them.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, ResourceFlavor, Topology};
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use kube::core::ClusterResourceScope;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::execute::{Part, patch};
+use crate::jobs::reconcile::remove_finalizer;
+use crate::keys;
+use crate::stores::Stores;
+
+/// Is this name in use?
+type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// The object as its finalizer should be; nothing when it is right.
+pub fn guarded<K: Resource<DynamicType = ()> + Clone>(object: &K, in_use: bool) -> Option<K> {
+    let mut wanted = object.clone();
+    let has = object.finalizers().iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER);
+    if object.meta().deletion_timestamp.is_some() {
+        return (has && !in_use && remove_finalizer(&mut wanted)).then_some(wanted);
+    }
+    (!has).then(|| {
+        wanted.finalizers_mut().push(keys::RESOURCE_IN_USE_FINALIZER.to_owned());
+        wanted
+    })
+}
+
+/// Does a cluster queue use this flavor?
+pub fn uses_flavor(queue: &ClusterQueue, flavor: &str) -> bool {
+    queue.spec.resource_groups.iter().any(|group| group.flavors.iter().any(|quotas| quotas.name == flavor))
+}
+
+fn uses_check(queue: &ClusterQueue, check: &str) -> bool {
+    let strategy = queue.spec.admission_checks_strategy.as_ref();
+    strategy.is_some_and(|strategy| strategy.admission_checks.iter().any(|rule| rule.name == check))
+}
+
+/// Adds the controllers of flavors, topologies and checks to the manager.
+pub fn install(manager: &mut Manager, stores: &Stores) {
+    let queues = stores.cluster_queues.clone();
+    let in_use: InUse = Arc::new(move |name| queues.list().iter().any(|queue| uses_flavor(queue, name)));
+    install_one::<ResourceFlavor, ClusterQueue>(
+        manager,
+        "resource-flavor",
+        stores.flavors.clone(),
+        &stores.cluster_queues,
+        in_use,
+    );
+    let queues = stores.cluster_queues.clone();
+    let in_use: InUse = Arc::new(move |name| queues.list().iter().any(|queue| uses_check(queue, name)));
+    let checks = stores.admission_checks.clone();
+    install_one::<AdmissionCheck, ClusterQueue>(manager, "admission-check", checks, &stores.cluster_queues, in_use);
+    let flavors = stores.flavors.clone();
+    let in_use: InUse =
+        Arc::new(move |name| flavors.list().iter().any(|flavor| flavor.spec.topology_name.as_deref() == Some(name)));
+    let topologies: Cache<Topology> = manager.cache();
+    install_one::<Topology, ResourceFlavor>(manager, "topology", topologies, &stores.flavors, in_use);
+}
+
+fn install_one<K, U>(manager: &mut Manager, name: &str, objects: Cache<K>, users: &Cache<U>, in_use: InUse)
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+    U: Resource<DynamicType = ()> + 'static,
+{
+    let client = manager.client();
+    let all = objects.clone();
+    manager
+        .controller(name)
+        .watch_self(&objects)
+        // Only what is being deleted waits for its users to go.
+        .watch(users, move |_| {
+            let going = all.list().into_iter().filter(|object| object.meta().deletion_timestamp.is_some());
+            going.map(|object| ObjectKey::of(object.as_ref())).collect::<Vec<_>>()
+        })
+        .run(Controller { client, objects, in_use });
+}
+
+struct Controller<K> {
+    client: Client,
+    objects: Cache<K>,
+    in_use: InUse,
+}
+
+impl<K> Reconciler for Controller<K>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(object) = self.objects.get(&key) else { return Ok(Action::Wait) };
+        let Some(wanted) = guarded(object.as_ref(), (self.in_use)(&key.name)) else { return Ok(Action::Wait) };
+        let api: Api<K> = Api::all(self.client.clone());
+        let version = object.resource_version();
+        if let Some(answer) = patch(&api, object.as_ref(), &wanted, Part::Main, version.as_deref()).await? {
+            let gone = answer.meta().deletion_timestamp.is_some() && answer.finalizers().is_empty();
+            if gone {
+                self.objects.observe_deleted(&answer);
+            } else {
+                self.objects.observe(answer);
+            }
+        }
+        Ok(Action::Wait)
+    }
+}

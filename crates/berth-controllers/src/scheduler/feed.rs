@@ -1,0 +1,194 @@
+//! Watches to events: every kind decisions depend on, newest states only.
+
+use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
+use berth_engine::model::WorkloadKey;
+use berth_engine::{Event, Name};
+use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Resource;
+
+use super::Brain;
+use crate::config::Resources;
+use crate::stores::Stores;
+use crate::translate::placement::labels;
+use crate::translate::{self, queues};
+
+/// What translating a workload looks at besides the workload.
+#[derive(Clone)]
+pub(super) struct Environment {
+    resources: Resources,
+    limit_ranges: Cache<LimitRange>,
+    runtime_classes: Cache<RuntimeClass>,
+}
+
+impl Environment {
+    pub(super) fn new(resources: Resources, extra: &Extra) -> Self {
+        let (limit_ranges, runtime_classes) = (extra.limit_ranges.clone(), extra.runtime_classes.clone());
+        Environment { resources, limit_ranges, runtime_classes }
+    }
+
+    fn translate(&self, workload: &Workload) -> berth_engine::model::Workload {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let limit_ranges: Vec<LimitRange> =
+            self.limit_ranges.list_namespace(namespace).iter().map(|range| (**range).clone()).collect();
+        let runtime_classes = workload
+            .spec
+            .pod_sets
+            .iter()
+            .filter_map(|set| set.template.spec.as_ref()?.runtime_class_name.clone())
+            .filter_map(|name| {
+                let class = self.runtime_classes.get(&ObjectKey::cluster(name.as_str()))?;
+                Some((name, (*class).clone()))
+            })
+            .collect();
+        let context = translate::Context {
+            resources: &self.resources,
+            limit_ranges: &limit_ranges,
+            runtime_classes: &runtime_classes,
+        };
+        translate::workload(workload, &context)
+    }
+}
+
+/// The caches only the scheduler looks at.
+pub(super) struct Extra {
+    pub cohorts: Cache<Cohort>,
+    pub topologies: Cache<Topology>,
+    pub limit_ranges: Cache<LimitRange>,
+    pub runtime_classes: Cache<RuntimeClass>,
+    /// Nodes and pods, when topology-aware scheduling is on.
+    pub nodes: Option<(Cache<Node>, Cache<Pod>)>,
+}
+
+/// Makes the scheduler's controller hear about everything. The closures feed the brain and never ask for a reconcile of
+/// their own: the brain wakes the cycle when an answer could have changed.
+pub(super) fn watch<'a>(
+    mut builder: ControllerBuilder<'a>,
+    brain: &Brain,
+    stores: &Stores,
+    extra: &Extra,
+    environment: &Environment,
+) -> ControllerBuilder<'a> {
+    builder = feed(builder, brain, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
+        Some(namespace) => Some(Event::NamespaceUpserted {
+            name: name(namespace.as_ref()),
+            labels: labels(namespace.metadata.labels.as_ref()),
+        }),
+        None => Some(Event::NamespaceRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &stores.flavors, |delta: &Delta<ResourceFlavor>| match &delta.new {
+        Some(flavor) => Some(Event::FlavorUpserted(queues::flavor(flavor))),
+        None => Some(Event::FlavorRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &extra.topologies, |delta: &Delta<Topology>| match &delta.new {
+        Some(topology) => Some(Event::TopologyUpserted(queues::topology(topology))),
+        None => Some(Event::TopologyRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &stores.admission_checks, |delta: &Delta<AdmissionCheck>| match &delta.new {
+        Some(check) => Some(Event::AdmissionCheckUpserted(queues::admission_check(check))),
+        None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
+        Some(_) if is_status_only(delta) => None,
+        Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
+        None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
+        Some(_) if is_status_only(delta) => None,
+        Some(queue) => Some(Event::ClusterQueueUpserted(queues::cluster_queue(queue))),
+        None => Some(Event::ClusterQueueRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, brain, &stores.local_queues, |delta: &Delta<LocalQueue>| match &delta.new {
+        Some(_) if is_status_only(delta) => None,
+        Some(queue) => Some(Event::LocalQueueUpserted(queues::local_queue(queue))),
+        None => {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            Some(Event::LocalQueueRemoved { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() })
+        }
+    });
+    if let Some((nodes, pods)) = &extra.nodes {
+        builder = feed(builder, brain, nodes, |delta: &Delta<Node>| match &delta.new {
+            Some(node) => Some(Event::NodeUpserted(queues::node(node))),
+            None => Some(Event::NodeRemoved(name(delta.latest().as_ref()))),
+        });
+        builder = feed(builder, brain, pods, |delta: &Delta<Pod>| {
+            let pod = delta.new.as_ref().and_then(|pod| queues::node_pod(pod));
+            match (pod, delta.old.as_ref().and_then(|pod| queues::node_pod(pod))) {
+                (Some(pod), _) => Some(Event::NodePodUpserted(pod)),
+                (None, Some(old)) => Some(Event::NodePodRemoved { namespace: old.namespace, name: old.name }),
+                (None, None) => None,
+            }
+        });
+    }
+    let env = environment.clone();
+    builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
+        Some(workload) => Some(Event::WorkloadUpserted(Box::new(env.translate(workload)))),
+        None => Some(Event::WorkloadRemoved(workload_key(&ObjectKey::of(delta.latest().as_ref())))),
+    });
+    // What pods ask for changes with the namespace's limits and with runtime classes.
+    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
+    builder = builder.watch(&extra.limit_ranges, move |delta: &Delta<LimitRange>| {
+        let namespace = delta.latest().metadata.namespace.clone().unwrap_or_default();
+        for workload in workloads.list_namespace(&namespace) {
+            of.apply(Event::WorkloadUpserted(Box::new(env.translate(&workload))));
+        }
+        None::<ObjectKey>
+    });
+    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
+    builder.watch(&extra.runtime_classes, move |delta: &Delta<RuntimeClass>| {
+        let class = delta.latest().metadata.name.clone();
+        for workload in workloads.list() {
+            let uses = workload.spec.pod_sets.iter().any(|set| {
+                set.template.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_ref()) == class.as_ref()
+            });
+            if uses {
+                of.apply(Event::WorkloadUpserted(Box::new(env.translate(&workload))));
+            }
+        }
+        None::<ObjectKey>
+    })
+}
+
+fn feed<'a, K: Resource + 'static>(
+    builder: ControllerBuilder<'a>,
+    brain: &Brain,
+    cache: &Cache<K>,
+    event: impl Fn(&Delta<K>) -> Option<Event> + Send + Sync + 'static,
+) -> ControllerBuilder<'a> {
+    let brain = brain.clone();
+    builder.watch(cache, move |delta| {
+        if let Some(event) = event(delta) {
+            brain.apply(event);
+        }
+        None::<ObjectKey>
+    })
+}
+
+/// Kubernetes counts a generation up when anything but status and most metadata changes.
+fn is_status_only<K: Resource>(delta: &Delta<K>) -> bool {
+    match (&delta.old, &delta.new) {
+        (Some(old), Some(new)) => {
+            let (old, new) = (old.meta(), new.meta());
+            old.uid == new.uid
+                && old.generation.is_some()
+                && old.generation == new.generation
+                && old.deletion_timestamp == new.deletion_timestamp
+        }
+        _ => false,
+    }
+}
+
+fn name(object: &impl Resource) -> Name {
+    object.meta().name.as_deref().unwrap_or_default().into()
+}
+
+/// The engine's key of an object.
+pub(crate) fn workload_key(key: &ObjectKey) -> WorkloadKey {
+    WorkloadKey::new(key.namespace.as_str(), key.name.as_str())
+}
+
+/// The key of the engine's workload.
+pub(crate) fn object_key(key: &WorkloadKey) -> ObjectKey {
+    ObjectKey::namespaced(key.namespace.as_ref(), key.name.as_ref())
+}

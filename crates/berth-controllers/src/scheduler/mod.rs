@@ -1,0 +1,111 @@
+//! The scheduling controller: watches feed the engine, cycles decide, a writer carries decisions out behind.
+//!
+//! ```text
+//! caches ──deltas──▶ Brain (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
+//!                        └──whose figures changed──▶ status controllers of queues
+//! ```
+//!
+//! A delta is translated and applied the moment it is seen, so every reader of the [`Brain`] sees the same state. Cycles run
+//! until the engine has nothing more to decide; a decision is counted by the engine at once and written behind, and
+//! taken back when its write is refused for good. State is rebuilt from the caches at every start: the manager fills
+//! them before any controller runs.
+
+mod cycle;
+mod feed;
+mod writer;
+
+pub use cycle::install;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use berth_engine::model::Time;
+use berth_engine::{Effects, Engine, EngineConfig, Event};
+use berth_runtime::{Clock, ObjectKey, Queue};
+use jiff::Timestamp;
+
+/// The engine and who has to hear about changes; clones share it.
+#[derive(Clone)]
+pub struct Brain {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Mutex<Engine>,
+    listeners: Mutex<Listeners>,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct Listeners {
+    scheduler: Option<Queue>,
+    cluster_queues: Option<Queue>,
+    local_queues: Option<Queue>,
+}
+
+/// The scheduler's only key: there is one cycle at a time.
+pub(crate) fn cycle_key() -> ObjectKey {
+    ObjectKey::cluster("cycle")
+}
+
+impl Brain {
+    /// A brain that knows nothing yet.
+    pub fn new(config: EngineConfig, clock: Clock) -> Self {
+        Brain { inner: Arc::new(Inner { engine: Mutex::new(Engine::new(config)), listeners: Mutex::default(), clock }) }
+    }
+
+    /// The engine. Nothing may be awaited and no cache written while this is held.
+    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.inner.engine.lock().expect("no code panics while holding the engine's lock")
+    }
+
+    /// The time as the engine counts it.
+    pub fn now(&self) -> Time {
+        time(self.inner.clock.now())
+    }
+
+    /// Tells the engine what happened, and everybody whose figures that changed.
+    pub fn apply(&self, event: Event) {
+        let now = self.now();
+        let effects = self.engine().apply(event, now);
+        self.announce(&effects);
+    }
+
+    pub(crate) fn announce(&self, effects: &Effects) {
+        let listeners = self.inner.listeners.lock().expect("no code panics while holding the listeners' lock");
+        if let Some(queue) = listeners.cluster_queues.as_ref() {
+            for name in &effects.cluster_queues {
+                queue.add(ObjectKey::cluster(name.as_ref()));
+            }
+        }
+        if let Some(queue) = listeners.local_queues.as_ref() {
+            for (namespace, name) in &effects.local_queues {
+                queue.add(ObjectKey::namespaced(namespace.as_ref(), name.as_ref()));
+            }
+        }
+        if effects.wake
+            && let Some(queue) = listeners.scheduler.as_ref()
+        {
+            queue.add(cycle_key());
+        }
+    }
+
+    pub(crate) fn listen_cycles(&self, queue: Queue) {
+        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").scheduler = Some(queue);
+    }
+
+    pub(crate) fn listen_cluster_queues(&self, queue: Queue) {
+        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").cluster_queues =
+            Some(queue);
+    }
+
+    pub(crate) fn listen_local_queues(&self, queue: Queue) {
+        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").local_queues =
+            Some(queue);
+    }
+}
+
+/// A timestamp as the engine counts time.
+pub fn time(at: Timestamp) -> Time {
+    // Nanoseconds since 1970 fit 64 bits until the year 2262; beyond it every time is the end of time.
+    Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
+}

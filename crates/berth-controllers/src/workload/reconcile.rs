@@ -1,0 +1,619 @@
+//! One look at a Workload: its way through checks, limits, stops and ends (semantics §17, §19–§22).
+//!
+//! Pure, as the job integrations are: caches in, plan out. What to admit is not decided here but by the scheduler; this
+//! function keeps everything that follows from the object's own state and its queues' in step.
+
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{
+    CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Resource, ResourceExt};
+
+use super::checks;
+use super::status::{self, Eviction};
+use crate::conditions;
+use crate::config::WaitForPodsReady;
+use crate::jobs::reconcile::{Context, remove_finalizer};
+use crate::keys;
+use crate::plan::{Plan, PlanError, Step, Told};
+use crate::stores::controller_of;
+
+/// What QuotaReserved=False says while nothing but the scheduler stands in the way.
+const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
+
+/// Decides about one workload.
+pub fn reconcile(context: Context<'_>, workload: &Workload) -> Plan<Workload> {
+    let reconcile = Reconcile { context, workload: workload.clone(), plan: Plan::default() };
+    reconcile.run()
+}
+
+struct Reconcile<'a> {
+    context: Context<'a>,
+    workload: Workload,
+    plan: Plan<Workload>,
+}
+
+impl Reconcile<'_> {
+    fn run(mut self) -> Plan<Workload> {
+        self.decide();
+        self.plan
+    }
+
+    fn write(&mut self) {
+        self.plan.steps.push(Step::Patch(Box::new(self.workload.clone())));
+    }
+
+    fn write_status(&mut self) {
+        self.plan.steps.push(Step::PatchStatus(Box::new(self.workload.clone())));
+    }
+
+    fn tell(&mut self, told: Told) {
+        self.plan.steps.push(Step::Event(told));
+    }
+
+    fn decide(&mut self) {
+        if status::is_finished(&self.workload) {
+            return self.finished();
+        }
+        if self.orphaned() {
+            return;
+        }
+        if self.workload.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        if self.deactivation() || self.requeueing() || self.queue_stopped_or_gone() {
+            return;
+        }
+        if self.admission_gates() || self.checks() || self.admitted_limits() {
+            return;
+        }
+        if !status::has_quota_reservation(&self.workload) {
+            self.unreserved();
+        }
+    }
+
+    // -- the end -------------------------------------------------------------------------------------------------
+
+    fn finished(&mut self) {
+        let deleting = self.workload.metadata.deletion_timestamp.is_some();
+        let owned = controller_of(self.workload.meta()).is_some();
+        if deleting && !owned {
+            if remove_finalizer(&mut self.workload) {
+                self.write();
+            }
+            return;
+        }
+        let retention = self.context.config.object_retention_policies.as_ref();
+        let Some(after) = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_finished) else { return };
+        let Some(finished) = status::true_condition(&self.workload, keys::FINISHED) else { return };
+        let elapsed = self.context.now.duration_since(finished.last_transition_time.0);
+        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+        if elapsed < after {
+            return self.plan.look_again(after - elapsed);
+        }
+        if deleting {
+            if remove_finalizer(&mut self.workload) {
+                self.write();
+            }
+            return;
+        }
+        if remove_finalizer(&mut self.workload) {
+            self.write();
+        }
+        self.plan.steps.push(Step::Delete(Box::new(self.workload.clone())));
+        self.tell(Told::normal("Deleted", "Deleted finished workload due to elapsed retention"));
+    }
+
+    /// Nobody owns it (any more). Returns whether that was the end of it.
+    fn orphaned(&mut self) -> bool {
+        if !self.workload.owner_references().is_empty() {
+            return false;
+        }
+        let had_job = self.workload.labels().contains_key(keys::JOB_UID_LABEL);
+        let finish = had_job && self.context.gates.on("FinishOrphanedWorkloads");
+        if finish {
+            let message = "The workload's owner no longer exists";
+            if status::finish(&mut self.workload, "OwnerNotFound", message, self.context.now) {
+                self.write_status();
+            }
+        }
+        if (finish || self.workload.metadata.deletion_timestamp.is_some()) && remove_finalizer(&mut self.workload) {
+            self.write();
+            return true;
+        }
+        finish || self.workload.metadata.deletion_timestamp.is_some()
+    }
+
+    // -- active or not -------------------------------------------------------------------------------------------
+
+    fn deactivation(&mut self) -> bool {
+        let now = self.context.now;
+        let target = status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).cloned();
+        if status::is_active(&self.workload) {
+            let Some(target) = target else { return false };
+            if status::is_evicted(&self.workload) && target.reason != "AdmissionCheck" {
+                // It is on its way out already; deactivation follows from the target either way.
+            }
+            self.workload.spec.active = Some(false);
+            self.write();
+            return true;
+        }
+        if status::is_evicted(&self.workload) {
+            return false;
+        }
+        let mut message = "The workload is deactivated".to_owned();
+        let mut cause = String::new();
+        if let Some(target) = target {
+            message = format!("{message} due to {}", target.message);
+            cause = target.reason;
+        }
+        let admitted = status::is_admitted(&self.workload);
+        let eviction = Eviction { reason: keys::EVICTED_BY_DEACTIVATION, cause: &cause, message: &message };
+        status::evict(&mut self.workload, &eviction, self.context.gates, now);
+        let state = status::status_mut(&mut self.workload);
+        conditions::remove(&mut state.conditions, keys::DEACTIVATION_TARGET);
+        state.requeue_state = None;
+        self.write_status();
+        if admitted {
+            let reason = match cause.is_empty() {
+                true => format!("EvictedDueTo{}", keys::EVICTED_BY_DEACTIVATION),
+                false => format!("EvictedDueTo{}DueTo{cause}", keys::EVICTED_BY_DEACTIVATION),
+            };
+            self.tell(Told::normal(&reason, message));
+        }
+        true
+    }
+
+    /// Requeued=False ends when what caused it has (§19.3).
+    fn requeueing(&mut self) -> bool {
+        if !status::is_active(&self.workload) {
+            return false;
+        }
+        let Some(requeued) = status::condition(&self.workload, keys::REQUEUED).filter(|c| c.status == "False").cloned()
+        else {
+            return self.requeue_timer();
+        };
+        let (reason, message) = match requeued.reason.as_str() {
+            reason if reason.starts_with(keys::EVICTED_BY_DEACTIVATION) => {
+                status::status_mut(&mut self.workload).requeue_state = None;
+                ("Reactivated", "The workload was reactivated")
+            }
+            keys::EVICTED_BY_PODS_READY_TIMEOUT | keys::EVICTED_BY_ADMISSION_CHECK => {
+                if let Some(left) = self.backoff_left() {
+                    self.plan.look_again(left);
+                    return false;
+                }
+                if let Some(state) = status::status_mut(&mut self.workload).requeue_state.as_mut() {
+                    state.requeue_at = None;
+                }
+                ("BackoffFinished", "The workload backoff was finished")
+            }
+            keys::EVICTED_BY_CLUSTER_QUEUE_STOPPED => {
+                if self.cluster_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
+                    return false;
+                }
+                ("ClusterQueueRestarted", "The ClusterQueue was restarted after being stopped")
+            }
+            keys::EVICTED_BY_LOCAL_QUEUE_STOPPED => {
+                if self.local_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
+                    return false;
+                }
+                ("LocalQueueRestarted", "The LocalQueue was restarted after being stopped")
+            }
+            _ => return false,
+        };
+        status::set(&mut self.workload, keys::REQUEUED, true, reason, message, self.context.now);
+        self.write_status();
+        true
+    }
+
+    fn requeue_timer(&mut self) -> bool {
+        if let Some(left) = self.backoff_left() {
+            self.plan.look_again(left);
+        }
+        false
+    }
+
+    fn backoff_left(&self) -> Option<Duration> {
+        let state = self.workload.status.as_ref()?.requeue_state.as_ref()?;
+        let left = state.requeue_at.as_ref()?.0.duration_since(self.context.now);
+        Duration::try_from(left).ok().filter(|left| !left.is_zero())
+    }
+
+    // -- queues --------------------------------------------------------------------------------------------------
+
+    fn local_queue(&self) -> Option<std::sync::Arc<LocalQueue>> {
+        let namespace = self.workload.metadata.namespace.as_deref().unwrap_or_default();
+        self.context.stores.local_queue(namespace, &self.workload.spec.queue_name)
+    }
+
+    fn cluster_queue(&self) -> Option<std::sync::Arc<ClusterQueue>> {
+        let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        match admission {
+            Some(admission) => self.context.stores.cluster_queue(&admission.cluster_queue),
+            None => self.context.stores.cluster_queue(&self.local_queue()?.spec.cluster_queue),
+        }
+    }
+
+    /// Holders of quota whose queue was stopped or is gone (§21.3).
+    fn queue_stopped_or_gone(&mut self) -> bool {
+        if !status::has_quota_reservation(&self.workload) || status::is_evicted(&self.workload) {
+            return false;
+        }
+        let local = self.local_queue();
+        let cluster = self.cluster_queue();
+        let name = self.workload.spec.queue_name.clone();
+        let cluster_name = self
+            .workload
+            .status
+            .as_ref()
+            .and_then(|status| status.admission.as_ref())
+            .map(|admission| admission.cluster_queue.clone())
+            .unwrap_or_default();
+        if status::is_admitted(&self.workload) {
+            let drains = |policy: Option<StopPolicy>| stop_policy(policy) == StopPolicy::HoldAndDrain;
+            let (reason, message) = if cluster.as_ref().is_some_and(|queue| drains(queue.spec.stop_policy)) {
+                (keys::EVICTED_BY_CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
+            } else if local.as_ref().is_some_and(|queue| drains(queue.spec.stop_policy)) {
+                (keys::EVICTED_BY_LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
+            } else {
+                return false;
+            };
+            self.evict(reason, "", message);
+            return true;
+        }
+        // Without a queue name nothing is known about where it belongs; its reservation was made by hand.
+        if name.is_empty() {
+            return false;
+        }
+        let (granular, message) = match (&local, &cluster) {
+            (None, _) => ("Misconfigured", format!("LocalQueue {name} is terminating or missing")),
+            (Some(queue), _) if queue.metadata.deletion_timestamp.is_some() => {
+                ("Misconfigured", format!("LocalQueue {name} is terminating or missing"))
+            }
+            (Some(queue), _) if stop_policy(queue.spec.stop_policy) != StopPolicy::None => {
+                ("Suspended", format!("LocalQueue {name} is stopped"))
+            }
+            (_, None) => ("Misconfigured", format!("ClusterQueue {cluster_name} is terminating or missing")),
+            (_, Some(queue)) if queue.metadata.deletion_timestamp.is_some() => {
+                ("Misconfigured", format!("ClusterQueue {cluster_name} is terminating or missing"))
+            }
+            (_, Some(queue)) if stop_policy(queue.spec.stop_policy) != StopPolicy::None => {
+                ("Suspended", format!("ClusterQueue {cluster_name} is stopped"))
+            }
+            _ => return false,
+        };
+        self.unset(granular, "Inadmissible", &message);
+        true
+    }
+
+    fn unset(&mut self, granular: &str, legacy: &str, message: &str) {
+        let reason = status::unreserved_reason(granular, legacy, self.context.gates);
+        if status::unset_quota_reservation(&mut self.workload, reason, message, self.context.gates, self.context.now) {
+            self.write_status();
+        }
+    }
+
+    fn evict(&mut self, reason: &str, cause: &str, message: &str) {
+        let eviction = Eviction { reason, cause, message };
+        status::evict(&mut self.workload, &eviction, self.context.gates, self.context.now);
+        if !status::is_admitted(&self.workload) {
+            status::sync_admitted(&mut self.workload, self.context.gates, self.context.now);
+        }
+        self.write_status();
+        self.tell(Told::normal(&format!("EvictedDueTo{reason}"), message));
+    }
+
+    // -- gates and checks ----------------------------------------------------------------------------------------
+
+    fn gated_by(&self) -> Option<String> {
+        if !self.context.gates.on("AdmissionGatedBy") {
+            return None;
+        }
+        self.workload.annotations().get(keys::ADMISSION_GATED_BY_ANNOTATION).filter(|text| !text.is_empty()).cloned()
+    }
+
+    fn admission_gates(&mut self) -> bool {
+        if status::is_admitted(&self.workload) || !status::is_active(&self.workload) {
+            return false;
+        }
+        let was_gated = status::condition(&self.workload, keys::QUOTA_RESERVED)
+            .is_some_and(|condition| condition.status == "False" && condition.reason == "AdmissionGated");
+        match self.gated_by() {
+            Some(gates) => {
+                let message = format!("Admission is gated by: {gates}");
+                self.unset("AdmissionGated", "AdmissionGated", &message);
+                if !was_gated {
+                    self.tell(Told::normal("AdmissionGated", format!("Workload admission is gated by: {gates}")));
+                }
+                true
+            }
+            None if was_gated && self.context.gates.on("AdmissionGatedBy") => {
+                self.unset("PendingEvaluation", "Pending", "AdmissionGatedBy cleared, waiting for quota reservation");
+                let message = "Admission gate cleared, workload is now admissible";
+                self.tell(Told::normal("AdmissionGateCleared", message));
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn checks(&mut self) -> bool {
+        let (gates, now) = (self.context.gates, self.context.now);
+        if status::is_evicted(&self.workload) {
+            return false;
+        }
+        if let Some(queue) = self.cluster_queue()
+            && checks::sync_for_queue(&mut self.workload, &queue, now)
+        {
+            if !status::is_admitted(&self.workload) && status::has_quota_reservation(&self.workload) {
+                status::sync_admitted(&mut self.workload, gates, now);
+            }
+            self.write_status();
+            return true;
+        }
+        if let Some(at) = checks::retry_at(&self.workload)
+            && status::set_requeue_state(&mut self.workload, at, false)
+        {
+            self.write_status();
+            return true;
+        }
+        if !status::has_quota_reservation(&self.workload) {
+            return false;
+        }
+        let rejected = described(&checks::in_state(&self.workload, CheckState::Rejected));
+        if let Some((plural, list)) = rejected
+            && status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).is_none()
+        {
+            let text = format!("AdmissionCheck{plural} in Rejected state: {list}");
+            status::set(&mut self.workload, keys::DEACTIVATION_TARGET, true, "AdmissionCheck", &text, now);
+            if !status::is_admitted(&self.workload) {
+                status::sync_admitted(&mut self.workload, gates, now);
+            }
+            self.write_status();
+            self.tell(Told::warning("AdmissionCheckRejected", format!("Deactivated due to {text}")));
+            return true;
+        }
+        if let Some((plural, list)) = described(&checks::in_state(&self.workload, CheckState::Retry)) {
+            let message = format!("Evicted due to AdmissionCheck{plural} in Retry state: {list}");
+            self.evict(keys::EVICTED_BY_ADMISSION_CHECK, "", &message);
+            return true;
+        }
+        let was = status::is_admitted(&self.workload);
+        if status::sync_admitted(&mut self.workload, gates, now) {
+            self.write_status();
+            if !was && status::is_admitted(&self.workload) {
+                let queue = self.workload.status.as_ref().and_then(|s| s.admission.as_ref());
+                let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
+                let seconds = status::seconds_since_reservation(&self.workload, now);
+                let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
+                self.tell(Told::normal("Admitted", message));
+            }
+            return true;
+        }
+        false
+    }
+
+    // -- limits on what runs -------------------------------------------------------------------------------------
+
+    fn admitted_limits(&mut self) -> bool {
+        if !status::is_admitted(&self.workload) || status::is_evicted(&self.workload) {
+            return false;
+        }
+        self.execution_time() || self.pods_ready()
+    }
+
+    fn execution_time(&mut self) -> bool {
+        let Some(limit) = self.workload.spec.maximum_execution_time_seconds else { return false };
+        if status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).is_some() {
+            return false;
+        }
+        let left = i64::from(limit) - status::execution_seconds(&self.workload, self.context.now);
+        if left > 0 {
+            self.plan.look_again(Duration::from_secs(left.unsigned_abs()));
+            return false;
+        }
+        let message = "exceeding the maximum execution time";
+        status::set(
+            &mut self.workload,
+            keys::DEACTIVATION_TARGET,
+            true,
+            "MaximumExecutionTimeExceeded",
+            message,
+            self.context.now,
+        );
+        status::status_mut(&mut self.workload).accumulated_past_execution_time_seconds = None;
+        self.write_status();
+        let message = format!("The maximum execution time ({limit}s) exceeded");
+        self.tell(Told::warning("MaximumExecutionTimeExceeded", message));
+        true
+    }
+
+    fn pods_ready(&mut self) -> bool {
+        let Some(config) = self.context.config.pods_ready().cloned() else { return false };
+        let timeouts = (Some(config.timeout()), config.recovery_timeout());
+        let Some((cause, left)) = not_ready(&self.workload, timeouts.0, timeouts.1, self.context.now) else {
+            return false;
+        };
+        if !left.is_zero() {
+            self.plan.look_again(left);
+            return false;
+        }
+        let count = self.workload.status.as_ref().and_then(|s| s.requeue_state.as_ref()).and_then(|s| s.count);
+        let next = count.unwrap_or(0).saturating_add(1);
+        if config.requeuing_strategy.backoff_limit_count.is_some_and(|limit| next > limit) {
+            let message = "exceeding the maximum number of re-queuing retries";
+            if status::set(
+                &mut self.workload,
+                keys::DEACTIVATION_TARGET,
+                true,
+                "RequeuingLimitExceeded",
+                message,
+                self.context.now,
+            ) {
+                self.write_status();
+            }
+            return true;
+        }
+        let delay = backoff(&config, next);
+        if let Ok(at) = self.context.now.checked_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX)) {
+            status::set_requeue_state(&mut self.workload, at, true);
+        }
+        let key = berth_runtime::ObjectKey::of(&self.workload);
+        self.evict(keys::EVICTED_BY_PODS_READY_TIMEOUT, cause, &format!("Exceeded the PodsReady timeout {key}"));
+        true
+    }
+
+    // -- waiting for quota ---------------------------------------------------------------------------------------
+
+    /// Says why it has no quota, unless the scheduler already did (§22, precedence).
+    fn unreserved(&mut self) {
+        let (gates, now) = (self.context.gates, self.context.now);
+        let before = self.workload.clone();
+        self.preemption_gates();
+        let observability = gates.on("UnadmittedWorkloadsObservability");
+        let known = status::condition(&self.workload, keys::QUOTA_RESERVED).cloned();
+        let evicted_for_deactivation = status::true_condition(&self.workload, keys::EVICTED)
+            .filter(|condition| condition.reason.starts_with(keys::EVICTED_BY_DEACTIVATION))
+            .cloned();
+        if !status::is_active(&self.workload) {
+            if let Some(evicted) = evicted_for_deactivation
+                && observability
+                && known.as_ref().is_none_or(|condition| condition.reason != "Deactivated")
+            {
+                status::unset_quota_reservation(&mut self.workload, "Deactivated", &evicted.message, gates, now);
+            }
+        } else if status::is_on_hold(&self.workload) {
+            // Whoever put it there takes it out.
+        } else if let Some((granular, message)) = self.queue_trouble() {
+            let reason = status::unreserved_reason(granular, "Inadmissible", gates);
+            status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
+        } else if let Some(known) = known {
+            let stale = match known.reason.as_str() {
+                "Misconfigured" => is_queue_message(&known.message),
+                "Suspended" | "Inadmissible" | "Deactivated" => true,
+                "Pending" => observability,
+                _ => false,
+            };
+            if stale {
+                let reason = status::unreserved_reason("PendingEvaluation", "Pending", gates);
+                status::unset_quota_reservation(&mut self.workload, reason, PENDING_EVALUATION, gates, now);
+            } else {
+                status::sync_admitted(&mut self.workload, gates, now);
+            }
+        } else if gates.on("UnadmittedWorkloadsExplicitStatus") && observability {
+            status::unset_quota_reservation(&mut self.workload, "PendingEvaluation", PENDING_EVALUATION, gates, now);
+        }
+        if self.workload != before {
+            self.write_status();
+        }
+    }
+
+    fn queue_trouble(&self) -> Option<(&'static str, String)> {
+        let name = &self.workload.spec.queue_name;
+        let Some(local) = self.local_queue() else {
+            // A workload without a queue waits for somebody to name one.
+            return (!name.is_empty()).then(|| ("Misconfigured", format!("LocalQueue {name} doesn't exist")));
+        };
+        if stop_policy(local.spec.stop_policy) != StopPolicy::None {
+            return Some(("Suspended", format!("LocalQueue {name} is inactive")));
+        }
+        let cluster_name = &local.spec.cluster_queue;
+        let Some(cluster) = self.context.stores.cluster_queue(cluster_name) else {
+            return Some(("Misconfigured", format!("ClusterQueue {cluster_name} doesn't exist")));
+        };
+        let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let active = conditions::is_true(conditions, keys::ACTIVE);
+        if !active || stop_policy(cluster.spec.stop_policy) != StopPolicy::None {
+            return Some(("Suspended", format!("ClusterQueue {cluster_name} is inactive")));
+        }
+        None
+    }
+
+    /// The status has one state per gate of the spec; new ones are closed.
+    fn preemption_gates(&mut self) {
+        let gates = self.context.gates;
+        if !gates.on("MultiKueueOrchestratedPreemption") && !gates.on("ConcurrentAdmission") {
+            return;
+        }
+        let names: Vec<String> = self.workload.spec.preemption_gates.iter().map(|gate| gate.name.clone()).collect();
+        let known = self.workload.status.as_ref().map(|status| status.preemption_gates.clone()).unwrap_or_default();
+        let wanted: Vec<PreemptionGateState> = names
+            .iter()
+            .map(|name| {
+                known.iter().find(|state| state.name == *name).cloned().unwrap_or_else(|| PreemptionGateState {
+                    name: name.clone(),
+                    position: GatePosition::Closed,
+                    last_transition_time: Time(self.context.now),
+                })
+            })
+            .collect();
+        if wanted != known {
+            status::status_mut(&mut self.workload).preemption_gates = wanted;
+        }
+    }
+}
+
+/// Messages this function wrote itself, as opposed to the scheduler's.
+fn is_queue_message(message: &str) -> bool {
+    (message.starts_with("LocalQueue ") || message.starts_with("ClusterQueue "))
+        && (message.ends_with("doesn't exist")
+            || message.ends_with("is terminating or missing")
+            || message.ends_with("not found"))
+}
+
+/// `"a" (message); "b"`, and the plural ending the list needs.
+fn described(checks: &[&berth_api::kueue::v1beta2::AdmissionCheckState]) -> Option<(&'static str, String)> {
+    if checks.is_empty() {
+        return None;
+    }
+    let one = |check: &&berth_api::kueue::v1beta2::AdmissionCheckState| match check.message.is_empty() {
+        true => format!("{:?}", check.name),
+        false => format!("{:?} ({})", check.name, check.message),
+    };
+    let plural = if checks.len() > 1 { "s" } else { "" };
+    Some((plural, checks.iter().map(one).collect::<Vec<_>>().join("; ")))
+}
+
+fn stop_policy(policy: Option<StopPolicy>) -> StopPolicy {
+    policy.unwrap_or(StopPolicy::None)
+}
+
+/// For an admitted workload whose pods are not ready: why that counts, and the time left until it is evicted (§20.3).
+/// Nothing when no limit applies.
+pub fn not_ready(
+    workload: &Workload,
+    timeout: Option<Duration>,
+    recovery_timeout: Option<Duration>,
+    now: Timestamp,
+) -> Option<(&'static str, Duration)> {
+    let admitted = status::true_condition(workload, keys::ADMITTED)?;
+    let ready = status::condition(workload, keys::PODS_READY);
+    if ready.is_some_and(|condition| condition.status == "True") {
+        return None;
+    }
+    let (cause, limit, since) = match ready.filter(|condition| condition.reason == keys::WAIT_FOR_RECOVERY) {
+        Some(condition) => (keys::WAIT_FOR_RECOVERY, recovery_timeout?, condition.last_transition_time.0),
+        None => (keys::WAIT_FOR_START, timeout?, admitted.last_transition_time.0),
+    };
+    let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    Some((cause, limit.saturating_sub(elapsed)))
+}
+
+/// Delay before the n-th return of a workload evicted for readiness: the base, doubled each time, up to the maximum.
+pub fn backoff(config: &WaitForPodsReady, count: i32) -> Duration {
+    let seconds = |value: i32| u64::from(u32::try_from(value).unwrap_or(0));
+    let base = seconds(config.requeuing_strategy.backoff_base_seconds);
+    let max = seconds(config.requeuing_strategy.backoff_max_seconds);
+    let doublings = u32::try_from(count.saturating_sub(1)).unwrap_or(0);
+    let factor = 1u64.checked_shl(doublings).filter(|_| doublings < 63).unwrap_or(u64::MAX);
+    Duration::from_secs(base.saturating_mul(factor).min(max))
+}
+
+/// The error of a plan whose write is refused; kept here because only tests of failures need it.
+pub fn write_failed(message: &str) -> PlanError {
+    PlanError::Other(message.to_owned())
+}

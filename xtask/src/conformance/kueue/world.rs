@@ -1,0 +1,300 @@
+//! A case's objects in an engine, and what its decisions do to the objects.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2 as api;
+use berth_controllers::config::Resources;
+use berth_controllers::translate::{self, Context};
+use berth_controllers::workload::status;
+use berth_controllers::{Config, Gates};
+use berth_engine::model::{ResourceList, Time, WorkloadKey};
+use berth_engine::{Admit, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict, Victim, Wait};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
+use kube::ResourceExt;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::super::Case;
+
+/// An engine, the objects it was told about, and the events that were sent.
+pub struct World {
+    pub engine: Engine,
+    pub gates: Gates,
+    pub now: Timestamp,
+    pub workloads: BTreeMap<WorkloadKey, api::Workload>,
+    pub queues: BTreeMap<String, api::ClusterQueue>,
+    pub events: Vec<Value>,
+    limit_ranges: Vec<LimitRange>,
+    resources: Resources,
+}
+
+/// The objects of a list in the case's input.
+pub fn objects<T: DeserializeOwned>(input: &Value, key: &str) -> Result<Vec<T>, String> {
+    match input.get(key) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(list) => serde_json::from_value(list.clone()).map_err(|error| format!("input.{key}: {error}")),
+    }
+}
+
+/// One object of the case's input.
+pub fn object<T: DeserializeOwned>(input: &Value, key: &str) -> Result<T, String> {
+    serde_json::from_value(input[key].clone()).map_err(|error| format!("input.{key}: {error}"))
+}
+
+/// The clock of a case.
+pub fn now(case: &Case) -> Timestamp {
+    let text = case.data["now"].as_str().unwrap_or("2026-01-01T00:00:00Z");
+    text.parse().unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Feature gates and configuration of a case.
+pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
+    let input = &case.data["input"];
+    let mut raw = json!({});
+    if let Some(afs) = input.get("admissionFairSharing").or(input.get("afsConfig")).filter(|it| !it.is_null()) {
+        raw["admissionFairSharing"] = afs.clone();
+    }
+    if input["fairSharing"] == json!(true) {
+        raw["fairSharing"] = match input.get("preemptionStrategies").and_then(Value::as_array) {
+            Some(list) if !list.is_empty() => json!({"preemptionStrategies": list}),
+            _ => json!({}),
+        };
+    }
+    if let Some(list) = input.get("resourceTransformations") {
+        raw["resources"]["transformations"] = list.clone();
+    }
+    if let Some(strategy) = input.get("quotaCheckStrategy").and_then(Value::as_str).filter(|text| !text.is_empty()) {
+        raw["resources"]["quotaCheckStrategy"] = json!(strategy);
+    }
+    raw["featureGates"] = case.data["featureGates"].clone();
+    if raw["featureGates"].is_null() {
+        raw["featureGates"] = json!({});
+    }
+    let config: Config = serde_json::from_value(raw).map_err(|error| format!("configuration: {error}"))?;
+    let mut engine = config.engine();
+    engine.flush_delay = Duration::ZERO;
+    Ok((engine, config.gates(), config.resources.clone()))
+}
+
+impl World {
+    /// An engine that knows the configuration objects and workloads of a case.
+    pub fn new(case: &Case) -> Result<World, String> {
+        let input = &case.data["input"];
+        let (config, gates, resources) = config(case)?;
+        let mut world = World {
+            engine: Engine::new(config),
+            gates,
+            now: now(case),
+            workloads: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            events: Vec::new(),
+            limit_ranges: Vec::new(),
+            resources,
+        };
+        for object in objects::<Value>(input, "objects")? {
+            if object["kind"] == "LimitRange" {
+                world.limit_ranges.push(serde_json::from_value(object).map_err(|error| error.to_string())?);
+            }
+        }
+        for namespace in objects::<Namespace>(input, "namespaces")? {
+            let labels = translate::labels(namespace.metadata.labels.as_ref());
+            world.apply(Event::NamespaceUpserted { name: Name::from(namespace.name_any()), labels });
+        }
+        for topology in objects::<api::Topology>(input, "topologies")? {
+            world.apply(Event::TopologyUpserted(translate::topology(&topology)));
+        }
+        for node in objects::<Node>(input, "nodes")? {
+            world.apply(Event::NodeUpserted(translate::node(&node)));
+        }
+        for pod in objects::<Pod>(input, "pods")? {
+            if let Some(pod) = translate::node_pod(&pod) {
+                world.apply(Event::NodePodUpserted(pod));
+            }
+        }
+        for flavor in objects::<api::ResourceFlavor>(input, "resourceFlavors")? {
+            world.apply(Event::FlavorUpserted(translate::flavor(&flavor)));
+        }
+        for check in objects::<api::AdmissionCheck>(input, "admissionChecks")? {
+            world.apply(Event::AdmissionCheckUpserted(translate::admission_check(&check)));
+        }
+        for cohort in objects::<api::Cohort>(input, "cohorts")? {
+            if !cohort.name_any().is_empty() {
+                world.apply(Event::CohortUpserted(translate::cohort(&cohort)));
+            }
+        }
+        for queue in objects::<api::ClusterQueue>(input, "clusterQueues")? {
+            world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
+            world.queues.insert(queue.name_any(), queue);
+        }
+        for queue in objects::<api::LocalQueue>(input, "localQueues")? {
+            world.apply(Event::LocalQueueUpserted(translate::local_queue(&queue)));
+        }
+        for workload in objects::<api::Workload>(input, "workloads")? {
+            world.upsert(workload);
+        }
+        Ok(world)
+    }
+
+    /// The engine's clock.
+    pub fn time(&self) -> Time {
+        translate::time(self.now)
+    }
+
+    /// Tells the engine something.
+    pub fn apply(&mut self, event: Event) {
+        let now = self.time();
+        self.engine.apply(event, now);
+    }
+
+    /// Takes note of a workload's newest version.
+    pub fn upsert(&mut self, workload: api::Workload) {
+        let model = self.translate(&workload);
+        self.workloads.insert(translate::workload_key(&workload), workload);
+        self.apply(Event::WorkloadUpserted(Box::new(model)));
+    }
+
+    /// A workload as the engine reads it.
+    pub fn translate(&self, workload: &api::Workload) -> berth_engine::model::Workload {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let limit_ranges: Vec<LimitRange> = self
+            .limit_ranges
+            .iter()
+            .filter(|range| range.metadata.namespace.as_deref().unwrap_or_default() == namespace)
+            .cloned()
+            .collect();
+        let classes = BTreeMap::new();
+        translate::workload(
+            workload,
+            &Context { resources: &self.resources, limit_ranges: &limit_ranges, runtime_classes: &classes },
+        )
+    }
+
+    /// Runs one cycle and does to the objects what was decided.
+    pub fn cycle(&mut self) -> CycleOutcome {
+        let now = self.time();
+        let outcome = self.engine.cycle(now);
+        for decision in &outcome.decisions {
+            let key = &decision.workload;
+            match &decision.verdict {
+                Verdict::Admit(admit) => self.admit(key, admit),
+                Verdict::Wait(wait) => self.wait(key, wait),
+                Verdict::Preempt { victims, wait } => {
+                    for victim in victims {
+                        self.preempt(key, victim);
+                    }
+                    self.wait(key, wait);
+                }
+                Verdict::Evict { reason, message } => {
+                    let (now, gates) = (self.now, self.gates.clone());
+                    if let Some(object) = self.workloads.get_mut(key) {
+                        let eviction = status::Eviction { reason, cause: "", message };
+                        status::evict(object, &eviction, &gates, now);
+                    }
+                    self.event(key, "Normal", &format!("EvictedDueTo{reason}"), message);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn event(&mut self, key: &WorkloadKey, type_: &str, reason: &str, message: &str) {
+        self.events.push(json!({
+            "namespace": &*key.namespace, "name": &*key.name, "type": type_, "reason": reason, "message": message,
+        }));
+    }
+
+    fn admit(&mut self, key: &WorkloadKey, admit: &Admit) {
+        let (now, gates) = (self.now, self.gates.clone());
+        let Some(object) = self.workloads.get_mut(key) else { return };
+        let reserved_before = status::has_quota_reservation(object);
+        status::set_quota_reservation(object, translate::admission(&admit.admission), now);
+        if admit.second_pass {
+            status::status_mut(object).unhealthy_nodes.clear();
+        }
+        let checks = admit.checks.iter().all(|check| {
+            let states = object.status.iter().flat_map(|status| &status.admission_checks);
+            states.into_iter().any(|state| state.name == **check && state.state == api::CheckState::Ready)
+        });
+        let admitted_before = status::is_admitted(object);
+        if checks {
+            status::sync_admitted(object, &gates, now);
+        }
+        let admitted = status::is_admitted(object);
+        let queue = admit.admission.cluster_queue.clone();
+        let considered = translate::decision::flavors_considered(&admit.explanation);
+        if !reserved_before {
+            let message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was 9223372037s{considered}");
+            self.event(key, "Normal", "QuotaReserved", &message);
+        }
+        if admitted && !admitted_before {
+            let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was 0s");
+            self.event(key, "Normal", "Admitted", &message);
+        }
+        if let Some(replaced) = &admit.replaces {
+            if let Some(old) = self.workloads.get_mut(replaced) {
+                let message = format!("Replaced to accommodate a workload (UID: {}, JobUID: UNKNOWN) due to workload slice aggregation", "");
+                status::finish(old, "WorkloadSliceReplaced", &message, now);
+            }
+        }
+    }
+
+    fn wait(&mut self, key: &WorkloadKey, wait: &Wait) {
+        let (now, gates) = (self.now, self.gates.clone());
+        if wait.second_pass_failed {
+            self.event(key, "Warning", "SecondPassFailed", &wait.message);
+        }
+        if !wait.write_status {
+            return;
+        }
+        let reason = translate::decision::pending_reason(wait.reason, &gates);
+        let Some(object) = self.workloads.get_mut(key) else { return };
+        status::unset_quota_reservation(object, reason, &wait.message, &gates, now);
+        let requests = wait.requests.iter().map(|(name, amounts): &(Name, ResourceList)| api::PodSetRequest {
+            name: name.to_string(),
+            resources: translate::requests(amounts),
+        });
+        status::set_resource_requests(object, requests.collect());
+        if wait.blocked_on_preemption_gates {
+            status::set(object, "BlockedOnPreemptionGates", true, "PreemptionGated", &wait.message, now);
+        }
+        self.event(key, "Warning", reason, &wait.message);
+    }
+
+    fn preempt(&mut self, preemptor: &WorkloadKey, victim: &Victim) {
+        if !victim.write {
+            return;
+        }
+        let (now, gates) = (self.now, self.gates.clone());
+        if let Some(object) = self.workloads.get_mut(&victim.workload) {
+            status::preempt(object, victim.reason.as_str(), &victim.message, &gates, now);
+        }
+        let key = victim.workload.clone();
+        self.event(&key, "Normal", "EvictedDueToPreempted", &victim.message);
+        self.event(&key, "Normal", "Preempted", &victim.message);
+        self.event(preemptor, "Normal", "PreemptedWorkload", &victim.message);
+    }
+
+    /// Keys in the heaps, and keys set aside, per queue.
+    pub fn waiting(&self) -> (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>) {
+        let (mut heap, mut aside) = (BTreeMap::<String, Vec<String>>::new(), BTreeMap::<String, Vec<String>>::new());
+        for queue in self.queues.keys() {
+            for position in self.engine.pending(queue) {
+                let places = if position.inadmissible { &mut aside } else { &mut heap };
+                places.entry(queue.clone()).or_default().push(position.workload.to_string());
+            }
+        }
+        heap.values_mut().chain(aside.values_mut()).for_each(|keys| keys.sort());
+        (heap, aside)
+    }
+
+    /// What every workload holds, by key, as the API writes it.
+    pub fn assignments(&self) -> BTreeMap<String, Value> {
+        let admissions = self.engine.holding().into_iter().filter_map(|key| {
+            let admission = translate::admission(self.engine.admission(key)?);
+            Some((key.to_string(), serde_json::to_value(admission).unwrap_or_default()))
+        });
+        admissions.collect()
+    }
+}
