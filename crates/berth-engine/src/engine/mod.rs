@@ -13,7 +13,7 @@ use crate::cycle;
 use crate::decision::{CycleOutcome, Verdict};
 use crate::event::Event;
 use crate::ids::{Name, QueueId, WorkloadId};
-use crate::model::{Time, WorkloadKey};
+use crate::model::{Admission, Time, WorkloadKey};
 use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition};
 use crate::waiting::Rooms;
 use crate::world::World;
@@ -234,6 +234,20 @@ impl Engine {
         let id = self.world.workloads.id(workload)?;
         let holding = self.world.record(id).holding.as_ref()?;
         Some(self.world.queue(holding.queue).name.clone())
+    }
+
+    /// What a workload holds, if it does (also when that is only assumed).
+    pub fn admission(&self, workload: &WorkloadKey) -> Option<&Admission> {
+        let id = self.world.workloads.id(workload)?;
+        Some(&self.world.record(id).holding.as_ref()?.admission)
+    }
+
+    /// Every workload that holds quota, in the order of their keys.
+    pub fn holding(&self) -> Vec<&WorkloadKey> {
+        let mut keys: Vec<&WorkloadKey> =
+            self.world.workloads.iter().filter(|(_, it)| it.holding.is_some()).map(|(_, it)| it.key()).collect();
+        keys.sort();
+        keys
     }
 
     /// Admission checks a workload needs: those for its assigned flavors if it holds quota, else those that cover all
