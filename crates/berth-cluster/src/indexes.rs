@@ -11,3 +11,14 @@ pub fn pods_by_node(pods: &Cache<Pod>) -> Index<Pod> {
         node.into_iter().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))).collect()
     })
 }
+
+/// Pods that have a node and have not ended, all under the key `bound`.
+pub fn bound_pods(pods: &Cache<Pod>) -> Index<Pod> {
+    pods.index(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let is_bound =
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+        let counts = is_bound && !matches!(phase, Some("Succeeded" | "Failed"));
+        if counts { vec!["bound".to_owned()] } else { Vec::new() }
+    })
+}

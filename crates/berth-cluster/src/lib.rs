@@ -6,15 +6,21 @@
 //! `autoscaler::scale_up`, …); controllers read caches, call them and write the result. What must survive a restart
 //! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
 
+pub mod autoscaler;
 pub mod job;
 pub mod jobset;
+pub mod kubelet;
 pub mod logs;
 pub mod pools;
+pub mod provisioning;
+pub mod scheduler;
 pub mod scheduling;
 
 mod indexes;
 mod random;
 mod time;
+
+use std::sync::Arc;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
@@ -58,6 +64,13 @@ pub fn install(manager: &mut Manager, options: Options) {
         version: configuration.kubernetes_version.clone(),
         seed: options.seed,
     };
-    options.logs.connect(manager);
-    pools::install(manager, site);
+    options.logs.connect(manager, configuration.pods.clone(), options.seed);
+    let shared = Arc::new(configuration.clone());
+    pools::install(manager, site.clone());
+    autoscaler::install(manager, shared.clone(), site.clone());
+    provisioning::install(manager, shared, site);
+    scheduler::install(manager, configuration);
+    kubelet::install(manager, configuration.pods.clone(), options.seed);
+    job::install(manager);
+    jobset::install(manager);
 }

@@ -1,17 +1,31 @@
 //! What simulated containers print.
 //!
-//! Nothing is stored: a container's log is a function of its pod, so it reads the same after a restart.
+//! Nothing is stored: a container's log is a function of its pod and the time, so it reads the same after a restart.
 
 use std::sync::{Arc, OnceLock};
 
-use berth_runtime::{Cache, Clock, Manager};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use berth_api::berth::PodRuntime;
+use berth_runtime::{Cache, Clock, Manager, ObjectKey};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
+use kube::ResourceExt;
+
+use crate::kubelet::run;
+
+/// Progress lines of one run, at most.
+const PROGRESS_LINES: u32 = 10;
 
 /// Reads the logs of simulated pods; clones share it. Empty until the cluster is installed.
 #[derive(Clone, Default)]
 pub struct PodLogs {
-    source: Arc<OnceLock<(Cache<Pod>, Clock)>>,
+    source: Arc<OnceLock<Source>>,
+}
+
+struct Source {
+    pods: Cache<Pod>,
+    clock: Clock,
+    runtime: PodRuntime,
+    seed: u64,
 }
 
 impl std::fmt::Debug for PodLogs {
@@ -38,16 +52,117 @@ pub struct LogOptions {
 }
 
 impl PodLogs {
-    pub(crate) fn connect(&self, manager: &mut Manager) {
-        let source = (manager.cache::<Pod>(), manager.clock());
+    pub(crate) fn connect(&self, manager: &mut Manager, runtime: PodRuntime, seed: u64) {
+        let source = Source { pods: manager.cache::<Pod>(), clock: manager.clock(), runtime, seed };
         // A second installation would describe the same API; the first one stays.
         let _ = self.source.set(source);
     }
 
-    /// The log of a container (the only or default one when `container` is `None`) as text, `None` when there is no
-    /// such pod or container.
+    /// The log of a container as text; of the pod's default or first container when `container` is `None`. `None`
+    /// when there is no such pod or container; empty before the container runs.
     pub fn read(&self, namespace: &str, pod: &str, container: Option<&str>, options: &LogOptions) -> Option<String> {
-        let _ = (namespace, pod, container, options);
-        None
+        let source = self.source.get()?;
+        let pod = source.pods.get(&ObjectKey::namespaced(namespace, pod))?;
+        let containers: Vec<&Container> = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
+            .collect();
+        let default = pod.annotations().get("kubectl.kubernetes.io/default-container").map(String::as_str);
+        let wanted = container.or(default);
+        let container = match wanted {
+            Some(name) => containers.into_iter().find(|container| container.name == name)?,
+            None => containers.into_iter().next()?,
+        };
+        let now = source.clock.now();
+        let lines = lines(&pod, container, options.previous, &source.runtime, source.seed, now);
+        Some(cut(lines, options, now))
     }
+}
+
+type Line = (Timestamp, String);
+
+/// Everything the container has printed by now.
+fn lines(
+    pod: &Pod,
+    container: &Container,
+    previous: bool,
+    runtime: &PodRuntime,
+    seed: u64,
+    now: Timestamp,
+) -> Vec<Line> {
+    let status = pod.status.as_ref();
+    let statuses = status.into_iter().flat_map(|status| {
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+    });
+    let Some(known) = statuses.into_iter().find(|known| known.name == container.name) else { return Vec::new() };
+    let state = match (&known.state, &known.last_state) {
+        (_, Some(last)) if previous => last,
+        (Some(ContainerState { waiting: Some(_), .. }), Some(last)) => last,
+        (Some(state), _) if !previous => state,
+        _ => return Vec::new(),
+    };
+    let (started, ended) = match (&state.running, &state.terminated) {
+        (Some(running), _) => (running.started_at.as_ref(), None),
+        (None, Some(terminated)) => {
+            (terminated.started_at.as_ref(), terminated.finished_at.as_ref().map(|at| (at.0, terminated.exit_code)))
+        }
+        _ => (None, None),
+    };
+    let Some(started) = started.map(|time| time.0) else { return Vec::new() };
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    let image = container.image.as_deref().unwrap_or("(no image)");
+    let mut lines =
+        vec![(started, format!("simulated container {} of image {image} started on {node}", container.name))];
+    let words: Vec<&str> =
+        container.command.iter().flatten().chain(container.args.iter().flatten()).map(String::as_str).collect();
+    if let Some(first) = words.join(" ").lines().next() {
+        lines.push((started, format!("+ {first}")));
+    }
+    let last = ended.map_or(now, |(at, _)| at);
+    if let Some(duration) = run::plan(pod, container, runtime, seed).duration.filter(|duration| !duration.is_zero()) {
+        let step = SignedDuration::try_from(duration / PROGRESS_LINES).unwrap_or(SignedDuration::MAX);
+        let mut at = started;
+        for part in 1..PROGRESS_LINES {
+            let Ok(next) = at.checked_add(step) else { break };
+            at = next;
+            if at >= last {
+                break;
+            }
+            lines.push((at, format!("progress {} %", part * 100 / PROGRESS_LINES)));
+        }
+    }
+    if let Some((at, code)) = ended {
+        lines.push((at, format!("exited with code {code}")));
+    }
+    lines
+}
+
+/// The wanted part of the lines, as text.
+fn cut(lines: Vec<Line>, options: &LogOptions, now: Timestamp) -> String {
+    let since_seconds =
+        options.since_seconds.and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok());
+    let since = since_seconds.max(options.since_time);
+    let mut kept: Vec<&Line> = lines.iter().filter(|(at, _)| since.is_none_or(|since| *at >= since)).collect();
+    if let Some(tail) = options.tail_lines.and_then(|tail| usize::try_from(tail).ok()) {
+        kept.drain(..kept.len().saturating_sub(tail));
+    }
+    let mut text = String::new();
+    for (at, line) in kept {
+        if options.timestamps {
+            text.push_str(&format!("{at} "));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    if let Some(limit) = options.limit_bytes.and_then(|limit| usize::try_from(limit).ok())
+        && text.len() > limit
+    {
+        let mut end = limit;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
 }

@@ -5,5 +5,5 @@ mod plan;
 mod template;
 
 pub use controller::install;
-pub use plan::{Order, PoolPlan, plan};
-pub use template::{NodeTimes, node, template};
+pub use plan::{Order, PoolPlan, REMOVAL_TAINT, has_taint, is_ready, plan, request_of, zones};
+pub use template::{NodeTimes, POOL_LABEL, node, taints, template};

@@ -92,7 +92,7 @@ pub fn plan(
         let have = here.len() + creating;
         let wanted = usize::try_from(wanted).unwrap_or(0);
         if have < wanted {
-            for _ in have..wanted {
+            for position in have..wanted {
                 let zone = zone.map_or_else(|| next_zone(pool, &alive, &status.creating, site), str::to_owned);
                 let instance = Instance {
                     name: next_name(&name, &zone, &mut status, &registered, site),
@@ -100,7 +100,8 @@ pub fn plan(
                     ordered_at: stamp(now),
                     resize_request: group.map(str::to_owned),
                 };
-                if is_new && group.is_none() {
+                let initial = usize::try_from(pool.spec.initial_nodes).unwrap_or(0);
+                if is_new && group.is_none() && position < initial {
                     // A pool's first machines were there before anybody looked.
                     let times = NodeTimes { registered: now, ready: now, accelerators: now };
                     plan.register.push(node(

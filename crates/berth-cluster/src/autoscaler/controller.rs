@@ -1,0 +1,330 @@
+//! Looks at the cluster once per scan interval in which something changed, and writes what was planned.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolSpec};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Queue, Reconciler, Recorder, is_already_exists,
+    is_conflict, is_not_found,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
+use super::scale_up::{Growth, plan_scale_up};
+use super::view::View;
+use crate::Site;
+use crate::pools::REMOVAL_TAINT;
+use crate::provisioning::booked;
+use crate::scheduling::PodInfo;
+
+/// Adds the autoscaler, unless the configuration switches it off.
+pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
+    if !configuration.autoscaling.enabled {
+        return;
+    }
+    let pods: Cache<Pod> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    let pools: Cache<NodePool> = manager.cache();
+    let requests: Cache<ProvisioningRequest> = manager.cache();
+    let autoscaler = Autoscaler {
+        active: pods.index(|pod| {
+            let info = PodPlace::of(pod);
+            info.into_iter().map(|place| place.as_str().to_owned()).collect()
+        }),
+        nodes: nodes.clone(),
+        pools: pools.clone(),
+        requests: requests.clone(),
+        client: manager.client(),
+        clock: manager.clock(),
+        recorder: manager.recorder("cluster-autoscaler"),
+        memory: Mutex::default(),
+        configuration: configuration.clone(),
+        site,
+    };
+    let builder = manager.controller("cluster-autoscaler");
+    let scan = Scan {
+        queue: builder.queue(),
+        clock: autoscaler.clock.clone(),
+        interval: configuration.autoscaling.scan_interval.0,
+    };
+    let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan);
+    builder
+        .watch(&pods, move |delta| {
+            // Only pods that come to want a node, or leave one, change anything.
+            let old = delta.old.as_deref().and_then(PodPlace::of);
+            let new = delta.new.as_deref().and_then(PodPlace::of);
+            on_pod.next(old != new)
+        })
+        .watch(&nodes, move |_| on_node.next(true))
+        .watch(&pools, move |_| on_pool.next(true))
+        .watch(&requests, move |_| on_request.next(true))
+        .concurrency(1)
+        .run(autoscaler);
+}
+
+/// Where a pod that has not ended counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodPlace {
+    /// On a node.
+    Bound,
+    /// Nowhere, and the scheduler found no place.
+    Unschedulable,
+}
+
+impl PodPlace {
+    fn of(pod: &Pod) -> Option<Self> {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return None;
+        }
+        if pod.spec.as_ref()?.node_name.as_deref().is_some_and(|name| !name.is_empty()) {
+            return Some(Self::Bound);
+        }
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let is_unschedulable = conditions.into_iter().flatten().any(|condition| {
+            condition.type_ == "PodScheduled"
+                && condition.status == "False"
+                && condition.reason.as_deref() == Some("Unschedulable")
+        });
+        (is_unschedulable && pod.metadata.deletion_timestamp.is_none()).then_some(Self::Unschedulable)
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Bound => "bound",
+            Self::Unschedulable => "unschedulable",
+        }
+    }
+}
+
+/// Puts the next look at the next full scan interval.
+#[derive(Clone)]
+struct Scan {
+    queue: Queue,
+    clock: Clock,
+    interval: Duration,
+}
+
+impl Scan {
+    fn next(&self, is_change: bool) -> Option<ObjectKey> {
+        if is_change {
+            let wait = until_scan(self.clock.now(), self.clock.now(), self.interval);
+            self.queue.add_after(ObjectKey::cluster("scan"), wait);
+        }
+        None
+    }
+}
+
+/// From `now` to the first full interval after `at`; never zero.
+fn until_scan(at: Timestamp, now: Timestamp, interval: Duration) -> Duration {
+    let interval = i128::try_from(interval.as_nanos()).unwrap_or(i128::MAX).max(1);
+    let slot = at.as_nanosecond().div_euclid(interval) + 1;
+    let wait = slot.saturating_mul(interval) - now.as_nanosecond();
+    Duration::from_nanos(u64::try_from(wait.max(1)).unwrap_or(u64::MAX))
+}
+
+struct Autoscaler {
+    active: Index<Pod>,
+    nodes: Cache<Node>,
+    pools: Cache<NodePool>,
+    requests: Cache<ProvisioningRequest>,
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    memory: Mutex<Memory>,
+    configuration: Arc<ClusterConfiguration>,
+    site: Site,
+}
+
+/// What need not survive a restart.
+#[derive(Default)]
+struct Memory {
+    last_growth: Option<Timestamp>,
+    /// What pods were told last, by uid, so that they are told once.
+    told: BTreeMap<String, String>,
+}
+
+impl Reconciler for Autoscaler {
+    async fn reconcile(&self, _: ObjectKey) -> Result<Action, Error> {
+        let now = self.clock.now();
+        let scaling = &self.configuration.autoscaling;
+        let infos =
+            |place: PodPlace| self.active.get(place.as_str()).into_iter().map(|pod| Arc::new(PodInfo::new(pod)));
+        let cutoff = scaling.expendable_pods_priority_cutoff;
+        let pending = infos(PodPlace::Unschedulable)
+            .filter(|pod| !pod.is_gated() && pod.consumed_request().is_none() && pod.priority >= cutoff)
+            .collect();
+        let bound = infos(PodPlace::Bound).collect();
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone());
+        let up = plan_scale_up(&view, &self.configuration);
+        let mut due = None;
+        if !up.growths.is_empty() {
+            self.lock().last_growth = Some(now);
+        }
+        for growth in &up.growths {
+            self.grow(growth, &view).await?;
+        }
+        self.tell_hopeless(&view, &up.hopeless);
+        // As in the original, nothing shrinks in a look in which something grows.
+        if up.growths.is_empty() {
+            let protected = self.protected(now);
+            let last_growth = self.lock().last_growth;
+            let down = plan_scale_down(&view, scaling, &protected, last_growth, now);
+            due = down.due;
+            self.shrink(&down, now).await?;
+        }
+        let interval = scaling.scan_interval.0;
+        // A due time is met at the first scan that is not before it.
+        let just_before = |at: Timestamp| at.checked_sub(SignedDuration::from_nanos(1)).unwrap_or(at);
+        Ok(due.map_or(Action::Wait, |at| Action::After(until_scan(just_before(at), self.clock.now(), interval))))
+    }
+}
+
+impl Autoscaler {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().expect("no code panics while holding the autoscaler's memory")
+    }
+
+    async fn grow(&self, growth: &Growth, view: &View) -> Result<(), Error> {
+        let api: Api<NodePool> = Api::all(self.client.clone());
+        match &growth.made {
+            Some(pool) => match api.create(&PostParams::default(), pool).await {
+                Ok(created) => {
+                    self.pools.observe(created.clone());
+                    let message = format!(
+                        "Node auto-provisioning made pool {} of {} machines",
+                        growth.pool,
+                        pool.spec.machine_type.as_deref().unwrap_or("custom")
+                    );
+                    self.recorder.event(&created, EventType::Normal, "NodePoolCreated", &message);
+                }
+                Err(error) if is_already_exists(&error) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            },
+            None => {
+                let Some(pool) = view.pools.get(&growth.pool) else { return Ok(()) };
+                let mut spec = pool.spec.clone();
+                spec.nodes = Some(growth.to);
+                self.write_spec(pool, &spec).await?;
+            }
+        }
+        let message = format!(
+            "pod triggered scale-up: [{{{} {}->{} (max: {})}}]",
+            growth.pool, growth.from, growth.to, growth.max
+        );
+        for pod in view.pending.iter().filter(|pod| growth.pods.contains(&pod.key)) {
+            self.recorder.event(pod.pod.as_ref(), EventType::Normal, "TriggeredScaleUp", &message);
+        }
+        Ok(())
+    }
+
+    async fn write_spec(&self, pool: &NodePool, spec: &NodePoolSpec) -> Result<(), Error> {
+        // Against the version that was looked at: what was decided on an old state must not be written.
+        let patch = json!({
+            "metadata": { "resourceVersion": pool.metadata.resource_version },
+            "spec": { "nodes": spec.nodes, "resizeRequests": spec.resize_requests },
+        });
+        let api: Api<NodePool> = Api::all(self.client.clone());
+        self.pools.observe(api.patch(&pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?);
+        Ok(())
+    }
+
+    fn tell_hopeless(&self, view: &View, hopeless: &BTreeMap<ObjectKey, String>) {
+        let mut memory = self.lock();
+        let mut told = BTreeMap::new();
+        for pod in &view.pending {
+            let Some(message) = hopeless.get(&pod.key) else { continue };
+            let uid = pod.pod.uid().unwrap_or_default();
+            if memory.told.get(&uid) != Some(message) {
+                self.recorder.event(pod.pod.as_ref(), EventType::Normal, "NotTriggerScaleUp", message);
+            }
+            told.insert(uid, message.clone());
+        }
+        memory.told = told;
+    }
+
+    /// Resize requests whose capacity is booked, with the end of the booking.
+    fn protected(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
+        self.requests.list().iter().filter_map(|request| booked(request, &self.configuration, now)).collect()
+    }
+
+    async fn shrink(&self, plan: &ScaleDown, now: Timestamp) -> Result<(), Error> {
+        let seconds = now.as_second().to_string();
+        for name in &plan.candidates {
+            self.taint(name, Some((CANDIDATE_TAINT, &seconds, "PreferNoSchedule"))).await?;
+        }
+        for name in &plan.needed_again {
+            self.taint(name, None).await?;
+        }
+        for name in &plan.mark {
+            self.taint(name, Some((REMOVAL_TAINT, &seconds, "NoSchedule"))).await?;
+            if let Some(node) = self.nodes.get(&ObjectKey::cluster(name)) {
+                self.recorder.event(
+                    node.as_ref(),
+                    EventType::Normal,
+                    "ScaleDown",
+                    "node removed by cluster autoscaler",
+                );
+            }
+        }
+        for key in &plan.evict {
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+            match api.delete(&key.name, &DeleteParams::default()).await {
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for (name, spec) in &plan.shrink {
+            if let Some(pool) = self.pools.get(&ObjectKey::cluster(name)) {
+                self.write_spec(&pool, spec).await?;
+            }
+        }
+        let api: Api<NodePool> = Api::all(self.client.clone());
+        for name in &plan.delete_pools {
+            let Some(pool) = self.pools.get(&ObjectKey::cluster(name)) else { continue };
+            let preconditions = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
+            let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            match api.delete(name, &parameters).await {
+                Ok(either) => {
+                    if either.is_right() {
+                        self.pools.observe_deleted(&pool);
+                    }
+                }
+                Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the autoscaler's own taint of a node.
+    async fn taint(&self, name: &str, taint: Option<(&str, &str, &str)>) -> Result<(), Error> {
+        let Some(node) = self.nodes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
+        let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let mut taints: Vec<Taint> =
+            known.into_iter().filter(|known| ![CANDIDATE_TAINT, REMOVAL_TAINT].contains(&known.key.as_str())).collect();
+        taints.extend(taint.map(|(key, value, effect)| Taint {
+            key: key.into(),
+            value: Some(value.into()),
+            effect: effect.into(),
+            time_added: None,
+        }));
+        let patch =
+            json!({ "metadata": { "resourceVersion": node.metadata.resource_version }, "spec": { "taints": taints } });
+        let api: Api<Node> = Api::all(self.client.clone());
+        match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(node) => self.nodes.observe(node),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}

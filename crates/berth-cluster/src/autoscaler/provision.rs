@@ -1,0 +1,190 @@
+//! Node auto-provisioning: the pool a pod asks for by its selectors, tolerations and requests.
+//!
+//! Source: Google's documentation of node auto-provisioning and workload separation. Keys under `cloud.google.com/`
+//! and `kubernetes.io/` mean what they say or nothing; any other key becomes a label and a taint, if the pod tolerates
+//! that taint.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{
+    Accelerator, ClusterConfiguration, LocationPolicy, MachineShape, MachineType, NodePool, NodePoolSpec, NodeTaint,
+    Provisioning, TaintEffect, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types,
+};
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::random::hash;
+use crate::scheduling::{PodInfo, tolerates};
+
+const ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
+const TPU: &str = "cloud.google.com/gke-tpu-accelerator";
+const PLACEMENT_GROUP: &str = "cloud.google.com/gke-placement-group";
+const SPOT: &str = "cloud.google.com/gke-spot";
+const PROVISIONING: &str = "cloud.google.com/gke-provisioning";
+const FAMILY: &str = "cloud.google.com/machine-family";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The pool node auto-provisioning would make for this pod, without nodes; or why it makes none.
+pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Result<NodePool, String> {
+    let wanted = wanted_labels(pod)?;
+    let provisioning = &configuration.node_auto_provisioning;
+    let mut spec = NodePoolSpec {
+        autoprovisioned: true,
+        location_policy: LocationPolicy::Any,
+        max_nodes: Some(provisioning.max_nodes_per_pool),
+        accelerator_ready_delay: provisioning.accelerator_ready_delay,
+        ..NodePoolSpec::default()
+    };
+    // Making the pool takes its time before the first machine is ordered.
+    let start_up = provisioning.start_up_delay.map_or(std::time::Duration::from_secs(60), |delay| delay.0);
+    spec.start_up_delay = Some(berth_api::berth::Duration(provisioning.pool_creation_delay.0 + start_up));
+    spec.zones = match wanted.get(ZONE) {
+        Some(zone) => vec![zone.clone()],
+        None if provisioning.zones.is_empty() => vec![format!("{}-a", configuration.region)],
+        None => provisioning.zones.clone(),
+    };
+    let mut accelerator = None;
+    for (key, value) in &wanted {
+        match key.as_str() {
+            ACCELERATOR | TPU => accelerator = Some(value.as_str()),
+            SPOT if value == "true" => spec.provisioning = Provisioning::Spot,
+            PROVISIONING if value == "spot" => spec.provisioning = Provisioning::Spot,
+            PROVISIONING if value == "standard" => {}
+            FAMILY | ZONE | "topology.kubernetes.io/region" | "node.kubernetes.io/instance-type" => {}
+            "kubernetes.io/arch" | "kubernetes.io/os" => {
+                if !matches!(value.as_str(), "amd64" | "linux") {
+                    return Err(format!("no.scale.up.nap.pod: no machine type has {key}={value}"));
+                }
+            }
+            "cloud.google.com/gke-accelerator-count" | "cloud.google.com/gke-gpu" => {}
+            PLACEMENT_GROUP => {
+                separate(pod, key, value, &mut spec)?;
+                spec.placement_group = Some(value.clone());
+                spec.max_nodes = Some(provisioning.max_nodes_per_placement_group);
+                // Machines of one group stand in one zone.
+                spec.zones.truncate(1);
+            }
+            _ if is_reserved(key) => {
+                return Err(format!("no.scale.up.nap.pod: label {key} cannot be made for a new pool"));
+            }
+            _ => separate(pod, key, value, &mut spec)?,
+        }
+    }
+    if spec.provisioning == Provisioning::Spot {
+        if wanted.contains_key(SPOT) {
+            separate(pod, SPOT, "true", &mut spec)?;
+            spec.labels.remove(SPOT);
+        }
+        spec.labels.insert(SPOT.into(), "true".into());
+        spec.labels.insert(PROVISIONING.into(), "spot".into());
+    }
+    let machine = choose_machine(pod, &wanted, accelerator, configuration)?;
+    spec.machine_type = Some(machine.name.to_owned());
+    if let Some((kind, count)) = machine.accelerator {
+        if !kind.starts_with("tpu-") {
+            spec.labels.insert(ACCELERATOR.into(), kind.into());
+        }
+        if let Some(topology) = wanted.get("cloud.google.com/gke-tpu-topology") {
+            let accelerator =
+                Accelerator { r#type: kind.into(), count, resource: None, topology: Some(topology.clone()) };
+            spec.machine = Some(MachineShape { accelerator: Some(accelerator), ..MachineShape::default() });
+        }
+    }
+    let name = match &spec.placement_group {
+        Some(group) => group.clone(),
+        None => {
+            let identity = format!("{:?}{:?}{:?}{:?}", spec.labels, spec.taints, spec.zones, spec.provisioning);
+            let gpus = machine.accelerator.map_or(String::new(), |(_, count)| format!("-gpu{count}"));
+            format!("nap-{}{gpus}-{:08x}", machine.name, hash(&["nap", &identity]) as u32)
+        }
+    };
+    Ok(NodePool::new(&name, spec))
+}
+
+/// Labels the pod asks its node to have: the nodeSelector, and required affinity where it leaves one choice.
+fn wanted_labels(pod: &PodInfo) -> Result<BTreeMap<String, String>, String> {
+    let mut wanted: BTreeMap<String, String> =
+        pod.node_selector().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    if let Some(term) = pod.required_nodes().and_then(|required| required.node_selector_terms.first()) {
+        for requirement in term.match_expressions.iter().flatten() {
+            let values = requirement.values.as_deref().unwrap_or_default();
+            match (requirement.operator.as_str(), values) {
+                ("In", [value, ..]) => {
+                    wanted.entry(requirement.key.clone()).or_insert_with(|| value.clone());
+                }
+                ("NotIn" | "DoesNotExist", _) => {}
+                _ => {
+                    return Err(format!(
+                        "no.scale.up.nap.pod: affinity for {} leaves no value to give",
+                        requirement.key
+                    ));
+                }
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+/// Workload separation: a label and a taint, if the pod tolerates the taint.
+fn separate(pod: &PodInfo, key: &str, value: &str, spec: &mut NodePoolSpec) -> Result<(), String> {
+    let taint = Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), time_added: None };
+    let names_key = |key: &str| pod.tolerations().iter().any(|t| t.key.as_deref() == Some(key) && tolerates(t, &taint));
+    if !names_key(key) {
+        return Err(format!("no.scale.up.nap.pod: selects {key}={value} without tolerating it"));
+    }
+    spec.labels.insert(key.to_owned(), value.to_owned());
+    if !spec.taints.iter().any(|known| known.key == key) {
+        spec.taints.push(NodeTaint { key: key.into(), value: value.into(), effect: TaintEffect::NoSchedule });
+    }
+    Ok(())
+}
+
+fn is_reserved(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    ["cloud.google.com", "kubernetes.io", "k8s.io", "gke.io"]
+        .iter()
+        .any(|reserved| domain == *reserved || domain.ends_with(&format!(".{reserved}")))
+}
+
+/// The cheapest machine that holds the pod.
+fn choose_machine(
+    pod: &PodInfo,
+    wanted: &BTreeMap<String, String>,
+    accelerator: Option<&str>,
+    configuration: &ClusterConfiguration,
+) -> Result<&'static MachineType, String> {
+    let provisioning = &configuration.node_auto_provisioning;
+    let gpus = pod.requests.get("nvidia.com/gpu").max(pod.requests.get("google.com/tpu"));
+    let foreign = pod.requests.extended().find(|(name, _)| !matches!(*name, "nvidia.com/gpu" | "google.com/tpu"));
+    if let Some((name, _)) = foreign {
+        return Err(format!("no.scale.up.nap.pod: no machine type has {name}"));
+    }
+    if let Some(kind) = accelerator.filter(|kind| !provisioning.limits.contains_key(*kind)) {
+        return Err(format!("no.scale.up.nap.pod.gpu.no.limit.defined: {kind}"));
+    }
+    let is_allowed = |machine: &&MachineType| {
+        let listed = provisioning.machine_types.is_empty()
+            || provisioning
+                .machine_types
+                .iter()
+                .any(|name| machine_type(name).is_some_and(|known| known.name == machine.name));
+        let has_family = wanted.get(FAMILY).is_none_or(|family| family == machine.family());
+        let has_name = wanted.get("node.kubernetes.io/instance-type").is_none_or(|name| name == machine.name);
+        let has_accelerator = match (machine.accelerator, gpus > 0 || accelerator.is_some()) {
+            (None, false) => true,
+            (Some((kind, count)), true) => {
+                count >= gpus
+                    && accelerator.is_none_or(|wanted| wanted == kind)
+                    && provisioning.limits.contains_key(kind)
+            }
+            _ => false,
+        };
+        let holds = pod.requests.get("cpu") <= allocatable_cpu_milli(machine.cpus, machine.is_shared_core)
+            && pod.requests.get("memory") <= allocatable_memory_bytes(machine.memory_mib << 20);
+        listed && has_family && has_name && has_accelerator && holds
+    };
+    machine_types()
+        .iter()
+        .filter(is_allowed)
+        .min_by(|a, b| a.price_per_hour.total_cmp(&b.price_per_hour).then(a.name.cmp(b.name)))
+        .ok_or_else(|| "no.scale.up.nap.pod: no allowed machine type holds the pod".to_owned())
+}

@@ -1,0 +1,286 @@
+//! Which pools grow by how much, which pools are made, and why some pods change nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::berth::{ClusterConfiguration, NodePool};
+use berth_runtime::ObjectKey;
+use kube::ResourceExt;
+
+use super::binpack::{Packed, pack};
+use super::provision::derive_pool;
+use super::view::{View, add_capacity};
+use crate::pools::{template, zones};
+use crate::scheduling::{NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
+
+/// A pool that grows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growth {
+    /// Name of the pool.
+    pub pool: String,
+    /// Its own nodes wanted before (resize requests apart).
+    pub from: i32,
+    /// And after.
+    pub to: i32,
+    /// Most nodes it may have.
+    pub max: i32,
+    /// The pool itself, when it is to be made.
+    pub made: Option<Box<NodePool>>,
+    /// Pods it grows for.
+    pub pods: Vec<ObjectKey>,
+}
+
+/// The plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScaleUp {
+    /// Pools that grow, in the order of choice.
+    pub growths: Vec<Growth>,
+    /// Pods nothing grows for, with the reasons.
+    pub hopeless: BTreeMap<ObjectKey, String>,
+}
+
+/// Plans growth for the view's pending pods. Pods that will fit on nodes already ordered ask for nothing.
+///
+/// Among the pools that help, the cheapest per pod helped is taken; then the one that helps most, then the first name.
+/// (The original breaks ties by a draw.) New pools are made only for pods no existing pool can serve.
+pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
+    let mut plan = ScaleUp::default();
+    let mut cluster = view.cluster.clone();
+    let mut left = Vec::new();
+    for pod in &view.pending {
+        // Room is being made for it.
+        if let Some(node) = pod.nominated_node().filter(|node| cluster.node(node).is_some()).map(str::to_owned) {
+            cluster.place(pod.clone(), &node);
+            continue;
+        }
+        match place(pod, &cluster, Packing::Pack) {
+            Placement::Node(node) => cluster.place(pod.clone(), &node),
+            Placement::Nowhere { .. } => left.push(pod.clone()),
+        }
+    }
+    if left.is_empty() {
+        return plan;
+    }
+    let mut budget = Budget::new(view, configuration);
+    let mut grown: BTreeMap<String, i32> = BTreeMap::new();
+    loop {
+        let mut best: Option<(Cost, &Arc<NodePool>, Packed)> = None;
+        for pool in view.growable() {
+            let own =
+                pool.spec.nodes.unwrap_or(pool.spec.initial_nodes) + grown.get(&pool.name_any()).copied().unwrap_or(0);
+            let room = pool.spec.nodes_max().saturating_sub(own).max(0);
+            let room = usize::try_from(room).unwrap_or(0).min(budget.nodes);
+            if room == 0 {
+                continue;
+            }
+            let make = |i: usize| new_node(pool, view, usize::try_from(own).unwrap_or(0) + i);
+            let room = budget.limited(&make(0), room);
+            let packed = pack(&left, &cluster, room, make);
+            if packed.placed.is_empty() {
+                continue;
+            }
+            let cost = Cost::of(pool, &packed);
+            if best.as_ref().is_none_or(|(known, ..)| cost.is_better_than(known)) {
+                best = Some((cost, pool, packed));
+            }
+        }
+        let Some((_, pool, packed)) = best else { break };
+        let own = pool.spec.nodes.unwrap_or(pool.spec.initial_nodes);
+        let count = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
+        *grown.entry(pool.name_any()).or_insert(0) += count;
+        let to = own + grown[&pool.name_any()];
+        let pods = helped(&mut left, &packed);
+        budget.take(&packed.nodes);
+        for node in packed.nodes {
+            cluster.set_node(node.node.clone());
+            for pod in node.pods.into_values() {
+                cluster.place(pod, &node.node.name_any());
+            }
+        }
+        match plan.growths.iter_mut().find(|growth| growth.pool == pool.name_any()) {
+            Some(growth) => {
+                growth.to = to;
+                growth.pods.extend(pods);
+            }
+            None => plan.growths.push(Growth {
+                pool: pool.name_any(),
+                from: own,
+                to,
+                max: pool.spec.nodes_max(),
+                made: None,
+                pods,
+            }),
+        }
+    }
+    make_pools(view, configuration, &mut left, &mut budget, &mut plan);
+    for pod in left {
+        plan.hopeless.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &grown));
+    }
+    plan
+}
+
+/// Node auto-provisioning: pools for pods no pool can serve, one per kind of pod.
+fn make_pools(
+    view: &View,
+    configuration: &ClusterConfiguration,
+    left: &mut Vec<Arc<PodInfo>>,
+    budget: &mut Budget,
+    plan: &mut ScaleUp,
+) {
+    if !configuration.node_auto_provisioning.enabled {
+        return;
+    }
+    let mut position = 0;
+    while position < left.len() {
+        let pod = left[position].clone();
+        let derived = derive_pool(&pod, configuration);
+        let mut pool = match derived {
+            Ok(pool) => pool,
+            Err(why) => {
+                plan.hopeless.insert(pod.key.clone(), format!("{}, {why}", reasons(&pod, view, &BTreeMap::new())));
+                position += 1;
+                continue;
+            }
+        };
+        let name = pool.name_any();
+        let is_known = view.pools.contains_key(&name) || plan.growths.iter().any(|growth| growth.pool == name);
+        if is_known {
+            position += 1;
+            continue;
+        }
+        let make = |i: usize| new_node(&pool, view, i);
+        let room = usize::try_from(pool.spec.nodes_max()).unwrap_or(0).min(budget.nodes);
+        let room = budget.limited(&make(0), room);
+        let packed = pack(left, &view.cluster, room, make);
+        if !packed.placed.contains(&position) {
+            if room == 0 {
+                let why = "no.scale.up.nap: the limits of node auto-provisioning are reached";
+                plan.hopeless.insert(pod.key.clone(), format!("pod didn't trigger scale-up: {why}"));
+            }
+            position += 1;
+            continue;
+        }
+        let count = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
+        pool.spec.nodes = Some(count);
+        budget.take(&packed.nodes);
+        let pods = helped(left, &packed);
+        plan.growths.push(Growth {
+            pool: name,
+            from: 0,
+            to: count,
+            max: pool.spec.nodes_max(),
+            made: Some(Box::new(pool)),
+            pods,
+        });
+        position = 0;
+    }
+}
+
+/// Takes the pods that found room out of the list.
+fn helped(left: &mut Vec<Arc<PodInfo>>, packed: &Packed) -> Vec<ObjectKey> {
+    let mut positions = packed.placed.iter().copied().peekable();
+    let mut keys = Vec::new();
+    let mut at = 0;
+    left.retain(|pod| {
+        let is_helped = positions.next_if(|position| *position == at).is_some();
+        at += 1;
+        if is_helped {
+            keys.push(pod.key.clone());
+        }
+        !is_helped
+    });
+    keys
+}
+
+fn new_node(pool: &NodePool, view: &View, number: usize) -> k8s_openapi::api::core::v1::Node {
+    let zone = zones(pool, &view.site).swap_remove(0);
+    template(pool, &view.site.region, &zone, &format!("{}-new-{number}", pool.name_any()), &view.site.version)
+}
+
+/// Why nothing grows for a pod, as the autoscaler says it.
+fn reasons(pod: &PodInfo, view: &View, grown: &BTreeMap<String, i32>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for pool in view.growable() {
+        let node = NodeState::new(Arc::new(new_node(pool, view, 0)));
+        let own =
+            pool.spec.nodes.unwrap_or(pool.spec.initial_nodes) + grown.get(&pool.name_any()).copied().unwrap_or(0);
+        let why = match fits(pod, &node, &Resources::default()) {
+            Err(unfit) => unfit.iter().map(ToString::to_string).collect(),
+            Ok(()) if own >= pool.spec.nodes_max() => vec!["max node group size reached".to_owned()],
+            Ok(()) => vec!["max cluster limit reached".to_owned()],
+        };
+        for reason in why {
+            *counts.entry(reason).or_insert(0) += 1;
+        }
+    }
+    let parts: Vec<String> = counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let parts = if parts.is_empty() { "no node group can grow".to_owned() } else { parts.join(", ") };
+    format!("pod didn't trigger scale-up: {parts}")
+}
+
+/// What growth costs: dollars an hour per pod helped, then how many it helps, then the name.
+struct Cost {
+    per_pod: f64,
+    helped: usize,
+    name: String,
+}
+
+impl Cost {
+    fn of(pool: &NodePool, packed: &Packed) -> Self {
+        let per_pod = pool.spec.price() * packed.nodes.len() as f64 / packed.placed.len() as f64;
+        Self { per_pod, helped: packed.placed.len(), name: pool.name_any() }
+    }
+
+    fn is_better_than(&self, other: &Self) -> bool {
+        let order = self.per_pod.total_cmp(&other.per_pod).then(other.helped.cmp(&self.helped));
+        order.then_with(|| self.name.cmp(&other.name)).is_lt()
+    }
+}
+
+/// What the whole cluster may still grow by.
+struct Budget {
+    nodes: usize,
+    totals: BTreeMap<String, i64>,
+    limits: BTreeMap<String, i64>,
+}
+
+impl Budget {
+    fn new(view: &View, configuration: &ClusterConfiguration) -> Self {
+        let scaling = &configuration.autoscaling;
+        let mut nodes = usize::try_from(scaling.max_nodes_per_scale_up).unwrap_or(0);
+        if scaling.max_nodes_total > 0 {
+            let most = usize::try_from(scaling.max_nodes_total).unwrap_or(0);
+            nodes = nodes.min(most.saturating_sub(view.cluster.node_count()));
+        }
+        let provisioning = &configuration.node_auto_provisioning;
+        let mut limits = BTreeMap::new();
+        if provisioning.enabled {
+            for (name, limit) in &provisioning.limits {
+                if let Some(max) = &limit.max {
+                    limits.insert(name.clone(), amount(name, max));
+                }
+            }
+        }
+        Self { nodes, totals: view.totals(), limits }
+    }
+
+    /// How many nodes like this one, at most `wanted`, the limits leave room for.
+    fn limited(&self, node: &k8s_openapi::api::core::v1::Node, wanted: usize) -> usize {
+        let mut one = BTreeMap::new();
+        add_capacity(&mut one, node, 1);
+        one.iter().fold(wanted, |most, (name, each)| match self.limits.get(name) {
+            Some(limit) if *each > 0 => {
+                let free = (limit - self.totals.get(name).copied().unwrap_or(0)).max(0);
+                most.min(usize::try_from(free / each).unwrap_or(usize::MAX))
+            }
+            _ => most,
+        })
+    }
+
+    fn take(&mut self, nodes: &[NodeState]) {
+        self.nodes = self.nodes.saturating_sub(nodes.len());
+        for node in nodes {
+            add_capacity(&mut self.totals, &node.node, 1);
+        }
+    }
+}

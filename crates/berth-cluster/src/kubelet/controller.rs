@@ -1,0 +1,179 @@
+//! Carries out pods' next steps.
+
+use std::sync::Arc;
+
+use berth_api::berth::PodRuntime;
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
+};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::life::{Step, step};
+use crate::indexes::pods_by_node;
+use crate::pools::is_ready;
+use crate::random::draw;
+
+/// Steps of different pods in flight at once.
+const CONCURRENCY: usize = 32;
+
+/// Adds the kubelet of all simulated nodes.
+pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
+    let pods: Cache<Pod> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    let on_node = pods_by_node(&pods);
+    let kubelet = Kubelet {
+        runtime,
+        seed,
+        client: manager.client(),
+        clock: manager.clock(),
+        recorder: manager.recorder("kubelet"),
+        by_ip: pods.index(|pod| {
+            let ended = matches!(phase(pod), "Succeeded" | "Failed");
+            pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|_| !ended).into_iter().collect()
+        }),
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+    };
+    manager
+        .controller("kubelet")
+        .watch(&pods, |delta| {
+            let pod = delta.new.as_ref().filter(|pod| node_of(pod).is_some());
+            pod.map(|pod| ObjectKey::of(pod.as_ref()))
+        })
+        .watch(&nodes, move |delta| {
+            // A node that comes (back) takes up its pods again.
+            let was_ready = delta.old.as_ref().is_some_and(|node| is_ready(node));
+            let ready = delta.new.as_ref().filter(|node| is_ready(node) && !was_ready);
+            let pods = ready.map(|node| on_node.get(&node.name_any())).unwrap_or_default();
+            pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
+        })
+        .concurrency(CONCURRENCY)
+        .run(kubelet);
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
+}
+
+struct Kubelet {
+    runtime: PodRuntime,
+    seed: u64,
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    by_ip: Index<Pod>,
+}
+
+impl Reconciler for Kubelet {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
+        let Some(node) = node_of(&pod).and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
+            return Ok(Action::Wait);
+        };
+        // A node that is down does nothing; its pods are the pod garbage collector's.
+        if !is_ready(&node) {
+            return Ok(Action::Wait);
+        }
+        let now = self.clock.now();
+        let ip = self.ip_for(&pod);
+        match step(&pod, &self.runtime, self.seed, &host_ip(&node), &ip, now) {
+            Step::Until(None) => Ok(Action::Wait),
+            Step::Until(Some(at)) => Ok(Action::After(self.clock.until(at))),
+            Step::Write { status, events } => {
+                if self.write(&pod, &status).await? {
+                    for (reason, message) in events {
+                        let kind = if reason == "BackOff" { EventType::Warning } else { EventType::Normal };
+                        self.recorder.event(pod.as_ref(), kind, reason, &message);
+                    }
+                }
+                // What was written comes back through the cache and brings the next step.
+                Ok(Action::Wait)
+            }
+            Step::Remove => {
+                self.remove(&pod).await?;
+                Ok(Action::Wait)
+            }
+        }
+    }
+}
+
+impl Kubelet {
+    async fn write(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
+        let meta = &pod.metadata;
+        let patch = json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
+            "status": status,
+        });
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
+        match api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            Ok(written) => {
+                self.pods.observe(written);
+                Ok(true)
+            }
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn remove(&self, pod: &Arc<Pod>) -> Result<(), Error> {
+        let meta = &pod.metadata;
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
+        let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        match api.delete(&pod.name_any(), &parameters).await {
+            // A finalizer may keep it; then the answer is the pod.
+            Ok(either) => {
+                match either.left() {
+                    Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
+                    Some(left) => self.pods.observe(left),
+                    None => self.pods.observe_deleted(pod),
+                }
+                Ok(())
+            }
+            Err(error) if is_not_found(&error) => {
+                self.pods.observe_deleted(pod);
+                Ok(())
+            }
+            // The uid is another pod's by now.
+            Err(error) if is_conflict(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// An address inside 10.0.0.0/9 that no other running pod has.
+    fn ip_for(&self, pod: &Pod) -> String {
+        if let Some(ip) = pod.status.as_ref().and_then(|status| status.pod_ip.clone()) {
+            return ip;
+        }
+        let uid = pod.uid().unwrap_or_default();
+        let first = draw(self.seed, &["pod-ip", &uid]);
+        // As many tries as there may be pods: one of them is free.
+        let tries = self.pods.len() as u64 + 1;
+        (0..tries)
+            .map(|offset| {
+                let number = first.wrapping_add(offset);
+                format!("10.{}.{}.{}", (number >> 16) % 128, (number >> 8) % 256, 2 + number % 250)
+            })
+            .find(|ip| self.by_ip.count(ip) == 0)
+            .unwrap_or_else(|| "10.0.0.2".into())
+    }
+}
+
+fn host_ip(node: &Node) -> String {
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
+    let internal = addresses.into_iter().flatten().find(|address| address.type_ == "InternalIP");
+    internal.map(|address| address.address.clone()).unwrap_or_default()
+}

@@ -1,0 +1,220 @@
+//! How long a simulated pod runs and how it ends.
+//!
+//! First of: the pod's own annotations, its command (`sleep 30`, `exit 3`, `true`, `false`), the first rule of the
+//! configuration that matches, the default. Pods that restart always run for ever unless they say otherwise.
+
+use std::time::Duration;
+
+use berth_api::berth::{EXIT_CODE_ANNOTATION, PodRuntime, RUN_DURATION_ANNOTATION, RunDuration};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::ResourceExt;
+
+use crate::random::draw;
+use crate::scheduling::matches_label_selector;
+
+/// Annotation a fault sets: the running pod fails at once.
+pub const FAIL_NOW_ANNOTATION: &str = "berth.dev/fail-now";
+
+/// What one run of a container does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunPlan {
+    /// How long it runs; `None` until it is stopped.
+    pub duration: Option<Duration>,
+    /// The code it ends with.
+    pub exit_code: i32,
+}
+
+/// Plans one container of a pod.
+pub fn plan(pod: &Pod, container: &Container, runtime: &PodRuntime, seed: u64) -> RunPlan {
+    let annotation = |key: &str| pod.annotations().get(key).map(String::as_str);
+    let command = Command::of(container);
+    let rule = runtime.rules.iter().find(|rule| {
+        (rule.namespaces.is_empty() || pod.namespace().is_some_and(|namespace| rule.namespaces.contains(&namespace)))
+            && rule.selector.as_ref().is_none_or(|selector| matches_label_selector(Some(selector), pod.labels()))
+    });
+    let restarts_always =
+        pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") == "Always";
+    let duration = annotation(RUN_DURATION_ANNOTATION)
+        .and_then(parse_duration)
+        .or(command.duration)
+        .or_else(|| rule.and_then(|rule| rule.duration))
+        .unwrap_or(if restarts_always { RunDuration::Forever } else { runtime.default_duration });
+    let exit_code = annotation(EXIT_CODE_ANNOTATION)
+        .and_then(|text| text.trim().parse().ok())
+        .or(command.exit_code)
+        .or_else(|| rule.and_then(|rule| rule.exit_code).map(|code| i32::from(code.0)))
+        .unwrap_or(0);
+    RunPlan { duration: settle(duration, pod, seed), exit_code }
+}
+
+fn parse_duration(text: &str) -> Option<RunDuration> {
+    match text.trim() {
+        "forever" => Some(RunDuration::Forever),
+        text => text.parse().ok().map(RunDuration::Fixed),
+    }
+}
+
+/// Draws from a distribution. The draw is the task's, not the pod's: a pod that replaces a preempted one has the same
+/// work before it.
+fn settle(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
+    match duration {
+        RunDuration::Fixed(duration) => Some(duration.0),
+        RunDuration::Forever => None,
+        RunDuration::Between { min, max } => {
+            let namespace = pod.namespace().unwrap_or_default();
+            let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+            let index = pod.annotations().get("batch.kubernetes.io/job-completion-index");
+            let number = match (owner, index) {
+                (Some(owner), Some(index)) => draw(seed, &["run", &namespace, &owner.kind, &owner.name, index]),
+                _ => draw(seed, &["run", &namespace, &pod.name_any()]),
+            };
+            let span = (max.0 - min.0).as_millis() + 1;
+            let millis = u64::try_from(u128::from(number) % span).unwrap_or(0);
+            Some(min.0 + Duration::from_millis(millis))
+        }
+    }
+}
+
+/// What a container's command line gives away.
+#[derive(Default)]
+struct Command {
+    duration: Option<RunDuration>,
+    exit_code: Option<i32>,
+}
+
+impl Command {
+    fn of(container: &Container) -> Self {
+        let words: Vec<&str> =
+            container.command.iter().flatten().chain(container.args.iter().flatten()).map(String::as_str).collect();
+        let program = words.first().map(|word| word.rsplit('/').next().unwrap_or(word));
+        match program {
+            Some("true") => return Self { duration: Some(fixed(0.0)), exit_code: Some(0) },
+            Some("false") => return Self { duration: Some(fixed(0.0)), exit_code: Some(1) },
+            _ => {}
+        }
+        let text = words.join(" ");
+        let mut command = Self::default();
+        let mut seconds = 0.0;
+        let mut sleeps = false;
+        let mut tokens =
+            text.split([' ', '\n', '\t', ';', '&', '|', '(', ')', '"', '\'']).filter(|t| !t.is_empty()).peekable();
+        while let Some(token) = tokens.next() {
+            match token.rsplit('/').next() {
+                Some("sleep") => {
+                    while let Some(amount) = tokens.peek().and_then(|word| sleep_seconds(word)) {
+                        tokens.next();
+                        sleeps = true;
+                        seconds += amount;
+                    }
+                }
+                Some("exit") => {
+                    if let Some(code) = tokens.peek().and_then(|word| word.parse::<u8>().ok()) {
+                        command.exit_code = Some(i32::from(code));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if sleeps {
+            command.duration = Some(if seconds.is_finite() { fixed(seconds) } else { RunDuration::Forever });
+        }
+        command
+    }
+}
+
+fn fixed(seconds: f64) -> RunDuration {
+    RunDuration::Fixed(berth_api::berth::Duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)))
+}
+
+/// An operand of `sleep`: a number with an optional unit, or `infinity`.
+fn sleep_seconds(word: &str) -> Option<f64> {
+    if matches!(word, "infinity" | "inf") {
+        return Some(f64::INFINITY);
+    }
+    let (number, factor) = match word.char_indices().last()? {
+        (at, 's') => (&word[..at], 1.0),
+        (at, 'm') => (&word[..at], 60.0),
+        (at, 'h') => (&word[..at], 3600.0),
+        (at, 'd') => (&word[..at], 86_400.0),
+        _ => (word, 1.0),
+    };
+    let is_plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    is_plain.then(|| number.parse::<f64>().ok().map(|number| number * factor)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use berth_api::berth::{ExitCode, RunRule};
+    use k8s_openapi::api::core::v1::PodSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+    use super::*;
+
+    fn check(command: &[&str], expected: (Option<u64>, i32)) {
+        let pod = pod(&[]);
+        let container = container(command);
+        let run = plan(&pod, &container, &PodRuntime::default(), 1);
+        assert_eq!((run.duration.map(|d| d.as_secs()), run.exit_code), expected, "{command:?}");
+    }
+
+    fn pod(annotations: &[(&str, &str)]) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("p".into());
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.labels = Some(BTreeMap::from([("app".into(), "x".into())]));
+        pod.metadata.annotations = Some(annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect());
+        pod.spec = Some(PodSpec { restart_policy: Some("Never".into()), ..Default::default() });
+        pod
+    }
+
+    fn container(command: &[&str]) -> Container {
+        Container { command: Some(command.iter().map(|word| word.to_string()).collect()), ..Default::default() }
+    }
+
+    #[test]
+    fn a_command_says_how_long_it_sleeps_and_how_it_exits() {
+        check(&["sleep", "30"], (Some(30), 0));
+        check(&["/bin/sh", "-c", "echo hi; sleep 2m && sleep 5s; exit 3"], (Some(125), 3));
+        check(&["sleep", "infinity"], (None, 0));
+        check(&["/bin/false"], (Some(0), 1));
+        check(&["bash", "-c", "torchrun --nnodes 2 main.py"], (Some(60), 0));
+        check(&["sh", "-c", "sleep $DURATION"], (Some(60), 0));
+    }
+
+    #[test]
+    fn annotations_win_over_commands_and_commands_over_rules() {
+        let rule = RunRule {
+            selector: Some(LabelSelector {
+                match_labels: Some(BTreeMap::from([("app".into(), "x".into())])),
+                ..Default::default()
+            }),
+            duration: Some(RunDuration::Fixed(berth_api::berth::Duration::from_secs(7))),
+            exit_code: Some(ExitCode(9)),
+            ..Default::default()
+        };
+        let runtime = PodRuntime { rules: vec![rule], ..Default::default() };
+        let run = |annotations: &[(&str, &str)], command: &[&str]| {
+            let run = plan(&pod(annotations), &container(command), &runtime, 1);
+            (run.duration.map(|d| d.as_secs()), run.exit_code)
+        };
+        assert_eq!(
+            run(&[("berth.dev/run-duration", "180s"), ("berth.dev/exit-code", "2")], &["sleep", "5"]),
+            (Some(180), 2)
+        );
+        assert_eq!(run(&[], &["sleep", "5"]), (Some(5), 9));
+        assert_eq!(run(&[], &["train"]), (Some(7), 9));
+    }
+
+    #[test]
+    fn a_drawn_run_time_is_the_tasks_and_stays_in_its_bounds() {
+        let bounds = RunDuration::Between {
+            min: berth_api::berth::Duration::from_secs(10),
+            max: berth_api::berth::Duration::from_secs(20),
+        };
+        let one = settle(bounds, &pod(&[]), 1).unwrap();
+        assert_eq!(Some(one), settle(bounds, &pod(&[]), 1));
+        assert!((10..=20).contains(&one.as_secs()));
+    }
+}

@@ -1,0 +1,191 @@
+//! Carries out requests' steps: orders go to the pools first, then the request says so.
+
+use std::sync::Arc;
+
+use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
+use berth_api::berth::{ClusterConfiguration, NodePool, ResizeRequest};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use k8s_openapi::api::core::v1::{Node, Pod, PodTemplate};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::requested::requested_pods;
+use super::step::{Order, Step, World, step, summary};
+use crate::Site;
+use crate::autoscaler::View;
+use crate::scheduling::PodInfo;
+
+/// Adds the provider.
+pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
+    let requests: Cache<ProvisioningRequest> = manager.cache();
+    let pods: Cache<Pod> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    let pools: Cache<NodePool> = manager.cache();
+    let templates: Cache<PodTemplate> = manager.cache();
+    let provider = Provider {
+        consumers: pods.index(|pod| {
+            let info = PodInfo::new(Arc::new(pod.clone()));
+            let consumed = info.consumed_request().map(|request| format!("{}/{request}", info.key.namespace));
+            consumed.into_iter().collect()
+        }),
+        running: crate::indexes::bound_pods(&pods),
+        requests: requests.clone(),
+        nodes: nodes.clone(),
+        pools: pools.clone(),
+        templates: templates.clone(),
+        client: manager.client(),
+        clock: manager.clock(),
+        recorder: manager.recorder("cluster-autoscaler"),
+        configuration,
+        site,
+    };
+    // A request on its way waits for nodes and pools; one that waits for room, for pods to go. Timers do the rest.
+    let waiting = requests.index(|request| {
+        let details = request.status.as_ref().map(|status| status.provisioning_class_details.len()).unwrap_or(0);
+        let is_open = request.status.as_ref().is_none_or(|status| {
+            !status
+                .conditions
+                .iter()
+                .any(|c| matches!(c.type_.as_str(), "Provisioned" | "Failed") && c.status == "True")
+        });
+        if is_open && details > 0 { vec!["ordered".to_owned()] } else { Vec::new() }
+    });
+    let waiting_for_nodes = waiting.clone();
+    let keys = |index: &Index<ProvisioningRequest>| {
+        index.get("ordered").iter().map(|request| ObjectKey::of(request.as_ref())).collect::<Vec<_>>()
+    };
+    manager
+        .controller("provisioning")
+        .watch_self(&requests)
+        .watch(&nodes, move |_| keys(&waiting_for_nodes))
+        .watch(&pools, move |_| keys(&waiting))
+        .watch(&pods, |delta| {
+            // The first pod that consumes a request ends its wait for one.
+            let pod = delta.new.as_ref().filter(|_| delta.old.is_none());
+            let info = pod.map(|pod| PodInfo::new(pod.clone()));
+            info.and_then(|info| Some(ObjectKey::namespaced(info.key.namespace.clone(), info.consumed_request()?)))
+        })
+        .watch(&templates, |delta| {
+            let owners = delta.latest().owner_references().iter().filter(|owner| owner.kind == "ProvisioningRequest");
+            let namespace = delta.latest().namespace().unwrap_or_default();
+            owners.map(|owner| ObjectKey::namespaced(namespace.clone(), owner.name.clone())).collect::<Vec<_>>()
+        })
+        .concurrency(1)
+        .run(provider);
+}
+
+struct Provider {
+    consumers: Index<Pod>,
+    running: Index<Pod>,
+    requests: Cache<ProvisioningRequest>,
+    nodes: Cache<Node>,
+    pools: Cache<NodePool>,
+    templates: Cache<PodTemplate>,
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    configuration: Arc<ClusterConfiguration>,
+    site: Site,
+}
+
+impl Reconciler for Provider {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(request) = self.requests.get(&key).filter(|r| r.metadata.deletion_timestamp.is_none()) else {
+            return Ok(Action::Wait);
+        };
+        let now = self.clock.now();
+        let bound = self.running.get("bound").into_iter().map(|pod| Arc::new(PodInfo::new(pod))).collect();
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone());
+        let pods = self.pods_of(&request);
+        let world = World {
+            view: &view,
+            configuration: &self.configuration,
+            promised: self.promised(&request),
+            is_consumed: self.consumers.count(&key.to_string()) > 0,
+            pods,
+            now,
+        };
+        match step(&request, &world) {
+            Step::Until(at) => Ok(at.map_or(Action::Wait, |at| Action::After(self.clock.until(at)))),
+            Step::Write { status, order, withdraw } => {
+                if let Some(order) = &order {
+                    self.place_order(order).await?;
+                    let what = world.pods.as_ref().map(|pods| format!("{:?}", summary(pods))).unwrap_or_default();
+                    let message = format!("{} nodes ordered in pool {} for {what}", order.nodes, order.pool);
+                    self.recorder.event(request.as_ref(), EventType::Normal, "ResizeRequested", &message);
+                }
+                if let Some((pool, name)) = &withdraw {
+                    self.withdraw(pool, name).await?;
+                }
+                self.write(&request, &status).await?;
+                Ok(Action::Wait)
+            }
+        }
+    }
+}
+
+impl Provider {
+    fn pods_of(&self, request: &ProvisioningRequest) -> Result<Vec<Arc<PodInfo>>, String> {
+        let namespace = request.namespace().unwrap_or_default();
+        requested_pods(request, |name| self.templates.get(&ObjectKey::namespaced(namespace.clone(), name)))
+    }
+
+    /// Pods of other requests that have been promised room on ordinary nodes and have not come.
+    fn promised(&self, request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
+        let is_booking = |other: &ProvisioningRequest| {
+            let conditions = other.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let is_true = |type_: &str| conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
+            is_true("Provisioned") && !is_true("BookingExpired") && other.spec.provisioning_class_name != super::QUEUED
+        };
+        let others = self.requests.list();
+        let others = others.iter().filter(|other| other.uid() != request.uid() && is_booking(other));
+        let unclaimed = others.filter(|other| self.consumers.count(&ObjectKey::of(other.as_ref()).to_string()) == 0);
+        unclaimed.flat_map(|other| self.pods_of(other).unwrap_or_default()).collect()
+    }
+
+    async fn place_order(&self, order: &Order) -> Result<(), Error> {
+        let Some(pool) = self.pools.get(&ObjectKey::cluster(&order.pool)) else { return Ok(()) };
+        let mut spec = pool.spec.clone();
+        match &order.resize_request {
+            // Ordered already, before the request could say so.
+            Some(name) if spec.resize_requests.iter().any(|known| known.name == *name) => return Ok(()),
+            Some(name) => spec.resize_requests.push(ResizeRequest {
+                name: name.clone(),
+                nodes: order.nodes,
+                zone: order.zone.clone(),
+            }),
+            None => spec.nodes = Some(spec.nodes.unwrap_or(spec.initial_nodes).saturating_add(order.nodes)),
+        }
+        self.write_pool(&pool, json!({ "nodes": spec.nodes, "resizeRequests": spec.resize_requests })).await
+    }
+
+    async fn withdraw(&self, pool: &str, name: &str) -> Result<(), Error> {
+        let Some(pool) = self.pools.get(&ObjectKey::cluster(pool)) else { return Ok(()) };
+        let kept: Vec<_> = pool.spec.resize_requests.iter().filter(|known| known.name != name).cloned().collect();
+        self.write_pool(&pool, json!({ "resizeRequests": kept })).await
+    }
+
+    async fn write_pool(&self, pool: &NodePool, spec: serde_json::Value) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "resourceVersion": pool.metadata.resource_version }, "spec": spec });
+        let api: Api<NodePool> = Api::all(self.client.clone());
+        self.pools.observe(api.patch(&pool.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?);
+        Ok(())
+    }
+
+    async fn write(&self, request: &ProvisioningRequest, status: &ProvisioningRequestStatus) -> Result<(), Error> {
+        let patch = json!({
+            "metadata": { "resourceVersion": request.metadata.resource_version },
+            "status": status,
+        });
+        let namespace = request.namespace().unwrap_or_default();
+        let api: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
+        let written = api.patch_status(&request.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;
+        match written {
+            Ok(request) => self.requests.observe(request),
+            Err(error) if berth_runtime::is_not_found(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,444 @@
+//! The next step of one request, from its conditions, the cluster and the time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
+use berth_api::berth::{ClusterConfiguration, NodePool, Provisioning, ProvisioningClass};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::{ATOMIC_SCALE_UP, CHECK_CAPACITY, QUEUED};
+use crate::Site;
+use crate::autoscaler::{View, pack};
+use crate::pools::{template, zones};
+use crate::random::hash;
+use crate::scheduling::{Cluster, Packing, Placement, PodInfo, place};
+use crate::time::stamp;
+
+/// First wait before capacity is looked for again; doubles up to [`RETRY_MAX`].
+const RETRY_BASE: Duration = Duration::from_secs(60);
+const RETRY_MAX: Duration = Duration::from_secs(600);
+/// Requests that were never provisioned fail after this long.
+const EXPIRES: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Detail: name of the resize request, which the nodes carry as a label.
+const RESIZE_REQUEST: &str = "ResizeRequestName";
+/// Detail: the pool that serves the request.
+const NODE_GROUP: &str = "NodeGroupName";
+/// Detail: the zone the machines stand in.
+const ZONE: &str = "SelectedZone";
+/// Detail: how many machines were ordered.
+const NODES: &str = "Nodes";
+
+/// What to do for a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Write this status, after placing the order if there is one, and look again.
+    Write {
+        /// The whole status.
+        status: ProvisioningRequestStatus,
+        /// Machines to order first.
+        order: Option<Order>,
+        /// The pool's resize request to withdraw: pool and name.
+        withdraw: Option<(String, String)>,
+    },
+    /// Nothing until this time, or until something changes.
+    Until(Option<Timestamp>),
+}
+
+/// Machines to order for a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// The pool.
+    pub pool: String,
+    /// How many.
+    pub nodes: i32,
+    /// Where, for queued pools.
+    pub zone: Option<String>,
+    /// Name of the resize request; none when the pool itself grows.
+    pub resize_request: Option<String>,
+}
+
+/// What the step may look at.
+pub struct World<'a> {
+    /// Pools, nodes and pods.
+    pub view: &'a View,
+    /// The configuration.
+    pub configuration: &'a ClusterConfiguration,
+    /// The pods asked for, or the template that is missing.
+    pub pods: Result<Vec<Arc<PodInfo>>, String>,
+    /// Pods that others were promised room for and that have not come: they take room too.
+    pub promised: Vec<Arc<PodInfo>>,
+    /// Have pods come that consume this request?
+    pub is_consumed: bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The capacity a request holds: its resize request's name and until when it is kept from scale-down.
+pub fn booked(
+    request: &ProvisioningRequest,
+    configuration: &ClusterConfiguration,
+    now: Timestamp,
+) -> Option<(String, Timestamp)> {
+    let class = configuration.provisioning_class(&request.spec.provisioning_class_name)?;
+    let status = request.status.as_ref()?;
+    let name = status.provisioning_class_details.get(RESIZE_REQUEST)?.clone();
+    if is_true(status, "Failed").is_some() || is_true(status, "CapacityRevoked").is_some() {
+        return None;
+    }
+    match is_true(status, "Provisioned") {
+        // Ordered and on its way.
+        None => Some((name, Timestamp::MAX)),
+        Some(provisioned) => Some((name, after(provisioned, class.booking_time.0))).filter(|(_, until)| *until > now),
+    }
+}
+
+/// Decides the next step of a request. Requests of classes the cluster does not answer wait for ever.
+pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
+    let Some(class) = world.configuration.provisioning_class(&request.spec.provisioning_class_name) else {
+        return Step::Until(None);
+    };
+    let status = request.status.clone().unwrap_or_default();
+    let now = world.now;
+    let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    if is_true(&status, "Failed").is_some() || is_true(&status, "CapacityRevoked").is_some() {
+        return Step::Until(None);
+    }
+    let Some(accepted) = is_true(&status, "Accepted") else {
+        let due = after(created, class.accept_delay.0);
+        if due > now {
+            return Step::Until(Some(due));
+        }
+        if let Err(template) = &world.pods {
+            let message =
+                format!("Provisioning Request's pods cannot be created: pod template {template} is missing or empty");
+            return write(with(status, now, "Failed", true, "FailedToCreatePods", &message));
+        }
+        return write(match class.name.as_str() {
+            QUEUED => {
+                let message = "Provisioning Request was successfully queued.";
+                waiting(with(status, now, "Accepted", true, "SuccessfullyQueued", message), now)
+            }
+            _ => with(status, now, "Accepted", true, "Accepted", "ProvisioningRequest is accepted"),
+        });
+    };
+    if let Some(provisioned) = is_true(&status, "Provisioned") {
+        return after_provisioning(request, status, class, provisioned, world);
+    }
+    let gives_up = created.checked_add(EXPIRES).unwrap_or(Timestamp::MAX);
+    if gives_up <= now {
+        return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
+    }
+    if let Some(group) = status.provisioning_class_details.get(NODE_GROUP).cloned() {
+        return on_its_way(status, class, &group, world);
+    }
+    let answers = after(accepted, class.provision_delay.0);
+    if answers > now {
+        return Step::Until(Some(answers));
+    }
+    if let Some(failure) =
+        class.failure.as_ref().filter(|failure| failure.attempts == 0 || attempt(request) <= failure.attempts)
+    {
+        let default = "Provisioning Request failed: ZONE_RESOURCE_POOL_EXHAUSTED";
+        let message = failure.message.as_deref().unwrap_or(default);
+        return write(with(status, now, "Failed", true, "OutOfResources", message));
+    }
+    let Ok(pods) = &world.pods else {
+        return write(with(
+            status,
+            now,
+            "Failed",
+            true,
+            "FailedToCreatePods",
+            "Provisioning Request's pods cannot be created",
+        ));
+    };
+    match class.name.as_str() {
+        QUEUED => queued(request, status, pods, world, answers),
+        CHECK_CAPACITY => {
+            if fit(pods, world) {
+                return write(with(
+                    status,
+                    now,
+                    "Provisioned",
+                    true,
+                    "CapacityIsFound",
+                    "Capacity is found in the cluster",
+                ));
+            }
+            if request.spec.parameters.get("noRetry").map(String::as_str) == Some("true") {
+                return write(with(
+                    status,
+                    now,
+                    "Failed",
+                    true,
+                    "CapacityIsNotFound",
+                    "Capacity is not found in the cluster",
+                ));
+            }
+            not_found(status, answers, now)
+        }
+        ATOMIC_SCALE_UP => {
+            if fit(pods, world) {
+                return write(with(
+                    status,
+                    now,
+                    "Provisioned",
+                    true,
+                    "CapacityIsFound",
+                    "Capacity is found in the cluster",
+                ));
+            }
+            atomic(request, status, pods, world, answers)
+        }
+        _ => Step::Until(None),
+    }
+}
+
+/// Orders all machines in the cheapest queued pool and zone that can hold all pods.
+fn queued(
+    request: &ProvisioningRequest,
+    mut status: ProvisioningRequestStatus,
+    pods: &[Arc<PodInfo>],
+    world: &World,
+    answers: Timestamp,
+) -> Step {
+    let pools = world.view.pools.values().filter(|pool| pool.spec.provisioning == Provisioning::Queued);
+    let Some((pool, zone, nodes)) = cheapest(pools, pods, world, true) else {
+        return retry(answers, world.now);
+    };
+    let uid = request.uid().unwrap_or_default();
+    let mut name = format!("gke-{}-{}", request.namespace().unwrap_or_default(), request.name_any());
+    name.truncate(63 - 9);
+    let name = format!("{}-{:08x}", name.trim_end_matches(['-', '.']), hash(&["resize-request", &uid]) as u32);
+    let details = &mut status.provisioning_class_details;
+    details.insert(RESIZE_REQUEST.into(), name.clone());
+    details.insert(NODE_GROUP.into(), pool.name_any());
+    details.insert(ZONE.into(), zone.clone());
+    details.insert(NODES.into(), nodes.to_string());
+    let order = Order { pool: pool.name_any(), nodes, zone: Some(zone), resize_request: Some(name) };
+    Step::Write { status, order: Some(order), withdraw: None }
+}
+
+/// Grows one ordinary pool by all that is needed.
+fn atomic(
+    request: &ProvisioningRequest,
+    mut status: ProvisioningRequestStatus,
+    pods: &[Arc<PodInfo>],
+    world: &World,
+    answers: Timestamp,
+) -> Step {
+    let now = world.now;
+    let valid = request.spec.parameters.get("ValidUntilSeconds").and_then(|text| text.parse::<u64>().ok());
+    let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    if let Some(seconds) = valid
+        && after(created, Duration::from_secs(seconds)) <= now
+    {
+        return write(with(status, now, "Failed", true, "Expired", "ProvisioningRequest is expired"));
+    }
+    let Some((pool, zone, nodes)) = cheapest(world.view.growable(), pods, world, false) else {
+        return not_found(status, answers, now);
+    };
+    let own = pool.spec.nodes.unwrap_or(pool.spec.initial_nodes);
+    let details = &mut status.provisioning_class_details;
+    details.insert(NODE_GROUP.into(), pool.name_any());
+    details.insert(ZONE.into(), zone);
+    details.insert(NODES.into(), own.saturating_add(nodes).to_string());
+    let order = Order { pool: pool.name_any(), nodes, zone: None, resize_request: None };
+    Step::Write { status, order: Some(order), withdraw: None }
+}
+
+/// Machines are ordered: provisioned once all of them are complete.
+fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, group: &str, world: &World) -> Step {
+    let now = world.now;
+    let details = &status.provisioning_class_details;
+    let wanted: usize = details.get(NODES).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let Some(pool) = world.view.pools.get(group) else {
+        return write(with(status, now, "Failed", true, "NodeGroupNotFound", "The node pool of the request is gone"));
+    };
+    let resize = details.get(RESIZE_REQUEST).map(String::as_str);
+    let nodes = world.view.nodes.get(group).into_iter().flatten();
+    let complete = nodes
+        .filter(|node| resize.is_none() || crate::pools::request_of(node) == resize)
+        .filter(|node| crate::autoscaler::is_complete(pool, node))
+        .count();
+    if complete < wanted {
+        return Step::Until(None);
+    }
+    write(if class.name == QUEUED {
+        with(status, now, "Provisioned", true, "Provisioned", "Provisioning Request was successfully provisioned.")
+    } else {
+        with(status, now, "Provisioned", true, "CapacityIsProvisioned", "Capacity is provisioned in the cluster")
+    })
+}
+
+/// Provisioned: the booking runs out if nobody comes, and machines live no longer than agreed.
+fn after_provisioning(
+    request: &ProvisioningRequest,
+    status: ProvisioningRequestStatus,
+    class: &ProvisioningClass,
+    provisioned: Timestamp,
+    world: &World,
+) -> Step {
+    let now = world.now;
+    let mut due = Vec::new();
+    let asked = request.spec.parameters.get("maxRunDurationSeconds").and_then(|text| text.parse().ok());
+    let lives = asked.map_or(class.max_run_duration.0, Duration::from_secs);
+    let resize = status.provisioning_class_details.get(RESIZE_REQUEST).cloned();
+    let group = status.provisioning_class_details.get(NODE_GROUP).cloned();
+    if let (Some(resize), Some(group)) = (resize, group) {
+        let ends = after(provisioned, lives);
+        if ends <= now {
+            let message = "The maximum run duration of the machines is over";
+            let status = with(status, now, "CapacityRevoked", true, "MaxRunDurationExceeded", message);
+            return Step::Write { status, order: None, withdraw: Some((group, resize)) };
+        }
+        due.push(ends);
+    }
+    if is_true(&status, "BookingExpired").is_none() && !world.is_consumed {
+        let ends = after(provisioned, class.booking_time.0);
+        if ends <= now {
+            let message = "Capacity reservation time is expired";
+            return write(with(status, now, "BookingExpired", true, "CapacityReservationTimeExpired", message));
+        }
+        due.push(ends);
+    }
+    Step::Until(due.into_iter().min())
+}
+
+/// The cheapest pool, zone and number of nodes that hold all pods. Pools have to have the room.
+fn cheapest<'a>(
+    pools: impl Iterator<Item = &'a Arc<NodePool>>,
+    pods: &[Arc<PodInfo>],
+    world: &World,
+    each_zone: bool,
+) -> Option<(&'a Arc<NodePool>, String, i32)> {
+    let site: &Site = &world.view.site;
+    let mut best: Option<(f64, &Arc<NodePool>, String, i32)> = None;
+    for pool in pools {
+        let room = pool.spec.nodes_max().saturating_sub(pool.spec.nodes_wanted()).max(0);
+        let zones = zones(pool, site);
+        for zone in zones.iter().take(if each_zone { usize::MAX } else { 1 }) {
+            let make =
+                |i: usize| template(pool, &site.region, zone, &format!("{}-new-{i}", pool.name_any()), &site.version);
+            let packed = pack(pods, &Cluster::default(), usize::try_from(room).unwrap_or(0), make);
+            if packed.placed.len() < pods.len() {
+                continue;
+            }
+            let nodes = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
+            let cost = pool.spec.price() * f64::from(nodes);
+            if best.as_ref().is_none_or(|(known, ..)| cost.total_cmp(known).is_lt()) {
+                best = Some((cost, pool, zone.clone(), nodes));
+            }
+        }
+    }
+    best.map(|(_, pool, zone, nodes)| (pool, zone, nodes))
+}
+
+/// Do all pods fit on nodes that are there, beside those others were promised room for?
+fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
+    let mut cluster = world.view.cluster.clone();
+    for pod in &world.promised {
+        if let Placement::Node(node) = place(pod, &cluster, Packing::Pack) {
+            cluster.place(pod.clone(), &node);
+        }
+    }
+    pods.iter().all(|pod| match place(pod, &cluster, Packing::Pack) {
+        Placement::Node(node) => {
+            cluster.place(pod.clone(), &node);
+            true
+        }
+        Placement::Nowhere { .. } => false,
+    })
+}
+
+fn not_found(status: ProvisioningRequestStatus, answers: Timestamp, now: Timestamp) -> Step {
+    let said = with(
+        status.clone(),
+        now,
+        "Provisioned",
+        false,
+        "CapacityIsNotFound",
+        "Capacity is not found, CA will try to find it later.",
+    );
+    if said == status { retry(answers, now) } else { write(said) }
+}
+
+/// The next look: 1 minute after the first, then 2, 4, … at most 10 minutes apart.
+fn retry(first: Timestamp, now: Timestamp) -> Step {
+    let mut at = first;
+    let mut wait = RETRY_BASE;
+    while at <= now {
+        at = after(at, wait);
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+    Step::Until(Some(at))
+}
+
+/// The number the request's name ends in, which Kueue counts attempts by.
+fn attempt(request: &ProvisioningRequest) -> u32 {
+    request.name_any().rsplit('-').next().and_then(|tail| tail.parse().ok()).unwrap_or(1)
+}
+
+fn write(status: ProvisioningRequestStatus) -> Step {
+    Step::Write { status, order: None, withdraw: None }
+}
+
+fn waiting(status: ProvisioningRequestStatus, now: Timestamp) -> ProvisioningRequestStatus {
+    let message = "Waiting for resources. Currently there are not enough resources available to fulfill the request.";
+    with(status, now, "Provisioned", false, "ResourcePoolExhausted", message)
+}
+
+/// The status with this condition; an equal one keeps its time.
+fn with(
+    mut status: ProvisioningRequestStatus,
+    now: Timestamp,
+    type_: &str,
+    is_true: bool,
+    reason: &str,
+    message: &str,
+) -> ProvisioningRequestStatus {
+    let mut new = Condition {
+        type_: type_.into(),
+        status: if is_true { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        last_transition_time: stamp(now),
+        observed_generation: None,
+    };
+    match status.conditions.iter_mut().find(|known| known.type_ == type_) {
+        Some(known) => {
+            if known.status == new.status {
+                new.last_transition_time = known.last_transition_time.clone();
+            }
+            *known = new;
+        }
+        None => status.conditions.push(new),
+    }
+    status
+}
+
+/// When the condition became True.
+fn is_true(status: &ProvisioningRequestStatus, type_: &str) -> Option<Timestamp> {
+    let condition =
+        status.conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
+    Some(condition.last_transition_time.0)
+}
+
+fn after(time: Timestamp, by: Duration) -> Timestamp {
+    SignedDuration::try_from(by).ok().and_then(|by| time.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// Kinds of pods by count, for messages.
+pub(super) fn summary(pods: &[Arc<PodInfo>]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for pod in pods {
+        for (resource, amount) in pod.requests.extended() {
+            *counts.entry(resource.to_owned()).or_insert(0) += usize::try_from(amount).unwrap_or(0);
+        }
+    }
+    counts
+}

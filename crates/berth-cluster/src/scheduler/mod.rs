@@ -1,0 +1,216 @@
+//! The pod scheduler: pending pods get nodes, or a condition that says why not.
+//!
+//! One reconcile takes every pod worth trying, most important first, and decides them in memory; then it writes. A pod
+//! that fits nowhere is tried again when something happened that could change the answer: a node came or changed, a
+//! pod went. Nothing is polled.
+//!
+//! What it leaves out: volumes, scheduling profiles, extenders, and pod disruption budgets in preemption.
+
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use berth_api::berth::{AutoscalingProfile, ClusterConfiguration};
+use berth_runtime::{
+    Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
+};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+
+use crate::scheduling::{Packing, PodInfo};
+use crate::time::stamp;
+pub use state::{Decision, State};
+
+/// Bindings in flight at once: enough to fill a group commit, few enough to keep their order readable.
+const BINDINGS_IN_FLIGHT: usize = 32;
+/// A pod whose binding was refused is tried again after this long.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Adds the scheduler.
+pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
+    let pods: Cache<Pod> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    let namespaces: Cache<Namespace> = manager.cache();
+    let packing = match configuration.autoscaling.profile {
+        AutoscalingProfile::Balanced => Packing::Spread,
+        AutoscalingProfile::OptimizeUtilization => Packing::Pack,
+    };
+    let name = configuration.scheduler.name.clone();
+    let state = Arc::new(Mutex::new(State::new(name.clone(), packing, configuration.scheduler.preemption)));
+    let scheduler = Scheduler {
+        name: name.clone(),
+        client: manager.client(),
+        clock: manager.clock(),
+        recorder: manager.recorder(&name),
+        pods: pods.clone(),
+        state: state.clone(),
+    };
+    let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state);
+    let wake = |is_work: bool| is_work.then(|| ObjectKey::cluster("pending"));
+    manager
+        .controller("scheduler")
+        .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
+        .watch(&nodes, move |delta| wake(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
+        .watch(&namespaces, move |delta| {
+            lock(&on_namespace).namespace_changed(delta.old.as_ref(), delta.new.as_ref());
+            wake(false)
+        })
+        .concurrency(1)
+        .run(scheduler);
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("no code panics while holding the scheduler's state")
+}
+
+struct Scheduler {
+    name: String,
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    pods: Cache<Pod>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Reconciler for Scheduler {
+    async fn reconcile(&self, _: ObjectKey) -> Result<Action, Error> {
+        let decisions = lock(&self.state).decide();
+        let mut refused = false;
+        let mut writes =
+            futures::stream::iter(decisions).map(|decision| self.write(decision)).buffered(BINDINGS_IN_FLIGHT);
+        while let Some(written) = writes.next().await {
+            refused |= !written;
+        }
+        Ok(if refused { Action::After(RETRY) } else { Action::Wait })
+    }
+}
+
+impl Scheduler {
+    /// Writes one decision; false when the pod must be tried again soon.
+    async fn write(&self, decision: Decision) -> bool {
+        match decision {
+            Decision::Bind { pod, node } => self.bind(&pod, &node).await,
+            Decision::Wait { pod, message, nominated, victims } => {
+                for victim in victims.iter().filter(|victim| !victim.is_terminating()) {
+                    if let Err(error) = self.evict(victim, &pod, nominated.as_deref().unwrap_or_default()).await {
+                        tracing::warn!(victim = %victim.key, %error, "preemption failed");
+                    }
+                }
+                match self.explain(&pod, &message, nominated.as_deref()).await {
+                    Ok(()) => true,
+                    Err(error) => {
+                        tracing::debug!(pod = %pod.key, %error, "condition not written");
+                        true
+                    }
+                }
+            }
+        }
+    }
+
+    async fn bind(&self, pod: &PodInfo, node: &str) -> bool {
+        let meta = &pod.pod.metadata;
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: meta.name.clone(),
+                namespace: meta.namespace.clone(),
+                uid: meta.uid.clone(),
+                ..Default::default()
+            },
+            target: ObjectReference { kind: Some("Node".into()), name: Some(node.to_owned()), ..Default::default() },
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
+        let bound: Result<serde_json::Value, _> =
+            api.create_subresource("binding", &pod.key.name, &PostParams::default(), &binding).await;
+        match bound {
+            Ok(_) => {
+                let message = format!("Successfully assigned {} to {node}", pod.key);
+                self.recorder.event(pod.pod.as_ref(), EventType::Normal, "Scheduled", &message);
+                true
+            }
+            Err(error) => {
+                if !is_not_found(&error) && !is_conflict(&error) {
+                    tracing::warn!(pod = %pod.key, node, %error, "binding failed");
+                }
+                lock(&self.state).binding_failed(&pod.key);
+                is_not_found(&error)
+            }
+        }
+    }
+
+    /// Says in the pod's conditions (and in an event) why it has no node, unless that is said already.
+    async fn explain(&self, pod: &PodInfo, message: &str, nominated: Option<&str>) -> Result<(), kube::Error> {
+        let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let known = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
+        let is_said = known.is_some_and(|known| {
+            known.status == "False"
+                && known.reason.as_deref() == Some("Unschedulable")
+                && known.message.as_deref() == Some(message)
+        });
+        if is_said && (nominated.is_none() || nominated == pod.nominated_node()) {
+            return Ok(());
+        }
+        let now = stamp(self.clock.now());
+        let since = known.filter(|known| known.status == "False").and_then(|known| known.last_transition_time.clone());
+        let mut status = json!({ "conditions": [{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": since.unwrap_or(now),
+        }] });
+        if let Some(nominated) = nominated {
+            status["nominatedNodeName"] = json!(nominated);
+        }
+        self.patch_status(&pod.key, pod.pod.metadata.uid.as_deref(), status).await?;
+        self.recorder.event(pod.pod.as_ref(), EventType::Warning, "FailedScheduling", message);
+        Ok(())
+    }
+
+    /// Makes a pod of lower priority go.
+    async fn evict(&self, victim: &PodInfo, preemptor: &PodInfo, node: &str) -> Result<(), kube::Error> {
+        let message = format!("{}: preempting to accommodate a higher priority pod", self.name);
+        let status = json!({ "conditions": [{
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": message,
+            "lastTransitionTime": stamp(self.clock.now()),
+        }] });
+        self.patch_status(&victim.key, victim.pod.metadata.uid.as_deref(), status).await?;
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &victim.key.namespace);
+        match api.delete(&victim.key.name, &DeleteParams::default()).await {
+            Ok(deleted) => {
+                if let Some(pod) = deleted.left() {
+                    self.pods.observe(pod);
+                }
+            }
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let by = preemptor.pod.meta().uid.as_deref().unwrap_or_default();
+        let message = format!("Preempted by pod {by} on node {node}");
+        self.recorder.event(victim.pod.as_ref(), EventType::Normal, "Preempted", &message);
+        Ok(())
+    }
+
+    async fn patch_status(
+        &self,
+        key: &ObjectKey,
+        uid: Option<&str>,
+        status: serde_json::Value,
+    ) -> Result<(), kube::Error> {
+        // The uid keeps the words from reaching a later pod of the same name.
+        let patch = json!({ "metadata": { "uid": uid }, "status": status });
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            Ok(pod) => self.pods.observe(pod),
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! What the scheduler knows: the cluster as it will be once everything decided is written, and the pods that wait.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_runtime::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::ResourceExt;
+
+use crate::scheduling::{Cluster, Packing, Placement, PodInfo, Preemption, place, preempt, unschedulable_message};
+
+/// What was decided for one pod.
+#[derive(Clone, Debug)]
+pub enum Decision {
+    /// It goes to a node.
+    Bind {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// The node.
+        node: String,
+    },
+    /// It fits nowhere now.
+    Wait {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// Why, in kube-scheduler's words.
+        message: String,
+        /// The node preemption makes room on.
+        nominated: Option<String>,
+        /// Pods that have to go for it.
+        victims: Vec<Arc<PodInfo>>,
+    },
+}
+
+/// Order of trying: most important first, then longest waiting; pods of one second in the order they were seen.
+type Turn = (Reverse<i32>, Timestamp, u64);
+
+/// The scheduler's memory. All of it can be rebuilt from the API.
+pub struct State {
+    scheduler: String,
+    packing: Packing,
+    preemption: bool,
+    cluster: Cluster,
+    seen: u64,
+    /// Pods without a node, by key.
+    waiting: BTreeMap<ObjectKey, (Turn, Arc<PodInfo>)>,
+    /// Those worth trying, in turn.
+    active: BTreeMap<Turn, ObjectKey>,
+    /// Pods whose binding is being written: they count on their node, and changes of the unbound pod mean nothing.
+    assumed: BTreeSet<ObjectKey>,
+}
+
+impl State {
+    /// An empty memory for the scheduler of this name.
+    pub fn new(scheduler: String, packing: Packing, preemption: bool) -> Self {
+        Self {
+            scheduler,
+            packing,
+            preemption,
+            cluster: Cluster::default(),
+            seen: 0,
+            waiting: BTreeMap::new(),
+            active: BTreeMap::new(),
+            assumed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes in a change of a pod; true when there is something to decide.
+    pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> bool {
+        let info = new.map(|pod| PodInfo::new(pod.clone()));
+        let Some(info) = info.filter(|info| !info.is_terminal()) else {
+            let key = new.or(old).map(|pod| ObjectKey::of(pod.as_ref()));
+            if let Some(key) = key {
+                self.forget(&key);
+            }
+            return !self.active.is_empty();
+        };
+        if let Some(node) = info.node_name().map(str::to_owned) {
+            self.stop_waiting(&info.key);
+            self.assumed.remove(&info.key);
+            self.cluster.place(Arc::new(info), &node);
+            return !self.active.is_empty();
+        }
+        if info.is_gated() || info.is_terminating() || !info.is_for_scheduler(&self.scheduler) {
+            self.forget(&info.key);
+            return !self.active.is_empty();
+        }
+        if self.assumed.contains(&info.key) {
+            return false;
+        }
+        let is_same = old.is_some_and(|old| {
+            old.spec == info.pod.spec
+                && old.metadata.labels == info.pod.metadata.labels
+                && old.metadata.uid == info.pod.metadata.uid
+        });
+        let info = Arc::new(info);
+        if let Some(node) = info.nominated_node().map(str::to_owned) {
+            self.cluster.nominate(info.clone(), &node);
+        }
+        match self.waiting.get_mut(&info.key) {
+            // Only the status changed, most likely by our own hand: no reason to try again.
+            Some((_, known)) if is_same => *known = info,
+            _ => {
+                self.stop_waiting(&info.key);
+                self.seen += 1;
+                let turn = (Reverse(info.priority), info.created(), self.seen);
+                self.active.insert(turn, info.key.clone());
+                self.waiting.insert(info.key.clone(), (turn, info));
+            }
+        }
+        !self.active.is_empty()
+    }
+
+    /// Takes in a change of a node; true when there is something to decide.
+    pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> bool {
+        match new {
+            Some(node) => {
+                let matters = old.is_none_or(|old| {
+                    let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
+                    old.spec != node.spec
+                        || old.metadata.labels != node.metadata.labels
+                        || allocatable(old) != allocatable(node)
+                });
+                if matters {
+                    self.cluster.set_node(node.clone());
+                    self.activate_all();
+                }
+            }
+            None => {
+                if let Some(old) = old {
+                    self.cluster.remove_node(&old.name_any());
+                    // What waits fits no better, but its reasons have changed.
+                    self.activate_all();
+                }
+            }
+        }
+        !self.active.is_empty()
+    }
+
+    /// Takes in a change of a namespace's labels.
+    pub fn namespace_changed(&mut self, old: Option<&Arc<Namespace>>, new: Option<&Arc<Namespace>>) {
+        let Some(any) = new.or(old) else { return };
+        self.cluster.set_namespace(&any.name_any(), new.map(|namespace| namespace.labels().clone()));
+    }
+
+    /// Takes back a decision that could not be written.
+    pub fn binding_failed(&mut self, key: &ObjectKey) {
+        if self.assumed.remove(key) {
+            let pod = self.cluster.remove_pod(key);
+            if let Some(pod) = pod {
+                self.seen += 1;
+                let turn = (Reverse(pod.priority), pod.created(), self.seen);
+                self.active.insert(turn, key.clone());
+                self.waiting.insert(key.clone(), (turn, pod));
+            }
+        }
+    }
+
+    /// Decides every pod worth trying.
+    pub fn decide(&mut self) -> Vec<Decision> {
+        let active = std::mem::take(&mut self.active);
+        let mut decisions = Vec::with_capacity(active.len());
+        // Placing pods only takes room away: what does not fit now fits no pod of the same class later in this round.
+        let mut hopeless: BTreeMap<String, String> = BTreeMap::new();
+        for key in active.into_values() {
+            let Some((_, pod)) = self.waiting.get(&key).cloned() else { continue };
+            let class = (!pod.depends_on_pods() && pod.nominated_node().is_none()).then(|| pod.class());
+            if let Some(message) = class.as_ref().and_then(|class| hopeless.get(class)) {
+                decisions.push(Decision::Wait { pod, message: message.clone(), nominated: None, victims: Vec::new() });
+                continue;
+            }
+            match place(&pod, &self.cluster, self.packing) {
+                Placement::Node(node) => {
+                    self.waiting.remove(&key);
+                    self.assumed.insert(key);
+                    self.cluster.place(pod.clone(), &node);
+                    decisions.push(Decision::Bind { pod, node });
+                }
+                Placement::Nowhere { reasons, preemptible } => {
+                    let count = self.cluster.node_count();
+                    let outcome = if self.preemption {
+                        preempt(&pod, &self.cluster, &preemptible)
+                    } else {
+                        Preemption::Impossible(String::new())
+                    };
+                    let (text, nominated, victims) = match outcome {
+                        Preemption::Possible { node, victims } => {
+                            self.cluster.nominate(pod.clone(), &node);
+                            (String::new(), Some(node), victims)
+                        }
+                        Preemption::Impossible(text) => (text, None, Vec::new()),
+                    };
+                    let message = unschedulable_message(count, &reasons, &text);
+                    if nominated.is_none()
+                        && let Some(class) = class
+                    {
+                        hopeless.insert(class, message.clone());
+                    }
+                    decisions.push(Decision::Wait { pod, message, nominated, victims });
+                }
+            }
+        }
+        decisions
+    }
+
+    /// How many pods wait for a node.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.stop_waiting(key);
+        self.assumed.remove(key);
+        if self.cluster.remove_pod(key).is_some() {
+            self.activate_all();
+        }
+    }
+
+    fn stop_waiting(&mut self, key: &ObjectKey) {
+        if let Some((turn, _)) = self.waiting.remove(key) {
+            self.active.remove(&turn);
+        }
+    }
+
+    fn activate_all(&mut self) {
+        for (key, (turn, _)) in &self.waiting {
+            self.active.insert(*turn, key.clone());
+        }
+    }
+}
