@@ -188,13 +188,6 @@ fn failure_policy(set: &JobSet, spec: &Path<'_>, gates: Gates, errors: &mut Vec<
         if matches!(rule.action, FailurePolicyAction::RestartJob | FailurePolicyAction::RestartJobAndIgnoreMaxRestarts)
         {
             restarts_jobs = true;
-            if !gates.restart_job {
-                let why = format!(
-                    "{} failure policy action cannot be set when RestartJob feature gate is disabled",
-                    rule.action
-                );
-                errors.push(Error::invalid(&path.child("action"), rule.action.as_str(), why));
-            }
         }
     }
     for (name, positions) in positions.iter().filter(|(_, positions)| positions.len() > 1) {
@@ -205,7 +198,10 @@ fn failure_policy(set: &JobSet, spec: &Path<'_>, gates: Gates, errors: &mut Vec<
         );
         errors.push(Error::invalid(&rules_path, *name, why));
     }
-    if restarts_jobs && set.spec.replicated_jobs.iter().any(|entry| replicas(entry) > RESTARTABLE_JOBS_MAX) {
+    if restarts_jobs && !gates.restart_job {
+        let why = "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed when RestartJob feature gate is disabled";
+        errors.push(Error::invalid(&rules_path, Value::Null, why));
+    } else if restarts_jobs && set.spec.replicated_jobs.iter().any(|entry| replicas(entry) > RESTARTABLE_JOBS_MAX) {
         let why = format!(
             "JobSet cannot have a failure policy rule with RestartJob or RestartJobAndIgnoreMaxRestarts action and a replicated job with replicas > {RESTARTABLE_JOBS_MAX}"
         );
