@@ -1,0 +1,188 @@
+//! Jobs from creation to completion.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use berth_apiserver::UserInfo;
+use berth_cluster::job;
+use berth_cluster::job::facts::finished_condition;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::world::{CutWire, FATE, Loss, World, eventually};
+
+fn manifest(name: &str, fate: &str, spec: Value) -> Job {
+    let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec});
+    job["spec"]["template"] = json!({
+        "metadata": {"annotations": {FATE: fate}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    serde_json::from_value(job).unwrap()
+}
+
+fn jobs(client: &Client) -> Api<Job> {
+    Api::default_namespaced(client.clone())
+}
+
+async fn status(client: &Client, name: &str) -> JobStatus {
+    jobs(client).get(name).await.unwrap().status.unwrap_or_default()
+}
+
+async fn is_finished(client: &Client, name: &str) -> bool {
+    finished_condition(&jobs(client).get(name).await.unwrap()).is_some()
+}
+
+async fn pods(client: &Client) -> Vec<Pod> {
+    Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await.unwrap().items
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_runs_all_its_indexes_and_completes() {
+    let world = World::new().await;
+    let client = world.client();
+    let spec = json!({"completions": 5, "parallelism": 2, "completionMode": "Indexed"});
+    jobs(&client).create(&PostParams::default(), &manifest("train", "30", spec)).await.unwrap();
+    world
+        .run(job::install, async {
+            eventually("the job finishes", async || is_finished(&client, "train").await).await;
+        })
+        .await;
+    let status = status(&client, "train").await;
+    assert_eq!(status.succeeded, Some(5));
+    assert_eq!(status.completed_indexes.as_deref(), Some("0-4"));
+    assert_eq!((status.active, status.ready, status.failed), (None, Some(0), None));
+    let took = status.completion_time.unwrap().0.duration_since(status.start_time.unwrap().0);
+    assert!((90..95).contains(&took.as_secs()), "three rounds of 30 s took {took}");
+    assert_eq!(world.started.lock().unwrap().len(), 5);
+    for pod in pods(&client).await {
+        assert!(pod.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()), "every pod is counted");
+        let name = pod.metadata.name.unwrap();
+        let index = &pod.metadata.annotations.unwrap()["batch.kubernetes.io/job-completion-index"];
+        assert!(name.starts_with(&format!("train-{index}-")), "{name}");
+    }
+    let events: Api<Event> = Api::default_namespaced(client.clone());
+    let mut reasons: Vec<String> =
+        events.list(&ListParams::default()).await.unwrap().items.into_iter().filter_map(|e| e.reason).collect();
+    reasons.dedup();
+    assert!(reasons.contains(&"SuccessfulCreate".to_owned()), "{reasons:?}");
+    assert!(reasons.contains(&"Completed".to_owned()), "{reasons:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_job_backs_off_and_fails() {
+    let world = World::new().await;
+    let client = world.client();
+    let spec = json!({"backoffLimit": 2});
+    jobs(&client).create(&PostParams::default(), &manifest("broken", "fail:1", spec)).await.unwrap();
+    world
+        .run(job::install, async {
+            eventually("the job fails", async || is_finished(&client, "broken").await).await;
+        })
+        .await;
+    let job = jobs(&client).get("broken").await.unwrap();
+    assert_eq!(finished_condition(&job).unwrap().reason.as_deref(), Some("BackoffLimitExceeded"));
+    let status = job.status.clone().unwrap();
+    assert_eq!(status.failed, Some(3));
+    assert_eq!(status.completion_time, None);
+    let took = world.clock.now().duration_since(status.start_time.unwrap().0).as_secs();
+    assert!((33..40).contains(&took), "1 + 10 + 1 + 20 + 1 seconds, took {took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_job_gives_up_its_pods_and_starts_again_when_resumed() {
+    let world = World::new().await;
+    let client = world.client();
+    let spec = json!({"completions": 2, "parallelism": 2});
+    jobs(&client).create(&PostParams::default(), &manifest("held", "60", spec)).await.unwrap();
+    let suspend = async |suspend: bool| {
+        let patch = json!({"spec": {"suspend": suspend}});
+        jobs(&client).patch("held", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    };
+    world
+        .run(job::install, async {
+            eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
+            suspend(true).await;
+            eventually("the pods are gone", async || pods(&client).await.is_empty()).await;
+            eventually("the status says so", async || status(&client, "held").await.active.is_none()).await;
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            assert!(pods(&client).await.is_empty(), "a suspended job makes no pods");
+            suspend(false).await;
+            eventually("the job finishes", async || is_finished(&client, "held").await).await;
+        })
+        .await;
+    let status = status(&client, "held").await;
+    assert_eq!((status.succeeded, status.failed), (Some(2), None));
+    let took = status.completion_time.unwrap().0.duration_since(status.start_time.unwrap().0).as_secs();
+    assert!((60..65).contains(&took), "the start time is the resumption's, took {took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_job_goes_when_its_time_is_over() {
+    let world = World::new().await;
+    let client = world.client();
+    let spec = json!({"ttlSecondsAfterFinished": 100});
+    jobs(&client).create(&PostParams::default(), &manifest("brief", "5", spec)).await.unwrap();
+    world
+        .run(job::install, async {
+            eventually("the job is going", async || {
+                let job = jobs(&client).get_opt("brief").await.unwrap();
+                job.is_none_or(|job| job.metadata.deletion_timestamp.is_some())
+            })
+            .await;
+        })
+        .await;
+    let age = world.clock.now().duration_since("2026-01-01T00:00:00Z".parse().unwrap()).as_secs();
+    assert!((105..110).contains(&age), "5 s of work and 100 s of rest, took {age}");
+}
+
+/// The controller dies at each of its writes in turn, with the request or only the answer lost, and comes back: every
+/// pod runs once and counts once.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_dies_at_any_write_neither_reruns_nor_recounts_a_pod() {
+    for mode in ["NonIndexed", "Indexed"] {
+        for loss in [Loss::Request, Loss::Answer] {
+            let mut writes = 0;
+            loop {
+                let world = World::new().await;
+                let client = world.client();
+                let spec = json!({"completions": 4, "parallelism": 2, "completionMode": mode});
+                jobs(&client).create(&PostParams::default(), &manifest("j", "10", spec)).await.unwrap();
+                let dead = Arc::new(Notify::new());
+                let wire = CutWire {
+                    inner: world.server.in_process(UserInfo::master("test")),
+                    writes_left: Arc::new(AtomicUsize::new(writes)),
+                    loss,
+                    dead: dead.clone(),
+                };
+                let died = Arc::new(AtomicUsize::new(0));
+                world
+                    .run_over(Client::new(wire, "default"), job::install, async {
+                        tokio::select! {
+                            biased;
+                            () = dead.notified() => { died.store(1, std::sync::atomic::Ordering::SeqCst); }
+                            () = eventually("the job finishes", async || is_finished(&client, "j").await) => {}
+                        }
+                    })
+                    .await;
+                let survived = died.load(std::sync::atomic::Ordering::SeqCst) == 0;
+                world
+                    .run(job::install, async {
+                        eventually("the job finishes", async || is_finished(&client, "j").await).await;
+                    })
+                    .await;
+                let status = status(&client, "j").await;
+                assert_eq!((status.succeeded, status.failed), (Some(4), None), "{mode} {loss:?} {writes}");
+                assert_eq!(world.started.lock().unwrap().len(), 4, "{mode} {loss:?} {writes}: a pod ran twice");
+                if survived {
+                    break;
+                }
+                writes += 1;
+            }
+            assert!(writes > 10, "the controller wrote {writes} times only");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The controllers against the embedded API, in virtual time.
+
+mod jobs;
+mod world;
