@@ -66,12 +66,19 @@ impl Brain {
     /// Tells the engine what happened, and everybody whose figures that changed.
     pub fn apply(&self, event: Event) {
         let now = self.now();
-        let effects = self.engine().apply(event, now);
+        let (effects, next) = {
+            let mut engine = self.engine();
+            (engine.apply(event, now), engine.next_wakeup())
+        };
         self.announce(&effects);
+        // An event may also only set a timer, such as the end of the time in which flushes are collected.
+        if let (false, Some(at), Some(queue)) = (effects.wake, next, &self.listeners().scheduler) {
+            queue.add_after(cycle_key(), now.until(at));
+        }
     }
 
     pub(crate) fn announce(&self, effects: &Effects) {
-        let listeners = self.inner.listeners.lock().expect("no code panics while holding the listeners' lock");
+        let listeners = self.listeners();
         if let Some(queue) = listeners.cluster_queues.as_ref() {
             for name in &effects.cluster_queues {
                 queue.add(ObjectKey::cluster(name.as_ref()));
@@ -89,8 +96,12 @@ impl Brain {
         }
     }
 
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock")
+    }
+
     pub(crate) fn listen_cycles(&self, queue: Queue) {
-        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").scheduler = Some(queue);
+        self.listeners().scheduler = Some(queue);
     }
 
     pub(crate) fn listen_cluster_queues(&self, queue: Queue) {

@@ -1,0 +1,140 @@
+//! A server with Berth's controllers and nothing else: no Job controller, no kubelet. Tests play those.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
+use berth_controllers::Config;
+use berth_runtime::{Clock, Manager};
+use berth_store::MemoryStore;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+pub struct Cluster {
+    pub client: Client,
+    pub clock: Clock,
+}
+
+impl Cluster {
+    /// Starts a server and the controllers.
+    pub async fn start(config: Config) -> Cluster {
+        let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
+        let now = clock.clone();
+        let server = ApiServer::new(ServerConfig::new(Arc::new(MemoryStore::new()), Arc::new(move || now.now())));
+        server.ready().await.unwrap();
+        let client = Client::new(server.in_process(UserInfo::master("test")), "default");
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        for definition in berth_api::crds() {
+            let definition: CustomResourceDefinition = serde_json::from_value(definition.clone()).unwrap();
+            definitions.create(&PostParams::default(), &definition).await.unwrap();
+        }
+        let mut manager = Manager::new(client.clone(), clock.clone());
+        berth_controllers::install(&mut manager, config);
+        tokio::spawn(manager.run(std::future::pending()));
+        Cluster { client, clock }
+    }
+
+    /// The API of an object's kind, in its namespace.
+    pub fn api(&self, object: &Value) -> Api<DynamicObject> {
+        let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap_or(("", "v1"));
+        let kind = object["kind"].as_str().unwrap();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    /// Creates an object.
+    pub async fn create(&self, object: Value) -> Value {
+        let typed: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+        let made = self.api(&object).create(&PostParams::default(), &typed).await;
+        let made = made.unwrap_or_else(|error| panic!("create {object}: {error}"));
+        serde_json::to_value(made).unwrap()
+    }
+
+    /// Reads an object.
+    pub async fn get(&self, api_version: &str, kind: &str, namespace: Option<&str>, name: &str) -> Value {
+        let key = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}});
+        match self.api(&key).get_opt(name).await.unwrap() {
+            Some(object) => serde_json::to_value(object).unwrap(),
+            None => Value::Null,
+        }
+    }
+
+    /// Everything of a kind in a namespace.
+    pub async fn list(&self, api_version: &str, kind: &str, namespace: &str) -> Vec<Value> {
+        let key = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}});
+        let list = self.api(&key).list(&Default::default()).await.unwrap();
+        list.items.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
+    }
+
+    /// Merges a patch into the status of an object.
+    pub async fn patch_status(&self, object: &Value, patch: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        self.api(object).patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// Merges a patch into an object.
+    pub async fn patch(&self, object: &Value, patch: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        self.api(object).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        self.api(object).delete(name, &Default::default()).await.unwrap();
+    }
+
+    /// Lets cluster time pass.
+    pub async fn pass(&self, seconds: u64) {
+        self.clock.sleep(Duration::from_secs(seconds)).await;
+    }
+
+    /// The Workload a job is the controlling owner of.
+    pub async fn workload_of(&self, namespace: &str, job: &str) -> Value {
+        let all = self.list("kueue.x-k8s.io/v1beta2", "Workload", namespace).await;
+        let owned = all.into_iter().find(|workload| workload["metadata"]["ownerReferences"][0]["name"] == job);
+        owned.unwrap_or(Value::Null)
+    }
+
+    /// `reason: message` of the events about an object, oldest first.
+    pub async fn events(&self, namespace: &str, name: &str) -> Vec<String> {
+        let mut events = self.list("v1", "Event", namespace).await;
+        events.sort_by_key(|event| event["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse::<u64>().ok()));
+        let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        about.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"]))).collect()
+    }
+
+    /// Names of all objects, for messages of failed assertions.
+    #[allow(dead_code, reason = "a help while a test is being written")]
+    pub async fn names(&self, api_version: &str, kind: &str, namespace: &str) -> Vec<String> {
+        let key = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}});
+        self.api(&key).list(&Default::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect()
+    }
+}
+
+/// Status and reason of a condition, as `True/Reason`.
+pub fn condition(object: &Value, type_: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    match conditions.iter().find(|condition| condition["type"] == type_) {
+        Some(condition) => format!(
+            "{}/{}",
+            condition["status"].as_str().unwrap_or_default(),
+            condition["reason"].as_str().unwrap_or_default()
+        ),
+        None => "absent".to_owned(),
+    }
+}
+
+/// The message of a condition.
+pub fn message(object: &Value, type_: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == type_);
+    found.and_then(|condition| condition["message"].as_str()).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,4 @@
+//! Controllers against an API server in process, in virtual time.
+
+mod cluster;
+mod queueing;
