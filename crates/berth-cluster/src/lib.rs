@@ -7,6 +7,7 @@
 //! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
 
 pub mod autoscaler;
+pub mod garbage;
 pub mod job;
 pub mod jobset;
 pub mod kubelet;
@@ -16,6 +17,7 @@ pub mod provisioning;
 pub mod scheduler;
 pub mod scheduling;
 
+mod bootstrap;
 mod indexes;
 mod random;
 mod time;
@@ -71,6 +73,8 @@ pub fn install(manager: &mut Manager, options: Options) {
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
     kubelet::install(manager, configuration.pods.clone(), options.seed);
+    garbage::install(manager, options.root_ca.clone());
+    bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     jobset::install(manager);
 }

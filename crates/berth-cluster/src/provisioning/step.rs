@@ -104,7 +104,10 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     let status = request.status.clone().unwrap_or_default();
     let now = world.now;
     let created = request.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    if is_true(&status, "Failed").is_some() || is_true(&status, "CapacityRevoked").is_some() {
+    if is_true(&status, "CapacityRevoked").is_some() {
+        return revoked(status, world);
+    }
+    if is_true(&status, "Failed").is_some() {
         return Step::Until(None);
     }
     let Some(accepted) = is_true(&status, "Accepted") else {
@@ -307,6 +310,19 @@ fn after_provisioning(
         due.push(ends);
     }
     Step::Until(due.into_iter().min())
+}
+
+/// The capacity was taken back, by us or by somebody who plays the cloud: the machines go.
+fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
+    let details = &status.provisioning_class_details;
+    let (Some(group), Some(name)) = (details.get(NODE_GROUP).cloned(), details.get(RESIZE_REQUEST).cloned()) else {
+        return Step::Until(None);
+    };
+    let pool = world.view.pools.get(&group);
+    if pool.is_some_and(|pool| pool.spec.resize_requests.iter().any(|known| known.name == name)) {
+        return Step::Write { status, order: None, withdraw: Some((group, name)) };
+    }
+    Step::Until(None)
 }
 
 /// The cheapest pool, zone and number of nodes that hold all pods. Pools have to have the room.

@@ -1,0 +1,75 @@
+//! What a cluster has before anybody asks: the configured node pools and the system's priority classes.
+
+use std::time::Duration;
+
+use berth_api::berth::{NamedNodePool, NodePool};
+use berth_runtime::{Clock, Manager, is_already_exists};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+/// Wait before trying again when the API is not ready to take it.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Adds the task that makes them.
+pub fn install(manager: &mut Manager, pools: Vec<NamedNodePool>) {
+    let (client, clock) = (manager.client(), manager.clock());
+    manager.task("bootstrap", async move {
+        while let Err(error) = make(&client, &pools).await {
+            tracing::debug!(%error, "cluster not furnished yet, retrying");
+            wait(&clock).await;
+        }
+    });
+}
+
+async fn wait(clock: &Clock) {
+    clock.sleep(RETRY).await;
+}
+
+async fn make(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
+    let classes: Api<PriorityClass> = Api::all(client.clone());
+    for (name, value, description) in [
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+    ] {
+        let class = PriorityClass {
+            metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
+            value,
+            description: Some(description.into()),
+            ..PriorityClass::default()
+        };
+        match classes.create(&PostParams::default(), &class).await {
+            Ok(_) => {}
+            Err(error) if is_already_exists(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let api: Api<NodePool> = Api::all(client.clone());
+    for pool in pools {
+        let object = NodePool::new(&pool.name, pool.spec.clone());
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => {}
+            // A restart: the file may have changed what the pool is, but how many machines there are is the
+            // autoscaler's to say.
+            Err(error) if is_already_exists(&error) => {
+                let mut spec = serde_json::to_value(&pool.spec).unwrap_or_default();
+                if let Some(spec) = spec.as_object_mut() {
+                    spec.remove("nodes");
+                    spec.remove("resizeRequests");
+                }
+                api.patch(&pool.name, &PatchParams::default(), &Patch::Merge(&json!({ "spec": spec }))).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

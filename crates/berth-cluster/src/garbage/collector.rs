@@ -1,0 +1,357 @@
+//! Deletes dependents whose owners are gone, and lets owners go that wait for their dependents.
+//!
+//! Every kind is watched, metadata only; a graph of owners says what to look at. Before anything is deleted because
+//! its owner is not in the graph, the API is asked: the watches of two kinds are not in step.
+//!
+//! Source: Kubernetes' "Garbage collection" (background, foreground, orphan) and "Owners and dependents".
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
+use futures::StreamExt;
+use futures::stream::{FuturesUnordered, SelectAll, Stream};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::graph::{FOREGROUND, Graph, ORPHAN, Owner, Record};
+use super::kinds::{Kind, Kinds};
+
+/// Objects looked at at once.
+const CONCURRENCY: usize = 32;
+/// Wait before discovery or a broken watch is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+type Meta = PartialObjectMeta<DynamicObject>;
+type Events = Pin<Box<dyn Stream<Item = (usize, Option<watcher::Result<watcher::Event<Meta>>>)> + Send>>;
+
+/// Adds the collector.
+pub fn install(manager: &mut Manager, kinds: Kinds) {
+    let graph: Arc<Mutex<Graph>> = Arc::default();
+    let client = manager.client();
+    let clock = manager.clock();
+    let definitions = manager.cache::<CustomResourceDefinition>();
+    // Definitions change seldom; a kind more than fits here waits for the next change.
+    let (changes, changed) = mpsc::channel(1024);
+    let on_change = {
+        let kinds = kinds.clone();
+        move |delta: &berth_runtime::Delta<CustomResourceDefinition>| -> Option<ObjectKey> {
+            let change = match &delta.new {
+                Some(definition) => kinds.define(definition).map(Change::Served),
+                None => kinds.undefine(delta.latest()).map(Change::Gone),
+            };
+            if let Some(change) = change
+                && changes.try_send(change).is_err()
+            {
+                tracing::warn!("a custom kind will not be watched by the garbage collector: too many at once");
+            }
+            None
+        }
+    };
+    let collector = Collector { graph: graph.clone(), kinds: kinds.clone(), client: client.clone() };
+    let builder = manager.controller("garbage-collector").watch(&definitions, on_change).concurrency(CONCURRENCY);
+    let queue = builder.queue();
+    builder.run(collector);
+    let watching = Watching { graph, kinds, client, clock, queue };
+    manager.task("garbage-collector-watches", watching.run(changed));
+}
+
+enum Change {
+    Served(usize),
+    Gone(usize),
+}
+
+/// Feeds the graph from the watches of all kinds.
+struct Watching {
+    graph: Arc<Mutex<Graph>>,
+    kinds: Kinds,
+    client: Client,
+    clock: Clock,
+    queue: Queue,
+}
+
+impl Watching {
+    async fn run(self, mut changed: mpsc::Receiver<Change>) {
+        let mut streams: SelectAll<Events> = SelectAll::new();
+        let mut again: FuturesUnordered<Pin<Box<dyn Future<Output = usize> + Send>>> = FuturesUnordered::new();
+        let mut gone: BTreeSet<usize> = BTreeSet::new();
+        let mut listed: std::collections::BTreeMap<usize, BTreeSet<String>> = std::collections::BTreeMap::new();
+        let first = loop {
+            match self.kinds.discover(&self.client).await {
+                Ok(positions) => break positions,
+                Err(error) => {
+                    tracing::debug!(%error, "discovery failed, retrying");
+                    self.clock.sleep(RETRY).await;
+                }
+            }
+        };
+        for position in first {
+            streams.extend(self.watch(position));
+        }
+        loop {
+            tokio::select! {
+                biased;
+                Some(change) = changed.recv() => match change {
+                    Change::Served(position) => {
+                        gone.remove(&position);
+                        streams.extend(self.watch(position));
+                    }
+                    Change::Gone(position) => {
+                        gone.insert(position);
+                        let missing = lock(&self.graph).missing(position, &BTreeSet::new());
+                        for uid in missing {
+                            self.removed(&uid);
+                        }
+                    }
+                },
+                Some(position) = again.next() => {
+                    if !gone.contains(&position) {
+                        streams.extend(self.watch(position));
+                    }
+                }
+                Some((position, event)) = streams.next() => match event {
+                    // A watch ends by itself only when its kind is gone or the server is.
+                    None => {
+                        let clock = self.clock.clone();
+                        again.push(Box::pin(async move {
+                            clock.sleep(RETRY).await;
+                            position
+                        }));
+                    }
+                    Some(event) => self.take(position, event, &mut listed),
+                },
+                else => return,
+            }
+        }
+    }
+
+    fn watch(&self, position: usize) -> Option<Events> {
+        let kind = self.kinds.get(position)?;
+        let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
+        let events = watcher(api, watcher::Config::default()).scan(false, |failed, event| {
+            // After an error the stream is given up and made anew, unhurried.
+            let item = (!*failed).then_some(event);
+            *failed |= matches!(item, Some(Err(_)));
+            futures::future::ready(item)
+        });
+        let ended = futures::stream::once(futures::future::ready(None));
+        Some(Box::pin(events.map(Some).chain(ended).map(move |event| (position, event))))
+    }
+
+    fn take(
+        &self,
+        position: usize,
+        event: watcher::Result<watcher::Event<Meta>>,
+        listed: &mut std::collections::BTreeMap<usize, BTreeSet<String>>,
+    ) {
+        match event {
+            Ok(watcher::Event::Init) => {
+                listed.insert(position, BTreeSet::new());
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                if let (Some(uid), Some(listed)) = (&object.metadata.uid, listed.get_mut(&position)) {
+                    listed.insert(uid.clone());
+                }
+                self.seen(position, &object);
+            }
+            Ok(watcher::Event::InitDone) => {
+                let kept = listed.remove(&position).unwrap_or_default();
+                let missing = lock(&self.graph).missing(position, &kept);
+                for uid in missing {
+                    self.removed(&uid);
+                }
+            }
+            Ok(watcher::Event::Apply(object)) => self.seen(position, &object),
+            Ok(watcher::Event::Delete(object)) => {
+                if let Some(uid) = &object.metadata.uid {
+                    self.removed(uid);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a watch of the garbage collector broke"),
+        }
+    }
+
+    fn seen(&self, position: usize, object: &Meta) {
+        let Some(uid) = &object.metadata.uid else { return };
+        let affected = lock(&self.graph).set(uid, Record::new(position, &object.metadata));
+        self.look_at(affected);
+    }
+
+    fn removed(&self, uid: &str) {
+        let affected = lock(&self.graph).remove(uid);
+        self.look_at(affected);
+    }
+
+    fn look_at(&self, uids: BTreeSet<String>) {
+        for uid in uids {
+            self.queue.add(ObjectKey::cluster(uid));
+        }
+    }
+}
+
+fn lock(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
+    graph.lock().expect("no code panics while holding the graph")
+}
+
+struct Collector {
+    graph: Arc<Mutex<Graph>>,
+    kinds: Kinds,
+    client: Client,
+}
+
+impl Reconciler for Collector {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let uid = key.name;
+        let Some(record) = lock(&self.graph).get(&uid).cloned() else { return Ok(Action::Wait) };
+        if record.is_deleting && record.orphans_dependents {
+            self.set_dependents_free(&uid, &record).await?;
+        } else if record.is_deleting && record.waits_for_dependents {
+            self.delete_dependents(&uid, &record).await?;
+        } else if !record.is_deleting && !record.owners.is_empty() {
+            self.check_owners(&uid, &record).await?;
+        }
+        Ok(Action::Wait)
+    }
+}
+
+impl Collector {
+    /// Foreground: dependents that hold the owner go first.
+    async fn delete_dependents(&self, uid: &str, record: &Record) -> Result<(), Error> {
+        let dependents: Vec<(String, Record)> = {
+            let graph = lock(&self.graph);
+            let holding = |record: &Record| record.owners.iter().any(|owner| owner.uid == uid && owner.blocks);
+            graph.dependents(uid).filter(|(_, r)| holding(r)).map(|(u, r)| (u.clone(), r.clone())).collect()
+        };
+        if dependents.is_empty() {
+            return self.remove_finalizer(uid, record, FOREGROUND).await;
+        }
+        for (dependent, record) in dependents.iter().filter(|(_, record)| !record.is_deleting) {
+            self.check_owners(dependent, record).await?;
+        }
+        Ok(())
+    }
+
+    /// Orphan: dependents forget the owner, then it goes.
+    async fn set_dependents_free(&self, uid: &str, record: &Record) -> Result<(), Error> {
+        let dependents: Vec<(String, Record)> =
+            lock(&self.graph).dependents(uid).map(|(u, r)| (u.clone(), r.clone())).collect();
+        for (dependent, known) in &dependents {
+            self.forget_owners(dependent, known, &[uid.to_owned()]).await?;
+        }
+        self.remove_finalizer(uid, record, ORPHAN).await
+    }
+
+    /// Deletes an object when none of its owners stands any more.
+    async fn check_owners(&self, uid: &str, record: &Record) -> Result<(), Error> {
+        let mut standing = 0;
+        let mut waiting = Vec::new();
+        let mut absent = Vec::new();
+        for owner in &record.owners {
+            let known = lock(&self.graph).get(&owner.uid).cloned();
+            match known {
+                Some(known) if known.is_deleting && known.waits_for_dependents => waiting.push(owner.uid.clone()),
+                Some(_) => standing += 1,
+                None if self.exists(owner, &record.namespace).await? => standing += 1,
+                None => absent.push(owner.uid.clone()),
+            }
+        }
+        if standing > 0 {
+            if !absent.is_empty() || !waiting.is_empty() {
+                absent.extend(waiting);
+                self.forget_owners(uid, record, &absent).await?;
+            }
+            return Ok(());
+        }
+        let has_dependents = lock(&self.graph).dependents(uid).next().is_some();
+        let policy = if record.orphans_dependents {
+            PropagationPolicy::Orphan
+        } else if record.waits_for_dependents || (!waiting.is_empty() && has_dependents) {
+            PropagationPolicy::Foreground
+        } else {
+            PropagationPolicy::Background
+        };
+        let Some((api, _)) = self.api(record) else { return Ok(()) };
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let parameters = DeleteParams {
+            propagation_policy: Some(policy),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        match api.delete(&record.name, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Asks the API whether an owner is there. An owner of a kind nobody serves cannot be asked for and counts as
+    /// there: deleting on a guess cannot be taken back.
+    async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
+        let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
+        let api = self.api_of(&kind, namespace);
+        match api.get_opt(&owner.name).await? {
+            Some(found) => Ok(found.metadata.uid.as_deref() == Some(owner.uid.as_str())),
+            None => Ok(false),
+        }
+    }
+
+    async fn forget_owners(&self, uid: &str, record: &Record, owners: &[String]) -> Result<(), Error> {
+        let Some((api, _)) = self.api(record) else { return Ok(()) };
+        let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
+        if live.metadata.uid.as_deref() != Some(uid) {
+            return Ok(());
+        }
+        let kept: Vec<_> = live
+            .metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .filter(|owner| !owners.contains(&owner.uid))
+            .cloned()
+            .collect();
+        let patch =
+            json!({ "metadata": { "resourceVersion": live.metadata.resource_version, "ownerReferences": kept } });
+        self.patch(&api, &record.name, &patch).await
+    }
+
+    async fn remove_finalizer(&self, uid: &str, record: &Record, finalizer: &str) -> Result<(), Error> {
+        let Some((api, _)) = self.api(record) else { return Ok(()) };
+        let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
+        let known = live.metadata.finalizers.clone().unwrap_or_default();
+        if live.metadata.uid.as_deref() != Some(uid) || !known.iter().any(|known| known == finalizer) {
+            return Ok(());
+        }
+        let kept: Vec<_> = known.into_iter().filter(|known| known != finalizer).collect();
+        let patch = json!({ "metadata": { "resourceVersion": live.metadata.resource_version, "finalizers": kept } });
+        self.patch(&api, &record.name, &patch).await
+    }
+
+    async fn patch(&self, api: &Api<Meta>, name: &str, patch: &serde_json::Value) -> Result<(), Error> {
+        match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn api(&self, record: &Record) -> Option<(Api<Meta>, Kind)> {
+        let kind = self.kinds.get(record.kind)?;
+        Some((self.api_of(&kind, &record.namespace), kind))
+    }
+
+    /// Owners live in the namespace of what they own, or in none.
+    fn api_of(&self, kind: &Kind, namespace: &str) -> Api<Meta> {
+        if kind.is_namespaced {
+            Api::namespaced_with(self.client.clone(), namespace, &kind.resource)
+        } else {
+            Api::all_with(self.client.clone(), &kind.resource)
+        }
+    }
+}

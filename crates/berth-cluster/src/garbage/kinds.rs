@@ -1,0 +1,124 @@
+//! The kinds there are: built-in ones by discovery, custom ones by their definitions.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::ApiResource;
+use kube::discovery::{Discovery, Scope, verbs};
+use kube::{Client, ResourceExt};
+
+/// A kind whose objects can be listed, watched and deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// How to reach it.
+    pub resource: ApiResource,
+    /// Do its objects live in namespaces?
+    pub is_namespaced: bool,
+    /// Is it served now?
+    pub is_served: bool,
+}
+
+/// The list of kinds; positions never change, so that they can stand for the kind. Clones share it.
+#[derive(Clone, Default)]
+pub struct Kinds {
+    list: Arc<Mutex<List>>,
+}
+
+#[derive(Default)]
+struct List {
+    kinds: Vec<Kind>,
+    positions: BTreeMap<(String, String), usize>,
+}
+
+impl Kinds {
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().expect("no code panics while holding the list of kinds")
+    }
+
+    /// The kind at a position.
+    pub fn get(&self, position: usize) -> Option<Kind> {
+        self.lock().kinds.get(position).cloned()
+    }
+
+    /// Kinds with objects in namespaces that are served now.
+    pub fn namespaced(&self) -> Vec<Kind> {
+        self.lock().kinds.iter().filter(|kind| kind.is_namespaced && kind.is_served).cloned().collect()
+    }
+
+    /// The kind an owner reference names; any version of its group will do.
+    pub fn of_owner(&self, api_version: &str, kind: &str) -> Option<Kind> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let list = self.lock();
+        list.kinds.iter().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
+    }
+
+    /// Adds a kind or marks it served; its position, and whether it was not served before.
+    fn add(&self, resource: ApiResource, is_namespaced: bool) -> (usize, bool) {
+        let mut list = self.lock();
+        let key = (resource.group.clone(), resource.plural.clone());
+        if let Some(position) = list.positions.get(&key).copied() {
+            let was_served = std::mem::replace(&mut list.kinds[position].is_served, true);
+            list.kinds[position].resource = resource;
+            return (position, !was_served);
+        }
+        let position = list.kinds.len();
+        list.kinds.push(Kind { resource, is_namespaced, is_served: true });
+        list.positions.insert(key, position);
+        (position, true)
+    }
+
+    /// Adds the kinds discovery shows; the positions of new ones. Events are left out: nothing owns them, nothing is
+    /// owned by them, and there are many.
+    pub async fn discover(&self, client: &Client) -> Result<Vec<usize>, kube::Error> {
+        let discovery = Discovery::new(client.clone()).run().await?;
+        let mut found: Vec<(ApiResource, bool)> = Vec::new();
+        for group in discovery.groups() {
+            for (resource, capabilities) in group.recommended_resources() {
+                let can = |verb: &str| capabilities.supports_operation(verb);
+                let is_whole = can(verbs::LIST) && can(verbs::WATCH) && can(verbs::DELETE) && can(verbs::PATCH);
+                if is_whole && resource.kind != "Event" {
+                    found.push((resource, capabilities.scope == Scope::Namespaced));
+                }
+            }
+        }
+        // Discovery answers from a hash map.
+        found.sort_by(|(a, _), (b, _)| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)));
+        let added = found.into_iter().map(|(resource, is_namespaced)| self.add(resource, is_namespaced));
+        Ok(added.filter(|(_, is_new)| *is_new).map(|(position, _)| position).collect())
+    }
+
+    /// Adds the kind a definition serves; its position when it was not served before.
+    pub fn define(&self, definition: &CustomResourceDefinition) -> Option<usize> {
+        let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let is_established = conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Established" && condition.status == "True");
+        let version = definition.spec.versions.iter().find(|v| v.storage && v.served);
+        let version = version.or_else(|| definition.spec.versions.iter().find(|v| v.served))?;
+        if !is_established || definition.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let names = &definition.spec.names;
+        let resource = ApiResource {
+            group: definition.spec.group.clone(),
+            version: version.name.clone(),
+            api_version: format!("{}/{}", definition.spec.group, version.name),
+            kind: names.kind.clone(),
+            plural: names.plural.clone(),
+        };
+        let (position, is_new) = self.add(resource, definition.spec.scope == "Namespaced");
+        is_new.then_some(position)
+    }
+
+    /// Notes that a definition is gone; the position of its kind.
+    pub fn undefine(&self, definition: &CustomResourceDefinition) -> Option<usize> {
+        let mut list = self.lock();
+        let key = (definition.spec.group.clone(), definition.spec.names.plural.clone());
+        let position = list.positions.get(&key).copied()?;
+        tracing::debug!(definition = definition.name_any(), "kind is no longer served");
+        list.kinds[position].is_served = false;
+        Some(position)
+    }
+}

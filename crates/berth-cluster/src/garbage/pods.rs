@@ -1,0 +1,115 @@
+//! Pods whose node is gone: they failed, and nobody is left to say so or to take them away.
+
+use std::time::Duration;
+
+use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use crate::time::stamp;
+
+/// A pod bound to a node that was never seen is left alone this long: the node may be on its way into the cache.
+const QUARANTINE: Duration = Duration::from_secs(40);
+
+/// Adds the pod garbage collector.
+pub fn install(manager: &mut Manager) {
+    let pods: Cache<Pod> = manager.cache();
+    let nodes: Cache<Node> = manager.cache();
+    // Ended pods too: those of a node that is gone are taken away, unless their owner still wants to see them.
+    let on_node: Index<Pod> = pods.index(|pod| node_of(pod).map(str::to_owned).into_iter().collect());
+    let collector =
+        PodCollector { pods: pods.clone(), nodes: nodes.clone(), client: manager.client(), clock: manager.clock() };
+    let builder = manager.controller("pod-garbage-collector");
+    let queue = builder.queue();
+    let known_nodes = nodes.clone();
+    builder
+        .watch(&nodes, move |delta| {
+            let gone = delta.old.as_ref().filter(|_| delta.new.is_none());
+            let pods = gone.map(|node| on_node.get(&node.name_any())).unwrap_or_default();
+            pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
+        })
+        .watch(&pods, move |delta| {
+            if let Some(pod) = &delta.new
+                && let Some(node) = node_of(pod)
+                && delta.old.as_ref().is_none_or(|old| node_of(old) != Some(node))
+                && known_nodes.get(&ObjectKey::cluster(node)).is_none()
+            {
+                queue.add_after(ObjectKey::of(pod.as_ref()), QUARANTINE);
+            }
+            None
+        })
+        .run(collector);
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+struct PodCollector {
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    client: Client,
+    clock: Clock,
+}
+
+impl Reconciler for PodCollector {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
+        let Some(node) = node_of(&pod) else { return Ok(Action::Wait) };
+        if self.nodes.get(&ObjectKey::cluster(node)).is_some() {
+            return Ok(Action::Wait);
+        }
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+        let has_ended = matches!(phase, "Succeeded" | "Failed");
+        if has_ended && pod.metadata.deletion_timestamp.is_none() {
+            // It ended well before its node went; the record stays for whoever owns it.
+            return Ok(Action::Wait);
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        if !has_ended {
+            let now = stamp(self.clock.now());
+            let patch = json!({
+                "metadata": { "uid": pod.metadata.uid },
+                "status": {
+                    "phase": "Failed",
+                    "reason": pod.status.as_ref().and_then(|status| status.reason.clone()),
+                    "conditions": [{
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "DeletionByPodGC",
+                        "message": "PodGC: node no longer exists",
+                        "lastTransitionTime": now,
+                    }],
+                },
+            });
+            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+                Ok(written) => self.pods.observe(written),
+                Err(error) if is_not_found(&error) => return Ok(Action::Wait),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let spent = pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0);
+        if spent {
+            return Ok(Action::Wait);
+        }
+        let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        match api.delete(&key.name, &parameters).await {
+            Ok(either) => match either.left() {
+                // A finalizer keeps it, or it is the last state of what is gone.
+                Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
+                Some(left) => self.pods.observe(left),
+                None => self.pods.observe_deleted(&pod),
+            },
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Action::Wait)
+    }
+}
