@@ -1,4 +1,5 @@
 //! The controllers against the embedded API, in virtual time.
 
 mod jobs;
+mod jobsets;
 mod world;

@@ -12,6 +12,7 @@ use berth_apiserver::{ApiServer, Body, Config, InProcess, UserInfo};
 use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
 use berth_store::MemoryStore;
 use http::{Method, Request, Response};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -70,6 +71,12 @@ impl World {
             clock: self.clock.clone(),
             pods: pods.clone(),
             started: self.started.clone(),
+        });
+        let jobs = agents.cache::<Job>();
+        agents.controller("collector").watch_self(&jobs).watch_owned::<Job, Pod>(&pods).run(Collector {
+            client: self.client(),
+            jobs,
+            pods,
         });
         tokio::select! {
             biased;
@@ -143,6 +150,38 @@ impl Reconciler for Agent {
             }
             _ => Ok(Action::Wait),
         }
+    }
+}
+
+/// As much garbage collection as Jobs need: with foreground deletion a Job waits for its pods.
+struct Collector {
+    client: Client,
+    jobs: Cache<Job>,
+    pods: Cache<Pod>,
+}
+
+impl Reconciler for Collector {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(job) = self.jobs.get(&key).filter(|job| job.metadata.deletion_timestamp.is_some()) else {
+            return Ok(Action::Wait);
+        };
+        let mut owned = self.pods.list_namespace(&key.namespace);
+        owned.retain(|pod| {
+            pod.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == job.metadata.uid.as_ref())
+        });
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        for pod in owned.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+            pods.delete(pod.metadata.name.as_deref().unwrap(), &DeleteParams::default()).await?;
+        }
+        if owned.is_empty() {
+            let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+            let patch = json!({"metadata": {"finalizers": null}});
+            let answer = jobs.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            if !answer.as_ref().is_err_and(berth_runtime::is_not_found) {
+                answer?;
+            }
+        }
+        Ok(Action::Wait)
     }
 }
 
