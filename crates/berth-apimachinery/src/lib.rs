@@ -4,6 +4,7 @@
 //! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
 //! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
 
+pub mod apply;
 pub mod builtin;
 pub mod decode;
 pub mod field;

@@ -263,3 +263,14 @@ pub enum Root {
 fn is_unwanted_null(value: &Value, schema: &Schema) -> bool {
     value.is_null() && !schema.nullable
 }
+
+impl Schema {
+    /// What a reference leads to one step further, or a schema that says nothing.
+    pub(crate) fn target_or_empty(&self) -> &Schema {
+        static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
+        match &self.reference {
+            Some(reference) => reference.target.get().map_or(&*EMPTY, |target| target),
+            None => self,
+        }
+    }
+}

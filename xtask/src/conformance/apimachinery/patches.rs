@@ -46,7 +46,12 @@ fn item(case: &Case, name: &str) -> Result<Arc<Schema>, String> {
         .iter()
         .find_map(|document| {
             let exact = document.definition(name);
-            exact.or_else(|| document.kinds().find(|kind| kind.kind.eq_ignore_ascii_case(name)).and_then(|kind| document.by_gvk(kind)))
+            exact.or_else(|| {
+                document
+                    .kinds()
+                    .find(|kind| kind.kind.eq_ignore_ascii_case(name))
+                    .and_then(|kind| document.by_gvk(kind))
+            })
         })
         .ok_or(format!("no schema for {name}"))
 }

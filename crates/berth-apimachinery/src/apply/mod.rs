@@ -1,0 +1,30 @@
+//! Server-side apply: every field of an object has owners, and a change says whose field it takes.
+//!
+//! From the bottom: paths and sets of fields, the types that say what a field is, walks over typed
+//! values (which fields it has, merging, comparing, removing), the updater that computes ownership, and the life of
+//! `metadata.managedFields` around it.
+//!
+//! Source: Kubernetes' documentation "Server-Side Apply" and KEP-555.
+
+mod compare;
+mod merge;
+mod path;
+mod reconcile;
+mod remove;
+mod set;
+mod types;
+mod update;
+mod walk;
+
+pub use compare::{Comparison, compare};
+pub use merge::merge;
+pub use path::{PathElement, PathError, compare_values, equal_values, path_text};
+pub use reconcile::reconcile;
+pub use remove::{extract, remove};
+pub use set::{Pattern, Set};
+pub use types::{Atom, DEDUCED, Field, List, MapType, Relationship, Scalar, TypeRef, Types, read_ref};
+pub use update::{
+    ApplyError, Conflict, ConversionError, Ignored, Managers, Owned, Typing, Updater, Versioned, Versions,
+    conflict_text,
+};
+pub use walk::{TypeError, to_set, validate};

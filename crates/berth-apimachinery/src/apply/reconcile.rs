@@ -1,0 +1,102 @@
+//! Old field sets under a new schema.
+//!
+//! When a container has become atomic without a change of version, whoever owned a part of it now owns all of it.
+//! The other way round nothing has to happen: a container path stays what it is.
+
+use serde_json::Value;
+
+use super::path::PathElement;
+use super::set::Set;
+use super::types::{DEDUCED, MapType, Relationship, TypeRef, Types};
+use super::walk::{Shape, TypeError, shape, shapes};
+
+/// The set as it must be under this type, or `None` if it can stay.
+pub fn reconcile(types: &Types, type_ref: &TypeRef, value: &Value, set: &Set) -> Result<Option<Set>, TypeError> {
+    let rewritten = walk(types, type_ref, Some(value), set)?.1;
+    Ok((rewritten != *set).then_some(rewritten))
+}
+
+/// Whether the node itself must be owned, and what is to be owned below it.
+fn walk(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> Result<(bool, Set), TypeError> {
+    let atom = shapes(types, type_ref, &[])?;
+    let atom = match value {
+        Some(value) => atom.narrowed(value),
+        None => atom.into_owned(),
+    };
+    match shape(&atom) {
+        Shape::Map(map) if is_deduced(map) => Ok((false, set.clone())),
+        Shape::Map(map) if map.relationship == Relationship::Atomic => Ok((!set.is_empty(), Set::new())),
+        Shape::Map(map) => {
+            let mut rewritten = Set::new();
+            for (element, member, below) in set.entries() {
+                let entry = match element {
+                    PathElement::Field(name) => {
+                        map.entry(name).map(|type_ref| (type_ref, value.and_then(|value| value.get(name))))
+                    }
+                    _ => None,
+                };
+                put(types, entry, element, member, below, &mut rewritten)?;
+            }
+            Ok((false, rewritten))
+        }
+        Shape::List(list) if list.relationship == Relationship::Atomic => Ok((!set.is_empty(), Set::new())),
+        Shape::List(list) => {
+            let items = value.and_then(Value::as_array);
+            let mut rewritten = Set::new();
+            for (element, member, below) in set.entries() {
+                let item = items
+                    .and_then(|items| items.iter().find(|item| list.element_of(types, item).as_ref() == Ok(element)));
+                put(types, Some((&list.element, item)), element, member, below, &mut rewritten)?;
+            }
+            Ok((false, rewritten))
+        }
+        Shape::Scalar(_) | Shape::None => Ok((false, set.clone())),
+    }
+}
+
+fn put(
+    types: &Types,
+    entry: Option<(&TypeRef, Option<&Value>)>,
+    element: &PathElement,
+    member: bool,
+    below: &Set,
+    rewritten: &mut Set,
+) -> Result<(), TypeError> {
+    let (itself, below) = match entry {
+        Some((type_ref, value)) if !below.is_empty() => walk(types, type_ref, value, below)?,
+        _ => (false, below.clone()),
+    };
+    if member || itself {
+        rewritten.insert_element(element.clone());
+    }
+    rewritten.insert_below(element.clone(), below);
+    Ok(())
+}
+
+/// Maps that hold whatever comes have no granularity of their own to change.
+fn is_deduced(map: &MapType) -> bool {
+    map.fields.is_empty() && map.element == Some(TypeRef::Named(DEDUCED.to_owned(), None))
+}
+
+/// The set with every named struct field that has members below it a member itself, so that taking the set out takes
+/// the emptied structs along.
+pub(super) fn with_named_fields(types: &Types, type_ref: &TypeRef, set: &Set) -> Set {
+    let Some(atom) = types.resolve(type_ref) else { return set.clone() };
+    let mut result = Set::new();
+    for (element, member, below) in set.entries() {
+        let (type_ref, named) = match (element, &atom.map, &atom.list) {
+            (PathElement::Field(name), Some(map), _) => (map.entry(name), map.fields.contains_key(name)),
+            (_, _, Some(list)) => (Some(&list.element), false),
+            _ => (None, false),
+        };
+        if member || (named && !below.is_empty()) {
+            result.insert_element(element.clone());
+        }
+        let below = match type_ref {
+            Some(type_ref) if !below.is_empty() => with_named_fields(types, type_ref, below),
+            _ => below.clone(),
+        };
+        result.insert_below(element.clone(), below);
+    }
+    result
+}

@@ -1,0 +1,340 @@
+//! Sets of paths to fields, and their compact form `fieldsV1`.
+//!
+//! A set is a tree: each node says whether it is a member itself and what is below it. A node that is neither a member
+//! nor has members below does not exist, so two sets are equal exactly if their trees are.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::path::{PathElement, PathError};
+
+/// A set of paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    nodes: BTreeMap<PathElement, Node>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Node {
+    member: bool,
+    below: Set,
+}
+
+impl Node {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+}
+
+impl Set {
+    /// The empty set.
+    pub fn new() -> Self {
+        Set::default()
+    }
+
+    /// Whether there is no member.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Adds a path. The empty path stands for nothing.
+    pub fn insert(&mut self, path: &[PathElement]) {
+        let Some((first, rest)) = path.split_first() else { return };
+        let node = self.nodes.entry(first.clone()).or_default();
+        if rest.is_empty() {
+            node.member = true;
+        } else {
+            node.below.insert(rest);
+        }
+    }
+
+    /// Adds one step.
+    pub(super) fn insert_element(&mut self, element: PathElement) {
+        self.nodes.entry(element).or_default().member = true;
+    }
+
+    /// Adds everything of a set below one step.
+    pub(super) fn insert_below(&mut self, element: PathElement, below: Set) {
+        if !below.is_empty() {
+            let node = self.nodes.entry(element).or_default();
+            let own = std::mem::take(&mut node.below);
+            node.below = own.union(below);
+        }
+    }
+
+    /// Whether the path itself is a member.
+    pub fn has(&self, path: &[PathElement]) -> bool {
+        match path {
+            [] => false,
+            [element] => self.has_element(element),
+            [first, rest @ ..] => self.nodes.get(first).is_some_and(|node| node.below.has(rest)),
+        }
+    }
+
+    pub(super) fn has_element(&self, element: &PathElement) -> bool {
+        self.nodes.get(element).is_some_and(|node| node.member)
+    }
+
+    /// What is below one step, if anything.
+    pub(super) fn below(&self, element: &PathElement) -> Option<&Set> {
+        self.nodes.get(element).map(|node| &node.below).filter(|below| !below.is_empty())
+    }
+
+    /// Step by step: the step, whether it is a member, and what is below.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&PathElement, bool, &Set)> {
+        self.nodes.iter().map(|(element, node)| (element, node.member, &node.below))
+    }
+
+    /// Every path, parents before children.
+    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+        fn walk(set: &Set, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
+            for (element, node) in &set.nodes {
+                prefix.push(element.clone());
+                if node.member {
+                    paths.push(prefix.clone());
+                }
+                walk(&node.below, prefix, paths);
+                prefix.pop();
+            }
+        }
+        let mut paths = Vec::new();
+        walk(self, &mut Vec::new(), &mut paths);
+        paths
+    }
+
+    /// Members of either.
+    #[must_use]
+    pub fn union(mut self, other: Set) -> Set {
+        for (element, node) in other.nodes {
+            match self.nodes.entry(element) {
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(node);
+                }
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    let mine = entry.get_mut();
+                    mine.member |= node.member;
+                    mine.below = std::mem::take(&mut mine.below).union(node.below);
+                }
+            }
+        }
+        self
+    }
+
+    /// Members of both.
+    #[must_use]
+    pub fn intersection(&self, other: &Set) -> Set {
+        let both = self.nodes.iter().filter_map(|(element, mine)| {
+            let theirs = other.nodes.get(element)?;
+            let node = Node { member: mine.member && theirs.member, below: mine.below.intersection(&theirs.below) };
+            (!node.is_empty()).then(|| (element.clone(), node))
+        });
+        Set { nodes: both.collect() }
+    }
+
+    /// Members of this one alone.
+    #[must_use]
+    pub fn difference(&self, other: &Set) -> Set {
+        let mine = self.nodes.iter().filter_map(|(element, mine)| {
+            let node = match other.nodes.get(element) {
+                Some(theirs) => {
+                    Node { member: mine.member && !theirs.member, below: mine.below.difference(&theirs.below) }
+                }
+                None => mine.clone(),
+            };
+            (!node.is_empty()).then(|| (element.clone(), node))
+        });
+        Set { nodes: mine.collect() }
+    }
+
+    /// Members of this one that neither are members of the other nor lie below one.
+    #[must_use]
+    pub fn recursive_difference(&self, other: &Set) -> Set {
+        let mine = self.nodes.iter().filter_map(|(element, mine)| {
+            let node = match other.nodes.get(element) {
+                Some(theirs) if theirs.member => return None,
+                Some(theirs) => Node { member: mine.member, below: mine.below.recursive_difference(&theirs.below) },
+                None => mine.clone(),
+            };
+            (!node.is_empty()).then(|| (element.clone(), node))
+        });
+        Set { nodes: mine.collect() }
+    }
+
+    /// Members without members below them.
+    #[must_use]
+    pub fn leaves(&self) -> Set {
+        let leaves = self.nodes.iter().map(|(element, node)| {
+            let below = node.below.leaves();
+            (element.clone(), Node { member: node.member && below.is_empty(), below })
+        });
+        Set { nodes: leaves.collect() }
+    }
+
+    /// The members a pattern keeps.
+    #[must_use]
+    pub fn filtered(&self, pattern: &Pattern) -> Set {
+        if pattern.everything {
+            return self.clone();
+        }
+        let kept = self.nodes.iter().filter_map(|(element, node)| {
+            let below = pattern.below(element)?;
+            let node = Node { member: node.member, below: node.below.filtered(&below) };
+            (!node.is_empty()).then(|| (element.clone(), node))
+        });
+        Set { nodes: kept.collect() }
+    }
+
+    /// Reads `fieldsV1`.
+    pub fn from_fields_v1(fields: &Value) -> Result<Self, PathError> {
+        let map = match fields {
+            Value::Null => return Ok(Set::new()),
+            Value::Object(map) => map,
+            other => return Err(PathError(format!("expected an object, got {other}"))),
+        };
+        let mut set = Set::new();
+        for (key, value) in map {
+            if key == "." {
+                if !(value.is_object() || value.is_null()) {
+                    return Err(PathError(format!("expected an object, got {value}")));
+                }
+                continue;
+            }
+            let Some(element) = PathElement::parse(key)? else { continue };
+            let below = Set::from_fields_v1(value)?;
+            let itself = value.as_object().is_none_or(|map| map.is_empty() || map.contains_key("."));
+            let node = Node { member: itself, below };
+            if !node.is_empty() {
+                set.nodes.insert(element, node);
+            }
+        }
+        Ok(set)
+    }
+
+    /// The `fieldsV1` form as a value. Key order is that of the map type; see [`Set::to_fields_v1_text`] for the canonical one.
+    pub fn to_fields_v1(&self) -> Value {
+        let mut map = Map::new();
+        for (element, node) in &self.nodes {
+            let mut below = match node.below.to_fields_v1() {
+                Value::Object(below) => below,
+                _ => Map::new(),
+            };
+            if node.member && !below.is_empty() {
+                below.insert(".".to_owned(), Value::Object(Map::new()));
+            }
+            map.insert(element.to_text(), Value::Object(below));
+        }
+        Value::Object(map)
+    }
+
+    /// The canonical `fieldsV1` text: fields, keys, values, indexes, each by value.
+    pub fn to_fields_v1_text(&self) -> String {
+        let mut text = String::new();
+        self.write(false, &mut text);
+        text
+    }
+
+    fn write(&self, itself: bool, text: &mut String) {
+        text.push('{');
+        let mut first = true;
+        if itself && !self.is_empty() {
+            text.push_str("\".\":{}");
+            first = false;
+        }
+        for (element, node) in &self.nodes {
+            if !first {
+                text.push(',');
+            }
+            first = false;
+            text.push_str(&Value::String(element.to_text()).to_string());
+            text.push(':');
+            node.below.write(node.member, text);
+        }
+        text.push('}');
+    }
+
+    /// The fields of a value without a schema: list items that are maps with a scalar `key`, `id` or `name` are keyed by
+    /// those, other items by their index.
+    pub fn of_schemaless(value: &Value) -> Set {
+        fn walk(value: &Value, path: &mut Vec<PathElement>, set: &mut Set) {
+            match value {
+                Value::Object(map) if !map.is_empty() || path.is_empty() => {
+                    for (key, value) in map {
+                        path.push(PathElement::field(key));
+                        walk(value, path, set);
+                        path.pop();
+                    }
+                }
+                Value::Array(list) if !list.is_empty() => {
+                    for (i, item) in list.iter().enumerate() {
+                        let keys: Vec<(String, Value)> = ["key", "id", "name"]
+                            .into_iter()
+                            .filter_map(|key| Some((key.to_owned(), item.get(key)?.clone())))
+                            .filter(|(_, value)| !value.is_object() && !value.is_array())
+                            .collect();
+                        path.push(if keys.is_empty() {
+                            PathElement::Index(i as i64)
+                        } else {
+                            PathElement::keyed(keys)
+                        });
+                        walk(item, path, set);
+                        path.pop();
+                    }
+                }
+                _ => set.insert(path),
+            }
+        }
+        let mut set = Set::new();
+        walk(value, &mut Vec::new(), &mut set);
+        set
+    }
+}
+
+/// Which paths to keep: a tree of steps, any of which may be a wildcard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pattern {
+    /// Keep everything below.
+    pub everything: bool,
+    /// Steps and what to keep below them; `None` matches every step.
+    pub members: Vec<(Option<PathElement>, Pattern)>,
+}
+
+impl Pattern {
+    fn below(&self, element: &PathElement) -> Option<Pattern> {
+        let mut found: Option<Pattern> = None;
+        // A wildcard speaks for every step, also for those named beside it.
+        let wildcard = self.members.iter().any(|(member, _)| member.is_none());
+        for (member, below) in &self.members {
+            let matches = if wildcard { member.is_none() } else { member.as_ref() == Some(element) };
+            if matches {
+                let merged = found.get_or_insert_default();
+                merged.everything |= below.everything;
+                merged.members.extend(below.members.iter().cloned());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_that_is_a_member_with_children_has_a_dot() {
+        let fields = json!({"f:a": {".": {}, "k:{\"name\":\"x\"}": {"f:b": {}}}, "f:c": {}});
+        let set = Set::from_fields_v1(&fields).expect("parses");
+        assert_eq!(set.to_fields_v1(), fields);
+        let paths: Vec<String> = set.paths().iter().map(|path| super::super::path::path_text(path)).collect();
+        assert_eq!(paths, [".a", ".a[name=\"x\"].b", ".c"]);
+    }
+
+    #[test]
+    fn a_recursive_difference_takes_children_along() {
+        let a = Set::from_fields_v1(&json!({"f:a": {".": {}, "f:b": {}}, "f:c": {}})).expect("parses");
+        let b = Set::from_fields_v1(&json!({"f:a": {}})).expect("parses");
+        assert_eq!(a.difference(&b).to_fields_v1(), json!({"f:a": {"f:b": {}}, "f:c": {}}));
+        assert_eq!(a.recursive_difference(&b).to_fields_v1(), json!({"f:c": {}}));
+    }
+}

@@ -1,0 +1,426 @@
+//! The types apply works by: what is one leaf, what is a struct, a map, a set, a keyed list.
+//!
+//! A [`Types`] is made once per kind and version, from a [`Schema`], or read from the structured-merge-diff form. A type may
+//! allow several shapes at once (anything goes where a schema preserves unknown fields); the value decides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::path::PathElement;
+use crate::schema::{AdditionalProperties, ListType as SchemaListType, Schema, Type};
+
+/// What a scalar may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    /// Text.
+    String,
+    /// Any number.
+    Numeric,
+    /// True or false.
+    Boolean,
+    /// Anything.
+    Untyped,
+}
+
+/// Whether a container is owned as a whole or part by part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relationship {
+    /// As a whole.
+    Atomic,
+    /// Field by field, or item by item.
+    Granular,
+}
+
+/// The shapes a value may have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Atom {
+    /// As a scalar.
+    pub scalar: Option<Scalar>,
+    /// As a list.
+    pub list: Option<Arc<List>>,
+    /// As a map.
+    pub map: Option<Arc<MapType>>,
+}
+
+/// A list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct List {
+    /// Items.
+    pub element: TypeRef,
+    /// Atomic, or told apart by value or keys.
+    pub relationship: Relationship,
+    /// The key fields of items; empty for sets.
+    pub keys: Vec<String>,
+}
+
+/// A struct, a map, or both.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MapType {
+    /// Declared fields.
+    pub fields: BTreeMap<String, Field>,
+    /// Entries beyond the declared fields; `None` where there may be none.
+    pub element: Option<TypeRef>,
+    /// Atomic, or field by field.
+    pub relationship: Relationship,
+}
+
+/// A declared field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its type.
+    pub type_ref: TypeRef,
+    /// Its default, for list keys that are not sent.
+    pub default: Option<Value>,
+}
+
+/// A type by name or in place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TypeRef {
+    /// By name, perhaps with another relationship than the named type says.
+    Named(String, Option<Relationship>),
+    /// In place.
+    Inline(Atom),
+}
+
+/// Type names and what they stand for.
+#[derive(Clone, Debug, Default)]
+pub struct Types {
+    named: BTreeMap<String, Atom>,
+}
+
+/// The type of values without a schema: maps field by field, lists and scalars as a whole.
+pub const DEDUCED: &str = "__untyped_deduced_";
+const UNTYPED_ATOMIC: &str = "__untyped_atomic_";
+
+impl Types {
+    /// The types of values without a schema.
+    pub fn deduced() -> Self {
+        let mut types = Types::default();
+        types.add_untyped();
+        types
+    }
+
+    fn add_untyped(&mut self) {
+        let named = |name: &str| TypeRef::Named(name.to_owned(), None);
+        let atomic_list = || {
+            Some(Arc::new(List {
+                element: named(UNTYPED_ATOMIC),
+                relationship: Relationship::Atomic,
+                keys: Vec::new(),
+            }))
+        };
+        let map = |element: &str, relationship: Relationship| {
+            Some(Arc::new(MapType { fields: BTreeMap::new(), element: Some(named(element)), relationship }))
+        };
+        let atomic =
+            Atom { scalar: Some(Scalar::Untyped), list: atomic_list(), map: map(UNTYPED_ATOMIC, Relationship::Atomic) };
+        let deduced =
+            Atom { scalar: Some(Scalar::Untyped), list: atomic_list(), map: map(DEDUCED, Relationship::Granular) };
+        self.named.insert(UNTYPED_ATOMIC.to_owned(), atomic);
+        self.named.insert(DEDUCED.to_owned(), deduced);
+    }
+
+    /// What a reference stands for; `None` for an unknown name, or a relationship laid over something that is no container.
+    pub fn resolve(&self, type_ref: &TypeRef) -> Option<std::borrow::Cow<'_, Atom>> {
+        use std::borrow::Cow;
+        match type_ref {
+            TypeRef::Inline(atom) => Some(Cow::Owned(atom.clone())),
+            TypeRef::Named(name, relationship) => {
+                let atom = self.named.get(name)?;
+                let Some(relationship) = *relationship else { return Some(Cow::Borrowed(atom)) };
+                let mut atom = atom.clone();
+                overlay(&mut atom, relationship).then_some(())?;
+                Some(Cow::Owned(atom))
+            }
+        }
+    }
+
+    /// Reads the structured-merge-diff form: `{"types": [{"name": ..., "map"|"list"|"scalar": ...}]}`.
+    pub fn from_definition(definition: &Value) -> Self {
+        let mut types = Types::default();
+        for entry in definition.get("types").and_then(Value::as_array).into_iter().flatten() {
+            if let Some(name) = entry.get("name").and_then(Value::as_str) {
+                types.named.insert(name.to_owned(), read_atom(entry));
+            }
+        }
+        types
+    }
+
+    /// The types of a schema; the root is [`Types::root`].
+    pub fn from_schema(schema: &Schema) -> Self {
+        let mut types = Types::deduced();
+        let root = types.convert(schema);
+        if let TypeRef::Inline(atom) = root {
+            types.named.insert(ROOT.to_owned(), atom);
+        } else if let Some(atom) = types.resolve(&root).map(std::borrow::Cow::into_owned) {
+            types.named.insert(ROOT.to_owned(), atom);
+        }
+        types
+    }
+
+    /// The reference to the outermost type of [`Types::from_schema`].
+    pub fn root() -> TypeRef {
+        TypeRef::Named(ROOT.to_owned(), None)
+    }
+
+    fn convert(&mut self, schema: &Schema) -> TypeRef {
+        if let Some(reference) = &schema.reference {
+            let name = reference.name.clone();
+            if !self.named.contains_key(&name) {
+                // Announced before it is complete, so that a definition may mention itself.
+                self.named.insert(name.clone(), Atom::default());
+                let atom = match self.convert(schema.target_or_empty()) {
+                    TypeRef::Inline(atom) => atom,
+                    named => self.resolve(&named).map(std::borrow::Cow::into_owned).unwrap_or_default(),
+                };
+                self.named.insert(name.clone(), atom);
+            }
+            return TypeRef::Named(name, schema.atomic_map.then_some(Relationship::Atomic));
+        }
+        let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
+        if schema.int_or_string || schema.quantity {
+            return scalar(Scalar::Untyped);
+        }
+        match schema.schema_type {
+            Some(Type::String) => scalar(Scalar::String),
+            Some(Type::Integer | Type::Number) => scalar(Scalar::Numeric),
+            Some(Type::Boolean) => scalar(Scalar::Boolean),
+            Some(Type::Array) => {
+                let element = match &schema.items {
+                    Some(items) => self.convert(items),
+                    None => TypeRef::Named(DEDUCED.to_owned(), None),
+                };
+                let merges = schema.patch_strategy.iter().any(|strategy| strategy == "merge");
+                let (relationship, keys) = match schema.list_type {
+                    Some(SchemaListType::Set) => (Relationship::Granular, Vec::new()),
+                    Some(SchemaListType::Map) => (Relationship::Granular, schema.list_map_keys.clone()),
+                    Some(SchemaListType::Atomic) => (Relationship::Atomic, Vec::new()),
+                    // Built-in fields without a list type are told apart as strategic merge patch does it.
+                    None if merges => (Relationship::Granular, schema.patch_merge_key.iter().cloned().collect()),
+                    None => (Relationship::Atomic, Vec::new()),
+                };
+                TypeRef::Inline(Atom { list: Some(Arc::new(List { element, relationship, keys })), ..Atom::default() })
+            }
+            Some(Type::Object) | None => {
+                let says_nothing = schema.properties.is_empty() && schema.additional_properties.is_none();
+                if says_nothing && (schema.preserve_unknown_fields || schema.schema_type.is_none()) {
+                    let relationship = schema.atomic_map.then_some(Relationship::Atomic);
+                    return TypeRef::Named(DEDUCED.to_owned(), relationship);
+                }
+                let mut fields = BTreeMap::new();
+                for (name, property) in &schema.properties {
+                    let field = Field { type_ref: self.convert(property), default: property.default.clone() };
+                    fields.insert(name.clone(), field);
+                }
+                if schema.embedded_resource {
+                    for (name, type_ref) in [
+                        ("apiVersion", scalar(Scalar::String)),
+                        ("kind", scalar(Scalar::String)),
+                        ("metadata", TypeRef::Named(DEDUCED.to_owned(), None)),
+                    ] {
+                        fields.entry(name.to_owned()).or_insert(Field { type_ref, default: None });
+                    }
+                }
+                let element = match &schema.additional_properties {
+                    Some(AdditionalProperties::Schema(entry)) => Some(self.convert(entry)),
+                    _ if schema.preserve_unknown_fields => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
+                    Some(AdditionalProperties::Allowed(true)) => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
+                    _ => None,
+                };
+                let relationship = if schema.atomic_map { Relationship::Atomic } else { Relationship::Granular };
+                TypeRef::Inline(Atom {
+                    map: Some(Arc::new(MapType { fields, element, relationship })),
+                    ..Atom::default()
+                })
+            }
+        }
+    }
+
+    /// Lays the types every whole object has over the root: apiVersion, kind, and metadata with its lists.
+    pub fn with_object_meta(mut self) -> Self {
+        let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
+        let list = |element: TypeRef, keys: &[&str], relationship: Relationship| {
+            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            TypeRef::Inline(Atom { list: Some(Arc::new(List { element, relationship, keys })), ..Atom::default() })
+        };
+        let map = |element: TypeRef, relationship: Relationship| {
+            let map = MapType { fields: BTreeMap::new(), element: Some(element), relationship };
+            TypeRef::Inline(Atom { map: Some(Arc::new(map)), ..Atom::default() })
+        };
+        let field = |type_ref: TypeRef| Field { type_ref, default: None };
+        let texts = || map(scalar(Scalar::String), Relationship::Granular);
+        let mut owner = BTreeMap::new();
+        for name in ["apiVersion", "kind", "name", "uid"] {
+            owner.insert(name.to_owned(), field(scalar(Scalar::String)));
+        }
+        for name in ["controller", "blockOwnerDeletion"] {
+            owner.insert(name.to_owned(), field(scalar(Scalar::Boolean)));
+        }
+        let owner = TypeRef::Inline(Atom {
+            map: Some(Arc::new(MapType { fields: owner, element: None, relationship: Relationship::Atomic })),
+            ..Atom::default()
+        });
+        let mut meta = BTreeMap::new();
+        for name in ["name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"] {
+            meta.insert(name.to_owned(), field(scalar(Scalar::String)));
+        }
+        for name in ["creationTimestamp", "deletionTimestamp"] {
+            meta.insert(name.to_owned(), field(scalar(Scalar::Untyped)));
+        }
+        for name in ["generation", "deletionGracePeriodSeconds"] {
+            meta.insert(name.to_owned(), field(scalar(Scalar::Numeric)));
+        }
+        meta.insert("labels".to_owned(), field(texts()));
+        meta.insert("annotations".to_owned(), field(texts()));
+        meta.insert("finalizers".to_owned(), field(list(scalar(Scalar::String), &[], Relationship::Granular)));
+        meta.insert("ownerReferences".to_owned(), field(list(owner, &["uid"], Relationship::Granular)));
+        let deduced = || TypeRef::Named(DEDUCED.to_owned(), None);
+        meta.insert("managedFields".to_owned(), field(list(deduced(), &[], Relationship::Atomic)));
+        let meta = MapType { fields: meta, element: None, relationship: Relationship::Granular };
+        let meta = TypeRef::Inline(Atom { map: Some(Arc::new(meta)), ..Atom::default() });
+        if let Some(root) = self.named.get_mut(ROOT).and_then(|atom| atom.map.as_mut()) {
+            let root = Arc::make_mut(root);
+            root.fields.insert("apiVersion".to_owned(), field(scalar(Scalar::String)));
+            root.fields.insert("kind".to_owned(), field(scalar(Scalar::String)));
+            root.fields.insert("metadata".to_owned(), field(meta));
+        }
+        self
+    }
+}
+
+const ROOT: &str = "__root_";
+
+impl Atom {
+    /// The shapes a value leaves possible. Null leaves all.
+    pub(super) fn narrowed(&self, value: &Value) -> Atom {
+        match value {
+            Value::Null => self.clone(),
+            Value::Array(_) if self.list.is_some() => Atom { list: self.list.clone(), ..Atom::default() },
+            Value::Object(_) if self.map.is_some() => Atom { map: self.map.clone(), ..Atom::default() },
+            Value::Bool(_) | Value::Number(_) | Value::String(_) if self.scalar.is_some() => {
+                Atom { scalar: self.scalar, ..Atom::default() }
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
+impl MapType {
+    /// The type of an entry; `None` where it may not be.
+    pub(super) fn entry(&self, name: &str) -> Option<&TypeRef> {
+        self.fields.get(name).map(|field| &field.type_ref).or(self.element.as_ref())
+    }
+}
+
+impl List {
+    /// The step that identifies an item of a granular list.
+    pub(super) fn element_of(&self, types: &Types, item: &Value) -> Result<PathElement, String> {
+        if self.keys.is_empty() {
+            return match item {
+                Value::Object(_) => Err("associative list without keys has an element that's a map type".to_owned()),
+                Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
+                Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
+                scalar => Ok(PathElement::Value(scalar.clone())),
+            };
+        }
+        let Value::Object(map) = item else {
+            return Err(match item {
+                Value::Null => "associative list with keys may not have a null element".to_owned(),
+                _ => "associative list with keys may not have non-map elements".to_owned(),
+            });
+        };
+        let element = types.resolve(&self.element);
+        let default = |key: &str| {
+            let fields = &element.as_ref()?.map.as_ref()?.fields;
+            fields.get(key)?.default.clone()
+        };
+        let keys: Vec<(String, Value)> = self
+            .keys
+            .iter()
+            .filter_map(|key| Some((key.clone(), map.get(key).cloned().or_else(|| default(key))?)))
+            .collect();
+        if keys.is_empty() {
+            return Err(format!(
+                "associative list with keys has an element that omits all key fields {} (and doesn't have default values for any key fields)",
+                self.keys.iter().map(|key| crate::field::quote(key)).collect::<Vec<_>>().join(", ")
+            ));
+        }
+        Ok(PathElement::keyed(keys))
+    }
+}
+
+fn read_atom(value: &Value) -> Atom {
+    Atom {
+        scalar: value.get("scalar").and_then(Value::as_str).map(|scalar| match scalar {
+            "string" => Scalar::String,
+            "numeric" => Scalar::Numeric,
+            "boolean" => Scalar::Boolean,
+            _ => Scalar::Untyped,
+        }),
+        list: value.get("list").map(|list| {
+            Arc::new(List {
+                element: read_ref(list.get("elementType").unwrap_or(&Value::Null)),
+                relationship: match list.get("elementRelationship").and_then(Value::as_str) {
+                    Some("associative") => Relationship::Granular,
+                    _ => Relationship::Atomic,
+                },
+                keys: list
+                    .get("keys")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned)
+                    .collect(),
+            })
+        }),
+        map: value.get("map").map(|map| {
+            let fields = map.get("fields").and_then(Value::as_array).into_iter().flatten().filter_map(|field| {
+                let type_ref = read_ref(field.get("type").unwrap_or(&Value::Null));
+                Some((
+                    field.get("name")?.as_str()?.to_owned(),
+                    Field { type_ref, default: field.get("default").cloned() },
+                ))
+            });
+            Arc::new(MapType {
+                fields: fields.collect(),
+                element: map.get("elementType").map(read_ref),
+                relationship: match map.get("elementRelationship").and_then(Value::as_str) {
+                    Some("atomic") => Relationship::Atomic,
+                    _ => Relationship::Granular,
+                },
+            })
+        }),
+    }
+}
+
+/// Reads a type reference of the structured-merge-diff form.
+pub fn read_ref(value: &Value) -> TypeRef {
+    let relationship =
+        value.get("elementRelationship").and_then(Value::as_str).map(|relationship| match relationship {
+            "atomic" => Relationship::Atomic,
+            _ => Relationship::Granular,
+        });
+    match value.get("namedType").and_then(Value::as_str) {
+        Some(name) => TypeRef::Named(name.to_owned(), relationship),
+        None => {
+            let mut atom = read_atom(value);
+            if let Some(relationship) = relationship {
+                overlay(&mut atom, relationship);
+            }
+            TypeRef::Inline(atom)
+        }
+    }
+}
+
+/// Lays another relationship over a container; `false` if it is none.
+fn overlay(atom: &mut Atom, relationship: Relationship) -> bool {
+    match (&mut atom.map, &mut atom.list) {
+        (Some(map), _) => Arc::make_mut(map).relationship = relationship,
+        (None, Some(list)) => Arc::make_mut(list).relationship = relationship,
+        (None, None) => return false,
+    }
+    true
+}
