@@ -61,7 +61,8 @@ pub enum Verdict {
     },
     /// It waits; show why.
     Wait(Wait),
-    /// Evict the workload itself (a failed node without replacement, §5.6 step 2).
+    /// Evict the workload itself: a failed node without replacement (§5.6 step 2), or a variant that leaves for a sibling
+    /// on a better flavor (§23).
     Evict {
         /// Reason of condition Evicted.
         reason: &'static str,
@@ -81,8 +82,6 @@ pub struct Admit {
     pub second_pass: bool,
     /// The elastic slice that ends with this admission (§13.3).
     pub replaces: Option<WorkloadKey>,
-    /// The sibling variant to evict with reason `FlavorMigration` before this one is admitted (§23).
-    pub migrates_from: Option<WorkloadKey>,
     /// How it was found.
     pub explanation: Explanation,
 }

@@ -45,6 +45,7 @@ mod decision;
 mod engine;
 mod event;
 mod ids;
+pub mod lab;
 pub mod model;
 mod preemption;
 mod quota;

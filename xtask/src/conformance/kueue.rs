@@ -3,7 +3,10 @@
 //! Objects of a case go through the translator the controllers use and enter the engine as events; what comes out is
 //! compared field by field. What the suites share is in [`world`]; [`compare`] finds the smallest differences.
 
+mod assigner;
+mod cache;
 mod compare;
+mod preemption;
 mod schedule;
 mod world;
 
@@ -20,6 +23,24 @@ pub fn runner(suite: &str) -> Option<Runner> {
         | "schedule-admission-fair-sharing" => schedule::cycles,
         "schedule-two-cycles" => schedule::two_cycles,
         "schedule-preserve-scan" => schedule::preserve_scan,
+        "preemption" | "preemption-hierarchical" | "preemption-fair" => preemption::targets,
+        "preemption-fair-ordering" => preemption::fair_ordering,
+        "preemption-candidates-ordering" => preemption::candidates_ordering,
+        "preemption-policy" => preemption::policy,
+        "preemption-priority-info" => preemption::priority_info,
+        "preemption-message" => preemption::message,
+        "flavor-assigner" => assigner::assign,
+        "flavor-assigner-recompute" => assigner::recompute,
+        "flavor-assigner-preference" => assigner::preference,
+        "flavor-assigner-partial-admission" => assigner::partial_admission,
+        "cache-available" => cache::available,
+        "cache-fair-sharing" => cache::fair_sharing,
+        "cache-generation" => cache::generation,
+        "cache-readiness" => cache::readiness,
+        "cache-snapshot" => cache::snapshot,
+        "cache-snapshot-usage" => cache::snapshot_usage,
+        "cache-cluster-queue-usage" => cache::cluster_queue_usage,
+        "cache-local-queue-usage" => cache::local_queue_usage,
         _ => return None,
     })
 }

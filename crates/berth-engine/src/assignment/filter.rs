@@ -2,7 +2,7 @@
 
 use super::{Ask, AskedPodSet};
 use crate::decision::Finding;
-use crate::ids::{FlavorId, Name};
+use crate::ids::{FlavorId, Name, ResourceId};
 use crate::model::{Labels, NodeAffinity, PodTemplate, Requirement, ResourceFlavor, Taint, TaintEffect, Toleration};
 use crate::world::World;
 use crate::world::queue::Group;
@@ -23,6 +23,7 @@ pub(crate) fn reject(
     group: &Group,
     sets: &[&AskedPodSet],
     flavor: FlavorId,
+    resource: ResourceId,
 ) -> Option<Rejection> {
     let name = world.flavor_name(flavor);
     if let Some(pins) = &ask.pinned {
@@ -35,7 +36,8 @@ pub(crate) fn reject(
         });
         if !pinned {
             return Some(Rejection::Skipped(Finding::Other(format!(
-                "skipping flavor {name} because it was not nominated"
+                "skipping flavor {name} as it is not found in the nomination mapping for resource {}",
+                world.resource_name(resource)
             ))));
         }
     }

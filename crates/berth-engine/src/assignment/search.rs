@@ -206,7 +206,7 @@ impl Search<'_> {
         for at in start..group.flavors.len() {
             last = at;
             let slot = &group.flavors[at];
-            match reject(world, self.ask, group, &set_refs, slot.flavor) {
+            match reject(world, self.ask, group, &set_refs, slot.flavor, resource) {
                 Some(Rejection::Skipped(finding)) => {
                     found.findings.push(finding);
                     continue;

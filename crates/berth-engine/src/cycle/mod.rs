@@ -49,7 +49,8 @@ pub(crate) struct Entry {
     pub writes: bool,
     pub victims: Vec<Victim>,
     pub eviction: Option<(&'static str, String)>,
-    pub migrates_from: Option<WorkloadId>,
+    /// Sibling variants that have to leave first (§23).
+    pub migrates: Vec<WorkloadId>,
 }
 
 impl Entry {
@@ -71,7 +72,7 @@ impl Entry {
             writes: true,
             victims: Vec::new(),
             eviction: None,
-            migrates_from: None,
+            migrates: Vec::new(),
         }
     }
 
@@ -143,18 +144,15 @@ fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Entry> {
 fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mut CycleOutcome, now: Time) -> bool {
     let workload = world.record(entry.workload).key().clone();
     let cluster_queue = world.queue(entry.queue).name.clone();
-    let mut decide = |verdict| {
-        outcome.decisions.push(Decision { workload: workload.clone(), cluster_queue: cluster_queue.clone(), verdict });
-    };
     if entry.status == EntryStatus::Assumed {
-        let admit = admit(world, rooms, &entry);
-        decide(Verdict::Admit(admit));
+        let verdict = Verdict::Admit(admit(world, rooms, &entry));
+        outcome.decisions.push(Decision { workload, cluster_queue, verdict });
         return true;
     }
     if let Some((reason, message)) = entry.eviction.take() {
         world.record_mut(entry.workload).eviction_expected = true;
         rooms.forget(world, entry.workload);
-        decide(Verdict::Evict { reason, message });
+        outcome.decisions.push(Decision { workload, cluster_queue, verdict: Verdict::Evict { reason, message } });
         return true;
     }
     if entry.status != EntryStatus::NotNominated && entry.requeue == RequeueReason::Generic {
@@ -199,6 +197,22 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
         requests: total_requests(world, entry.workload),
         explanation: entry.assignment.explanation(),
     };
+    for id in entry.migrates {
+        let message = format!(
+            "Evicted to accommodate a workload (UID: {}) due to migration to more favorable resource flavor",
+            world.record(entry.workload).facts.uid
+        );
+        let sibling = world.record_mut(id);
+        sibling.eviction_expected = true;
+        outcome.decisions.push(Decision {
+            workload: sibling.key().clone(),
+            cluster_queue: cluster_queue.clone(),
+            verdict: Verdict::Evict { reason: "FlavorMigration", message },
+        });
+    }
+    let mut decide = |verdict| {
+        outcome.decisions.push(Decision { workload: workload.clone(), cluster_queue: cluster_queue.clone(), verdict });
+    };
     decide(if issued { Verdict::Preempt { victims: entry.victims, wait } } else { Verdict::Wait(wait) });
     progress
 }
@@ -209,7 +223,6 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry) -> Admit {
     rooms.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    let migrates_from = entry.migrates_from.map(|id| world.record(id).key().clone());
     crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone());
     world.record_mut(entry.workload).scan = None;
     Admit {
@@ -217,7 +230,6 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry) -> Admit {
         checks,
         second_pass: entry.second_pass,
         replaces,
-        migrates_from,
         explanation: if entry.second_pass { Explanation::default() } else { entry.assignment.explanation() },
     }
 }

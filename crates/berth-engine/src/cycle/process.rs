@@ -126,7 +126,9 @@ fn process(
         entry.requeue = RequeueReason::FailedAfterNomination;
         return;
     }
-    entry.migrates_from = less_favorable_sibling(world, entry);
+    if migrate(world, entry) {
+        return;
+    }
     entry.status = EntryStatus::Assumed;
 }
 
@@ -152,7 +154,7 @@ fn refresh(
             entry.assignment.deferred = true;
             "deferred_fit"
         } else if entry.targets.is_empty() {
-            "skipped"
+            return;
         } else {
             "new_targets"
         };
@@ -273,15 +275,32 @@ fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
         })
 }
 
-/// The admitted sibling variant on a worse flavor, which leaves for this one (§23).
-fn less_favorable_sibling(world: &World, entry: &Entry) -> Option<WorkloadId> {
+/// Lets the sibling variants on worse flavors leave first, if there are any and the target flavor is good enough for a
+/// move (§23). True if the entry has to wait.
+fn migrate(world: &World, entry: &mut Entry) -> bool {
     if !world.config.gates.concurrent_admission {
-        return None;
+        return false;
     }
-    siblings(world, entry.workload).find(|id| {
-        world.record(*id).holding.is_some()
-            && variant_rank(world, entry.queue, *id) > variant_rank(world, entry.queue, entry.workload)
-    })
+    let own = variant_rank(world, entry.queue, entry.workload);
+    let worse: Vec<WorkloadId> = siblings(world, entry.workload)
+        .filter(|id| world.record(*id).holding.is_some() && variant_rank(world, entry.queue, *id) > own)
+        .collect();
+    if worse.is_empty() {
+        return false;
+    }
+    let policy = world.queue(entry.queue).spec.as_ref().and_then(|spec| spec.concurrent_admission.clone());
+    let flavors = world.queue(entry.queue).config.flavors();
+    let last = policy.and_then(|policy| policy.last_acceptable_flavor);
+    let limit = last.and_then(|name| flavors.iter().position(|it| *world.flavor_name(*it) == name));
+    if limit.is_some_and(|limit| own > Some(limit)) {
+        skip(entry, "Target flavor is below LastAcceptableFlavorName", PendingReason::PendingEvaluation);
+        return true;
+    }
+    entry.message = format!("{}. Pending the migration of {} workload(s)", entry.message, worse.len());
+    entry.requeue = RequeueReason::PendingMigration;
+    entry.reason = PendingReason::WaitingForPreemptedWorkloads;
+    entry.migrates = worse.into_iter().filter(|id| !is_evicted(world, *id)).collect();
+    true
 }
 
 fn siblings(world: &World, id: WorkloadId) -> impl Iterator<Item = WorkloadId> + '_ {

@@ -97,7 +97,7 @@ impl Engine {
         figures
     }
 
-    pub(super) fn report_share(&self, node: NodeId) -> WeightedShare {
+    pub(crate) fn report_share(&self, node: NodeId) -> WeightedShare {
         let share = self.world.share(node);
         WeightedShare {
             value: share.rounded(),

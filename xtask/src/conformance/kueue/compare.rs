@@ -97,7 +97,9 @@ fn topology(assignment: &api::TopologyAssignment) -> Value {
     let domains: Vec<Value> = decoded
         .domains
         .iter()
-        .map(|domain| json!({"values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>(), "count": domain.count}))
+        .map(
+            |domain| json!({"values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>(), "count": domain.count}),
+        )
         .collect();
     json!({"levels": decoded.levels.iter().map(|it| &**it).collect::<Vec<_>>(), "domains": domains})
 }

@@ -192,7 +192,8 @@ pub fn preserve_scan(case: &Case) -> Verdict {
             for name in &names {
                 let Some(queue) = world.queues.get_mut(name) else { continue };
                 let quota = if cycle % 2 == 0 { "5" } else { "4" };
-                if let Some(flavor) = queue.spec.resource_groups.first_mut().and_then(|group| group.flavors.get_mut(1)) {
+                if let Some(flavor) = queue.spec.resource_groups.first_mut().and_then(|group| group.flavors.get_mut(1))
+                {
                     flavor.resources[0].nominal_quota.0 = quota.to_owned();
                 }
                 let queue = translate::cluster_queue(queue);

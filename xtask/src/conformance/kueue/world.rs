@@ -225,7 +225,8 @@ impl World {
         let queue = admit.admission.cluster_queue.clone();
         let considered = translate::decision::flavors_considered(&admit.explanation);
         if !reserved_before {
-            let message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was 9223372037s{considered}");
+            let message =
+                format!("Quota reserved in ClusterQueue {queue}, wait time since queued was 9223372037s{considered}");
             self.event(key, "Normal", "QuotaReserved", &message);
         }
         if admitted && !admitted_before {
@@ -234,7 +235,10 @@ impl World {
         }
         if let Some(replaced) = &admit.replaces {
             if let Some(old) = self.workloads.get_mut(replaced) {
-                let message = format!("Replaced to accommodate a workload (UID: {}, JobUID: UNKNOWN) due to workload slice aggregation", "");
+                let message = format!(
+                    "Replaced to accommodate a workload (UID: {}, JobUID: UNKNOWN) due to workload slice aggregation",
+                    ""
+                );
                 status::finish(old, "WorkloadSliceReplaced", &message, now);
             }
         }

@@ -1,0 +1,505 @@
+//! Single questions to an engine: what would be assigned, who would be preempted, how much is left.
+//!
+//! A cycle answers all of them together. Here they can be asked alone, of the same code, without anything being decided:
+//! by people who want to know why, by what-if tools, and by recorded cases of single functions. Nothing asked here
+//! changes an engine, except what is named so ([`Lab::add_usage`], [`Lab::hide`]).
+
+use std::collections::BTreeMap;
+
+use crate::assignment::search::{Grade, assign_flavors};
+use crate::assignment::{Ask, Assignment, Oracle, ScanState, Simulated, asked_pod_set, reduce};
+use crate::cycle::process::amounts_to_reserve;
+use crate::decision::{AssignmentMode, FlavorAttempt, PendingReason, PreemptionMode, PreemptionReason};
+use crate::ids::{FrId, Name, NodeId, QueueId};
+use crate::model::{FungibilityPreference, PreemptionPolicy, ResourceList, Time, TopologyAssignment, WorkloadKey};
+use crate::preemption::{Preemptor, RealOracle, find_targets, satisfies};
+use crate::quota::{FrAmounts, add_amount};
+use crate::status::WeightedShare;
+use crate::topology::Places;
+use crate::world::World;
+use crate::{Amount, Engine};
+
+/// Amounts per flavor and resource.
+pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
+
+/// Questions to an engine; see the module's documentation.
+#[derive(Debug)]
+pub struct Lab<'a> {
+    engine: &'a mut Engine,
+}
+
+impl Engine {
+    /// Asks single questions.
+    pub fn lab(&mut self) -> Lab<'_> {
+        self.world.tree.refresh();
+        Lab { engine: self }
+    }
+}
+
+/// A stub for the simulation of preemption: what to answer per flavor and resource; `(Preempt, 0)` for others.
+pub type SimulationTable = BTreeMap<(Name, Name), (PreemptionMode, u32)>;
+
+/// How to work out an assignment.
+#[derive(Debug, Clone, Default)]
+pub struct AssignOptions {
+    /// Answers of the preemption simulation; the real one when absent.
+    pub simulation: Option<SimulationTable>,
+    /// Flavors to restrict the search to, per pod set and resource.
+    pub pinned: Option<BTreeMap<Name, BTreeMap<Name, Name>>>,
+    /// The elastic slice that is replaced.
+    pub replaced: Option<WorkloadKey>,
+}
+
+/// An assignment with names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AssignmentReport {
+    /// How well the workload is served.
+    pub mode: AssignmentMode,
+    /// Highest level borrowed from.
+    pub borrowing: u32,
+    /// Why it does not fit.
+    pub no_fit: Option<PendingReason>,
+    /// Quota it takes.
+    pub usage: FlavorAmounts,
+    /// Per flavor, the domains it takes: values, what one pod uses, pods.
+    pub places: Vec<(Name, Vec<Name>, ResourceList, i64)>,
+    /// Per pod set.
+    pub pod_sets: Vec<PodSetReport>,
+}
+
+/// What was found for one pod set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodSetReport {
+    /// Name.
+    pub name: Name,
+    /// Pods.
+    pub count: i32,
+    /// Total requests.
+    pub requests: ResourceList,
+    /// Flavor, mode and index of the last flavor tried, per resource.
+    pub flavors: BTreeMap<Name, (Name, AssignmentMode, i32)>,
+    /// What was found, in words.
+    pub reasons: Vec<String>,
+    /// What made it impossible to say.
+    pub error: Option<String>,
+    /// Flavors looked at.
+    pub attempts: Vec<FlavorAttempt>,
+    /// Domains.
+    pub topology: Option<TopologyAssignment>,
+    /// Whether the topology is chosen later.
+    pub delayed: Option<bool>,
+}
+
+/// Quota of one node of the cohort tree.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NodeReport {
+    /// Nominal quota, borrowing and lending limit where configured.
+    pub quotas: BTreeMap<(Name, Name), (Amount, Option<Amount>, Option<Amount>)>,
+    /// Quota of the node and what its children lend it.
+    pub subtree: BTreeMap<(Name, Name), Amount>,
+    /// Usage.
+    pub usage: BTreeMap<(Name, Name), Amount>,
+    /// Parent cohort in effect.
+    pub parent: Option<Name>,
+    /// Workloads holding quota here.
+    pub workloads: Vec<WorkloadKey>,
+}
+
+struct TableOracle {
+    table: BTreeMap<FrId, (PreemptionMode, u32)>,
+}
+
+impl Oracle for TableOracle {
+    fn simulate(&mut self, _: &mut World, _: &Ask, fr: FrId, _: i64) -> Simulated {
+        let (mode, level) = self.table.get(&fr).copied().unwrap_or((PreemptionMode::Preempt, 0));
+        Simulated { mode, level }
+    }
+}
+
+impl Lab<'_> {
+    fn queue(&self, name: &str) -> Option<QueueId> {
+        self.engine.world.queue_ids.get(name).copied()
+    }
+
+    fn fr(&mut self, flavor: &Name, resource: &Name) -> FrId {
+        let flavor = self.engine.world.flavor_id(flavor);
+        let resource = self.engine.world.resources.intern(resource);
+        self.engine.world.frs.intern(flavor, resource)
+    }
+
+    fn amounts(&mut self, amounts: &FlavorAmounts) -> FrAmounts {
+        let mut list = FrAmounts::new();
+        for ((flavor, resource), amount) in amounts {
+            let fr = self.fr(flavor, resource);
+            add_amount(&mut list, fr, *amount);
+        }
+        list
+    }
+
+    fn names(&self, fr: FrId) -> (Name, Name) {
+        let world = &self.engine.world;
+        let fr = world.frs.get(fr);
+        (world.flavor_name(fr.flavor).clone(), world.resource_name(fr.resource).clone())
+    }
+
+    /// Takes up quota of a queue for nobody in particular.
+    pub fn add_usage(&mut self, queue: &str, amounts: &FlavorAmounts) {
+        let amounts = self.amounts(amounts);
+        if let Some(id) = self.queue(queue) {
+            let node = self.engine.world.queue(id).node;
+            self.engine.world.add_usage(node, &amounts);
+        }
+    }
+
+    /// Gives that quota back.
+    pub fn remove_usage(&mut self, queue: &str, amounts: &FlavorAmounts) {
+        let amounts = self.amounts(amounts);
+        if let Some(id) = self.queue(queue) {
+            let node = self.engine.world.queue(id).node;
+            self.engine.world.remove_usage(node, &amounts);
+        }
+    }
+
+    /// Takes places in a flavor's topology for nobody in particular.
+    pub fn add_places(&mut self, flavor: &Name, assignment: &TopologyAssignment, per_pod: &ResourceList) {
+        let flavor = self.engine.world.flavor_id(flavor);
+        let mut places = Places::default();
+        places.add(flavor, assignment, per_pod);
+        self.engine.world.topologies.add_usage(&places);
+    }
+
+    /// Imagines a workload away until [`Lab::unhide`].
+    pub fn hide(&mut self, workload: &WorkloadKey) {
+        if let Some(id) = self.engine.world.workloads.id(workload) {
+            self.engine.world.hide(id);
+        }
+    }
+
+    /// Takes [`Lab::hide`] back.
+    pub fn unhide(&mut self, workload: &WorkloadKey) {
+        if let Some(id) = self.engine.world.workloads.id(workload) {
+            self.engine.world.unhide(id);
+        }
+    }
+
+    /// What a queue could still take, and what it could take if nothing were in use.
+    pub fn available(&mut self, queue: &str, flavor: &Name, resource: &Name) -> Option<(Amount, Amount)> {
+        let fr = self.fr(flavor, resource);
+        let world = &self.engine.world;
+        let node = world.queue(self.queue(queue)?).node;
+        Some((world.tree.available(node, fr), world.tree.potential(node, fr)))
+    }
+
+    /// Quota and usage of a cluster queue.
+    pub fn queue_report(&self, queue: &str) -> Option<NodeReport> {
+        let id = self.queue(queue)?;
+        let entry = self.engine.world.queue(id);
+        let visible = entry.holding.iter().filter(|id| !self.engine.world.hidden.contains(id));
+        let mut report = self.node_report(entry.node);
+        report.workloads = visible.map(|id| self.engine.world.record(*id).key().clone()).collect();
+        report.workloads.sort();
+        Some(report)
+    }
+
+    /// True if a queue may be looked at in a cycle.
+    pub fn is_schedulable(&self, queue: &str) -> bool {
+        self.queue(queue).is_some_and(|id| self.engine.world.is_schedulable(id))
+    }
+
+    /// Quota and usage of a cohort.
+    pub fn cohort_report(&self, cohort: &str) -> Option<NodeReport> {
+        Some(self.node_report(self.engine.world.cohorts.get(cohort)?.node))
+    }
+
+    /// Names of the cohorts that queues or objects name.
+    pub fn cohorts(&self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.engine.world.cohorts.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    fn node_report(&self, id: NodeId) -> NodeReport {
+        let tree = &self.engine.world.tree;
+        let node = tree.node(id);
+        let mut report =
+            NodeReport { parent: node.parent.map(|id| tree.node(id).name.clone()), ..NodeReport::default() };
+        for (fr, cell) in node.cells() {
+            let key = self.names(*fr);
+            let quota = cell.quota;
+            if quota != crate::quota::NodeQuota::default() || (node.is_queue && cell.declared) {
+                report.quotas.insert(key.clone(), (quota.nominal, quota.borrowing_limit, quota.lending_limit));
+            }
+            if cell.declared {
+                report.subtree.insert(key.clone(), cell.subtree);
+            }
+            report.usage.insert(key, cell.usage);
+        }
+        report
+    }
+
+    /// The dominant resource share of a cohort or cluster queue, with an amount added at a cluster queue first.
+    pub fn share_with(&mut self, node: (&str, bool), queue: &str, added: &FlavorAmounts) -> Option<WeightedShare> {
+        let added = self.amounts(added);
+        let target = match node {
+            (name, true) => self.engine.world.queue(self.queue(name)?).node,
+            (name, false) => self.engine.world.cohorts.get(name)?.node,
+        };
+        let leaf = self.engine.world.queue(self.queue(queue)?).node;
+        let mark = self.engine.world.mark();
+        self.engine.world.add_usage(leaf, &added);
+        let share = self.engine.report_share(target);
+        self.engine.world.rollback(mark);
+        Some(share)
+    }
+
+    /// True if a queue uses more than its own quota on one of the flavor-resources.
+    pub fn is_borrowing_on(&mut self, queue: &str, requested: &FlavorAmounts) -> bool {
+        let requested = self.amounts(requested);
+        let Some(id) = self.queue(queue) else { return false };
+        let node = self.engine.world.queue(id).node;
+        self.engine.world.share(node).is_borrowing_on(&requested)
+    }
+
+    /// Counts changes that make a queue's workloads start their search over (§7.8).
+    pub fn generation(&self, queue: &str) -> Option<u64> {
+        Some(self.engine.world.queue(self.queue(queue)?).generation)
+    }
+
+    /// Works out the assignment of a known workload in a queue, for its full counts.
+    pub fn assign(
+        &mut self,
+        workload: &WorkloadKey,
+        queue: &str,
+        options: &AssignOptions,
+        now: Time,
+    ) -> Option<AssignmentReport> {
+        let queue = self.queue(queue)?;
+        let id = self.engine.world.workloads.id(workload)?;
+        let replaced = options.replaced.as_ref().and_then(|key| self.engine.world.workloads.id(key));
+        let shape = self.engine.world.record(id).shape.clone();
+        let pinned = options.pinned.as_ref().map(|pins| {
+            let world = &mut self.engine.world;
+            let pin = |flavors: &BTreeMap<Name, Name>, world: &mut World| {
+                flavors
+                    .iter()
+                    .map(|(resource, flavor)| (world.resources.intern(resource), world.flavor_id(flavor)))
+                    .collect()
+            };
+            pins.iter().map(|(set, flavors)| (set.clone(), pin(flavors, world))).collect()
+        });
+        let ask = Ask {
+            queue,
+            workload: id,
+            pod_sets: shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect(),
+            pinned,
+            replaced,
+            second_pass: false,
+            resume: false,
+        };
+        let mut assignment = match &options.simulation {
+            Some(table) => {
+                let table =
+                    table.iter().map(|((flavor, resource), answer)| (self.fr(flavor, resource), *answer)).collect();
+                assign_flavors(&mut self.engine.world, &ask, &mut TableOracle { table })
+            }
+            None => assign_flavors(&mut self.engine.world, &ask, &mut RealOracle { now }),
+        };
+        crate::topology::request::place(&mut self.engine.world, &ask, &mut assignment);
+        Some(self.report(&assignment, &ask))
+    }
+
+    fn report(&self, assignment: &Assignment, ask: &Ask) -> AssignmentReport {
+        let world = &self.engine.world;
+        let places = assignment.places(world, &ask.pod_sets);
+        AssignmentReport {
+            mode: assignment.mode(),
+            borrowing: assignment.borrowing,
+            no_fit: assignment.no_fit,
+            usage: assignment.usage.iter().map(|(fr, amount)| (self.names(*fr), *amount)).collect(),
+            places: places
+                .list
+                .iter()
+                .map(|it| (world.flavor_name(it.flavor).clone(), it.values.clone(), it.per_pod.clone(), it.count))
+                .collect(),
+            pod_sets: assignment
+                .pod_sets
+                .iter()
+                .map(|set| PodSetReport {
+                    name: set.name.clone(),
+                    count: set.count,
+                    requests: set.requests.iter().map(|(id, it)| (world.resource_name(*id).clone(), *it)).collect(),
+                    flavors: set
+                        .flavors
+                        .iter()
+                        .map(|it| {
+                            let flavor = world.flavor_name(it.flavor).clone();
+                            (world.resource_name(it.resource).clone(), (flavor, it.mode, it.tried))
+                        })
+                        .collect(),
+                    reasons: set.findings.iter().map(ToString::to_string).collect(),
+                    error: set.error.clone(),
+                    attempts: set.attempts.clone(),
+                    topology: set.topology.clone(),
+                    delayed: set.delayed,
+                })
+                .collect(),
+        }
+    }
+
+    /// Whom a workload would preempt in a queue, given what it asks for and which of that is short.
+    pub fn targets(
+        &mut self,
+        workload: &WorkloadKey,
+        queue: &str,
+        request: &FlavorAmounts,
+        short: &[(Name, Name)],
+        now: Time,
+    ) -> Vec<(WorkloadKey, PreemptionReason)> {
+        let (Some(queue), Some(id)) = (self.queue(queue), self.engine.world.workloads.id(workload)) else {
+            return Vec::new();
+        };
+        let request = self.amounts(request);
+        let mut need: Vec<FrId> = short.iter().map(|(flavor, resource)| self.fr(flavor, resource)).collect();
+        need.sort_unstable();
+        need.dedup();
+        let world = &mut self.engine.world;
+        let node = world.queue(queue).node;
+        let preemptor = Preemptor { workload: id, queue, node, need, request, placement: None, now };
+        let targets = find_targets(world, &preemptor);
+        targets.into_iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect()
+    }
+
+    /// The message of a victim's conditions, with the paths of both queues.
+    pub fn preemption_message(
+        &self,
+        preemptor: &WorkloadKey,
+        queue: &str,
+        victim: &WorkloadKey,
+        reason: PreemptionReason,
+    ) -> Option<String> {
+        let world = &self.engine.world;
+        let facts = &world.record(world.workloads.id(preemptor)?).facts;
+        let holding = world.record(world.workloads.id(victim)?).holding.as_ref()?;
+        let path = |queue: QueueId| world.tree.path_text(world.queue(queue).node);
+        Some(crate::preemption::message(
+            &facts.uid,
+            facts.job_uid.as_deref(),
+            reason.human(),
+            &path(self.queue(queue)?),
+            &path(holding.queue),
+        ))
+    }
+
+    /// The order in which fair sharing asks queues for victims; `drops[i]` leaves the i-th out afterwards (§10.6).
+    pub fn victim_queue_order(
+        &mut self,
+        preemptor: &WorkloadKey,
+        queue: &str,
+        candidates: &[WorkloadKey],
+        drops: &[bool],
+        now: Time,
+    ) -> Vec<Name> {
+        let (Some(queue), Some(id)) = (self.queue(queue), self.engine.world.workloads.id(preemptor)) else {
+            return Vec::new();
+        };
+        let world = &self.engine.world;
+        let node = world.queue(queue).node;
+        let preemptor =
+            Preemptor { workload: id, queue, node, need: Vec::new(), request: Vec::new(), placement: None, now };
+        let ids: Vec<_> = candidates.iter().filter_map(|key| world.workloads.id(key)).collect();
+        let mut queues = crate::preemption::fair::VictimQueues::new(world, &preemptor, &ids);
+        let mut order = Vec::new();
+        while let Some(next) = queues.next(world, &preemptor) {
+            if drops.get(order.len()).copied().unwrap_or(false) {
+                queues.drop_queue(next);
+            } else {
+                queues.pop(next);
+            }
+            order.push(world.tree.node(next).name.clone());
+        }
+        order
+    }
+
+    /// Candidates in the order they would be preempted (§9.5), each with the queue it is taken to run in.
+    pub fn candidate_order(&mut self, own: &str, candidates: &[(WorkloadKey, Name)], now: Time) -> Vec<WorkloadKey> {
+        let own_name = Name::from(own);
+        let own = self.engine.world.queue_id(&own_name);
+        let mut list: Vec<_> = candidates
+            .iter()
+            .filter_map(|(key, queue)| {
+                let queue = self.engine.world.queue_id(queue);
+                Some((self.engine.world.workloads.id(key)?, queue))
+            })
+            .collect();
+        let world = &self.engine.world;
+        crate::preemption::candidates::sort_by_order(world, &mut list, own, now, |it| *it);
+        list.into_iter().map(|(id, _)| world.record(id).key().clone()).collect()
+    }
+
+    /// True if a policy lets one workload preempt another (§9.2).
+    pub fn satisfies(&self, policy: PreemptionPolicy, preemptor: &WorkloadKey, candidate: &WorkloadKey) -> bool {
+        let world = &self.engine.world;
+        match (world.workloads.id(preemptor), world.workloads.id(candidate)) {
+            (Some(preemptor), Some(candidate)) => satisfies(world, policy, preemptor, candidate),
+            _ => false,
+        }
+    }
+
+    /// Effective priority of a workload (§3.1).
+    pub fn priority(&self, workload: &WorkloadKey) -> Option<i64> {
+        Some(self.engine.world.record(self.engine.world.workloads.id(workload)?).priority)
+    }
+
+    /// What is kept for a workload that must preempt and found nobody (§5.9).
+    pub fn amounts_to_reserve(&mut self, queue: &str, usage: &FlavorAmounts, borrows: bool) -> FlavorAmounts {
+        let usage = self.amounts(usage);
+        let Some(id) = self.queue(queue) else { return FlavorAmounts::new() };
+        let reserved = amounts_to_reserve(&self.engine.world, id, &usage, borrows);
+        reserved.into_iter().map(|(fr, amount)| (self.names(fr), amount)).collect()
+    }
+}
+
+/// True if the first of two ways to use a flavor is strictly better (§8.9).
+pub fn is_preferred(a: (PreemptionMode, u32), b: (PreemptionMode, u32), preference: FungibilityPreference) -> bool {
+    let grade = |(mode, level)| Grade { mode, level };
+    grade(a).is_preferred_to(grade(b), preference)
+}
+
+/// The largest counts that `serves` accepts (§12); counts come with their minimum.
+pub fn search_counts(counts: &[(i32, Option<i32>)], mut serves: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
+    reduce::search(counts, |counts| serves(counts).then_some(())).map(|(counts, ())| counts)
+}
+
+/// True if a recorded scan through the flavors has to start over (§8.12). A class of 0 is unknown.
+pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, generation: u64, class: u32) -> bool {
+    use crate::ids::{ClassId, Id};
+    let known = |class: u32| (class != 0).then(|| ClassId::from_index(class as usize));
+    let (recorded_cycle, recorded_generation, recorded_class) = recorded;
+    let state = ScanState {
+        tried: Vec::new(),
+        generation: recorded_generation,
+        cycle: recorded_cycle,
+        class: known(recorded_class),
+    };
+    state.is_outdated(preserve, known(class), cycle, generation)
+}
+
+/// The message of a victim's conditions (§11.1); what is empty is said to be unknown.
+pub fn preemption_message(
+    uid: &str,
+    job_uid: &str,
+    reason: &str,
+    preemptor_path: &str,
+    preemptee_path: &str,
+) -> String {
+    let human = [
+        PreemptionReason::InClusterQueue,
+        PreemptionReason::InCohortReclamation,
+        PreemptionReason::InCohortFairSharing,
+        PreemptionReason::InCohortReclaimWhileBorrowing,
+    ]
+    .into_iter()
+    .find(|known| known.as_str() == reason)
+    .map_or("", PreemptionReason::human);
+    crate::preemption::message(uid, Some(job_uid), human, preemptor_path, preemptee_path)
+}

@@ -1,0 +1,318 @@
+//! Flavor assigner suites: the search through flavors, alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::kueue::v1beta2 as api;
+use berth_controllers::translate::{self, workload_key};
+use berth_engine::lab::{self, AssignOptions, AssignmentReport, FlavorAmounts, SimulationTable};
+use berth_engine::model::{FungibilityPreference, TopologyAssignment, TopologyDomain, WorkloadKey};
+use berth_engine::{AssignmentMode, Event, Name, PreemptionMode};
+use serde_json::{Value, json};
+
+use super::super::{Case, Verdict};
+use super::compare::{differences, normal, verdict};
+use super::world::{World, object};
+
+fn name(text: &str) -> Name {
+    Name::from(text)
+}
+
+/// Amounts written as `flavor/resource`.
+pub fn flavor_amounts(value: &Value) -> FlavorAmounts {
+    let pair = |(key, amount): (&String, &Value)| {
+        let (flavor, resource) = key.split_once('/')?;
+        Some(((name(flavor), name(resource)), amount.as_i64()?))
+    };
+    value.as_object().into_iter().flatten().filter_map(pair).collect()
+}
+
+fn simulation(value: &Value) -> SimulationTable {
+    let answer = |(key, answer): (&String, &Value)| {
+        let (flavor, resource) = key.split_once('/')?;
+        let mode = match answer["preemptionPossibility"].as_str()? {
+            "NoCandidates" => PreemptionMode::NoPreemptionCandidates,
+            "Reclaim" => PreemptionMode::Reclaim,
+            _ => PreemptionMode::Preempt,
+        };
+        let level = u32::try_from(answer["borrowingAfterSimulation"].as_u64().unwrap_or(0)).unwrap_or(0);
+        Some(((name(flavor), name(resource)), (mode, level)))
+    };
+    value.as_object().into_iter().flatten().filter_map(answer).collect()
+}
+
+fn add_usage(world: &mut World, input: &Value) {
+    for (queue, amounts) in input["quotaUsage"].as_object().into_iter().flatten() {
+        world.engine.lab().add_usage(queue, &flavor_amounts(amounts));
+    }
+    for flavors in input["tasUsage"].as_object().into_iter().flatten().map(|(_, flavors)| flavors) {
+        for (flavor, list) in flavors.as_object().into_iter().flatten() {
+            for usage in list.as_array().into_iter().flatten() {
+                let values: Vec<Name> =
+                    usage["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(name).collect();
+                let per_pod = usage["singlePodRequests"].as_object().into_iter().flatten();
+                let per_pod = per_pod.filter_map(|(key, it)| Some((name(key), it.as_i64()?))).collect();
+                let count = i32::try_from(usage["count"].as_i64().unwrap_or(0)).unwrap_or(0);
+                let assignment =
+                    TopologyAssignment { levels: Vec::new(), domains: vec![TopologyDomain { values, count }] };
+                world.engine.lab().add_places(&name(flavor), &assignment, &per_pod);
+            }
+        }
+    }
+}
+
+/// Tells the engine about the workload and the older slice it replaces; the slice's key if there is one.
+fn add_workload(world: &mut World, input: &Value) -> Result<(WorkloadKey, Option<WorkloadKey>), String> {
+    let workload: api::Workload = object(input, "workload")?;
+    let key = workload_key(&workload);
+    world.upsert(workload);
+    let slice = &input["replacedWorkloadSlice"];
+    if slice.is_null() {
+        return Ok((key, None));
+    }
+    let mut old: api::Workload = object(slice, "workload").unwrap_or_default();
+    if old.metadata.name.is_none() {
+        old.metadata.name = Some("replaced-slice".to_owned());
+    }
+    let sets = slice["totalRequests"].as_array().into_iter().flatten().map(|set| {
+        let usage = set["requests"].as_object().into_iter().flatten();
+        api::PodSetAssignment {
+            name: set["name"].as_str().unwrap_or_default().to_owned(),
+            flavors: serde_json::from_value(set["flavors"].clone()).unwrap_or_default(),
+            resource_usage: usage
+                .map(|(key, it)| (key.clone(), translate::amounts::to_quantity(key, it.as_i64().unwrap_or(0))))
+                .collect(),
+            count: set["count"].as_i64().and_then(|count| i32::try_from(count).ok()),
+            ..api::PodSetAssignment::default()
+        }
+    });
+    let admission = api::Admission {
+        cluster_queue: input["targetClusterQueue"].as_str().unwrap_or_default().to_owned(),
+        pod_set_assignments: sets.collect(),
+    };
+    let now = world.now;
+    berth_controllers::workload::status::set_quota_reservation(&mut old, admission, now);
+    let old_key = workload_key(&old);
+    let model = world.translate(&old);
+    world.apply(Event::WorkloadUpserted(Box::new(model)));
+    // The case's usage says what is in use; the slice's own is not added to it.
+    world.engine.lab().hide(&old_key);
+    Ok((key, Some(old_key)))
+}
+
+fn mode(mode: AssignmentMode) -> &'static str {
+    mode.as_str()
+}
+
+/// The assigner on full counts.
+pub fn assign(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    for flavor in input["deletedResourceFlavors"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        world.apply(Event::FlavorRemoved(name(flavor)));
+    }
+    add_usage(&mut world, input);
+    let (key, replaced) = add_workload(&mut world, input)?;
+    let options =
+        AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
+    let queue = input["targetClusterQueue"].as_str().unwrap_or_default();
+    let now = world.time();
+    let report = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    verdict(compare(&case.data["want"], &report))
+}
+
+/// Nominate, let the world change, and assign again with the nominated flavors.
+pub fn recompute(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    add_usage(&mut world, input);
+    let (key, replaced) = add_workload(&mut world, input)?;
+    let queue = input["targetClusterQueue"].as_str().unwrap_or_default();
+    let now = world.time();
+    let mut options =
+        AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
+    let nominated = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    let mut found = compare(&case.data["want"]["nominated"], &nominated);
+    let then = &input["atRecompute"];
+    add_usage(&mut world, then);
+    let pins = then["nominationMapping"].as_object().into_iter().flatten().map(|(set, flavors)| {
+        let flavors = flavors.as_object().into_iter().flatten();
+        (name(set), flavors.map(|(key, it)| (name(key), name(it.as_str().unwrap_or_default()))).collect())
+    });
+    options.pinned = Some(pins.collect());
+    options.simulation = Some(simulation(&then["simulationResult"]));
+    let again = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    found.extend(compare(&case.data["want"]["recomputed"], &again));
+    verdict(found)
+}
+
+/// Compares whatever a case wants to know about an assignment.
+fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
+    let mut found = Vec::new();
+    let first = report.pod_sets.first();
+    if let Some(wanted) = want.get("representativeMode") {
+        found.extend(differences("representativeMode", wanted, &json!(mode(report.mode))));
+    }
+    if let Some(wanted) = want.get("flavors") {
+        let got: BTreeMap<&str, &str> =
+            first.iter().flat_map(|set| &set.flavors).map(|(key, (flavor, ..))| (&**key, &**flavor)).collect();
+        found.extend(differences("flavors", wanted, &json!(got)));
+    }
+    if let Some(wanted) = want.get("noFitReason") {
+        let got = report.no_fit.map_or("", |reason| reason.as_str());
+        found.extend(differences("noFitReason", wanted, &json!(got)));
+    }
+    if let Some(wanted) = want.get("flavorAttemptNoFitReasons") {
+        let attempts = report.pod_sets.iter().flat_map(|set| &set.attempts);
+        let got: BTreeMap<&str, &str> =
+            attempts.map(|it| (&*it.flavor, it.no_fit.map_or("", |reason| reason.as_str()))).collect();
+        found.extend(differences("flavorAttemptNoFitReasons", wanted, &json!(got)));
+    }
+    if let Some(wanted) = want.get("lastTriedFlavorIdx") {
+        let got: BTreeMap<&str, i32> =
+            first.iter().flat_map(|set| &set.flavors).map(|(key, (_, _, tried))| (&**key, *tried)).collect();
+        found.extend(differences("lastTriedFlavorIdx", wanted, &json!(got)));
+    }
+    if let Some(wanted) = want.get("topologyAssigned") {
+        let got = first.is_some_and(|set| set.topology.is_some());
+        found.extend(differences("topologyAssigned", wanted, &json!(got)));
+    }
+    if let Some(wanted) = want.get("podSetErrors") {
+        let got: BTreeMap<&str, &str> = report
+            .pod_sets
+            .iter()
+            .filter_map(|set| Some((&*set.name, set.error.as_deref()?)))
+            .collect();
+        found.extend(differences("podSetErrors", &normal(wanted), &normal(&json!(got))));
+    }
+    if let Some(wanted) = want.get("podSetFlavors") {
+        let got: BTreeMap<&str, BTreeMap<&str, &str>> = report
+            .pod_sets
+            .iter()
+            .map(|set| (&*set.name, set.flavors.iter().map(|(key, it)| (&**key, &*it.0)).collect()))
+            .collect();
+        found.extend(differences("podSetFlavors", &normal(wanted), &normal(&json!(got))));
+    }
+    if let Some(wanted) = want.get("assignment") {
+        found.extend(compare_assignment(wanted, report));
+    }
+    found
+}
+
+fn compare_assignment(want: &Value, report: &AssignmentReport) -> Vec<String> {
+    let mut found = Vec::new();
+    found.extend(differences("borrowing", &want["borrowing"], &json!(report.borrowing)));
+    let got: BTreeMap<String, i64> =
+        report.usage.iter().map(|((flavor, resource), it)| (format!("{flavor}/{resource}"), *it)).collect();
+    if let Some(wanted) = want["usage"]["quota"].get("assigned") {
+        found.extend(differences("usage", wanted, &json!(got)));
+    }
+    let null = Vec::new();
+    let sets = want["podSets"].as_array().unwrap_or(&null);
+    if sets.len() != report.pod_sets.len() {
+        found.push(format!("podSets: want {}, got {}", sets.len(), report.pod_sets.len()));
+        return found;
+    }
+    for (want, got) in sets.iter().zip(&report.pod_sets) {
+        let path = format!("podSets[{}]", got.name);
+        found.extend(differences(&format!("{path}.name"), &want["name"], &json!(&*got.name)));
+        found.extend(differences(&format!("{path}.count"), &want["count"], &json!(got.count)));
+        let flavors: BTreeMap<&str, Value> = got
+            .flavors
+            .iter()
+            .map(|(key, (flavor, it, tried))| {
+                (&**key, json!({"flavor": &**flavor, "mode": mode(*it), "triedFlavorIdx": tried}))
+            })
+            .collect();
+        let wanted = want.get("flavors").cloned().filter(|it| !it.is_null()).unwrap_or(json!({}));
+        found.extend(differences(&format!("{path}.flavors"), &wanted, &json!(flavors)));
+        let requests = json!({"requests": translate::requests(&got.requests)});
+        let wanted = json!({"requests": want["requests"]});
+        found.extend(differences(&path, &normal(&wanted), &normal(&requests)));
+        if let Some(error) = want["error"].as_str().filter(|text| !text.is_empty()) {
+            found.extend(differences(&format!("{path}.error"), &json!(error), &json!(got.error)));
+        } else {
+            let reasons: BTreeSet<&str> = got.reasons.iter().map(String::as_str).collect();
+            let wanted: BTreeSet<&str> = want["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            found.extend(differences(&format!("{path}.reasons"), &json!(wanted), &json!(reasons)));
+        }
+        if let Some(wanted) = want.get("topologyAssignment") {
+            let domains = got.topology.iter().flat_map(|it| &it.domains).map(|domain| {
+                json!({"values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>(), "count": domain.count})
+            });
+            let levels: Vec<&str> = got.topology.iter().flat_map(|it| &it.levels).map(|it| &**it).collect();
+            let got = json!({"levels": levels, "domains": domains.collect::<Vec<_>>()});
+            found.extend(differences(&format!("{path}.topologyAssignment"), &normal(wanted), &normal(&got)));
+        }
+        if let Some(wanted) = want.get("flavorAssignmentAttempts").and_then(Value::as_array) {
+            found.extend(compare_attempts(&path, wanted, &got.attempts));
+        }
+    }
+    found
+}
+
+/// Attempts as loosely as upstream asserts them (see the suite's description).
+fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::FlavorAttempt]) -> Vec<String> {
+    let form = |attempt: &berth_engine::FlavorAttempt| {
+        let reasons: BTreeSet<String> = attempt.findings.iter().map(ToString::to_string).collect();
+        json!({"flavor": &*attempt.flavor, "mode": mode(attempt.mode), "borrow": attempt.borrowing_level, "reasons": reasons})
+    };
+    let plain = |attempt: &Value| {
+        let reasons: BTreeSet<&str> = attempt["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        json!({"flavor": attempt["flavor"], "mode": attempt["mode"], "borrow": attempt["borrow"], "reasons": reasons})
+    };
+    let got: Vec<Value> = attempts.iter().map(form).collect();
+    let wanted: Vec<Value> = wanted.iter().map(plain).collect();
+    let has_fit = attempts.iter().any(|it| it.mode == AssignmentMode::Fit);
+    let (these, those) = if has_fit { (&got, &wanted) } else { (&wanted, &got) };
+    these
+        .iter()
+        .filter(|it| !those.contains(it))
+        .filter(|it| {
+            !(has_fit && wanted.iter().any(|want| {
+                let only_missing = want["reasons"].as_array().is_some_and(|list| {
+                    list.iter().all(|text| text.as_str().is_some_and(|text| text.contains("does not provide resource")))
+                });
+                want["flavor"] == it["flavor"] && want["mode"] == "NoFit" && only_missing
+            }))
+        })
+        .map(|it| format!("{path}.flavorAssignmentAttempts: {it} not among {}", json!(those)))
+        .collect()
+}
+
+/// Which of two ways to use a flavor is better.
+pub fn preference(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let grade = |value: &Value| {
+        let mode = match value["preemptionMode"].as_str() {
+            Some("noPreemptionCandidates") => PreemptionMode::NoPreemptionCandidates,
+            Some("preempt") => PreemptionMode::Preempt,
+            Some("reclaim") => PreemptionMode::Reclaim,
+            Some("fit") => PreemptionMode::Fit,
+            _ => PreemptionMode::NoFit,
+        };
+        (mode, u32::try_from(value["borrowingLevel"].as_u64().unwrap_or(0)).unwrap_or(0))
+    };
+    let preference = match input["flavorFungibility"]["preference"].as_str() {
+        Some("PreemptionOverBorrowing") => FungibilityPreference::PreemptionOverBorrowing,
+        _ => FungibilityPreference::BorrowingOverPreemption,
+    };
+    let got = lab::is_preferred(grade(&input["a"]), grade(&input["b"]), preference);
+    verdict(differences("aPreferredOverB", &case.data["want"]["aPreferredOverB"], &json!(got)))
+}
+
+/// The search for reduced counts.
+pub fn partial_admission(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let number = |value: &Value| value.as_i64().and_then(|it| i32::try_from(it).ok());
+    let counts: Vec<(i32, Option<i32>)> = input["podSets"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|set| (number(&set["count"]).unwrap_or(0), number(&set["minCount"])))
+        .collect();
+    let limit = input["countLimit"].as_i64().unwrap_or(0);
+    let found = lab::search_counts(&counts, |counts| counts.iter().map(|it| i64::from(*it)).sum::<i64>() <= limit);
+    let count: i64 = found.iter().flatten().map(|it| i64::from(*it)).sum();
+    let got = json!({"found": found.is_some(), "count": count});
+    verdict(differences("", &case.data["want"], &got))
+}
