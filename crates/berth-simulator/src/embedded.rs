@@ -7,13 +7,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_api::berth::ClusterConfiguration;
+use berth_api::kueue::conversion;
+
+use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
+use berth_cluster::{LogOptions, PodLogs};
 use berth_runtime::{Clock, Manager, ManagerError};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
-use kube::Client;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::admission::JobSetWebhook;
 
 /// Where objects are kept.
 #[derive(Clone, Debug)]
@@ -37,12 +45,14 @@ pub struct Options {
     pub cluster: Option<Value>,
     /// Configuration of Berth's controllers (Kueue's `Configuration`), defaults when absent.
     pub configuration: Option<Value>,
+    /// Certificate of the authority clients trust, published to every namespace as a real cluster does.
+    pub root_ca: Option<String>,
 }
 
 impl Options {
     /// A cluster in memory.
     pub fn in_memory(clock: Clock, seed: u64, cluster: Option<Value>, configuration: Option<Value>) -> Self {
-        Self { clock, seed, storage: Storage::Memory, cluster, configuration }
+        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca: None }
     }
 }
 
@@ -78,6 +88,7 @@ pub enum EmbeddedError {
 /// A running cluster. Dropping it stops the controllers at their next await point.
 pub struct Embedded {
     server: ApiServer,
+    clock: Clock,
     stop: Option<oneshot::Sender<()>>,
     manager: JoinHandle<Result<(), ManagerError>>,
 }
@@ -98,22 +109,39 @@ impl Embedded {
                 Arc::new(SqliteStore::open(&file, SqliteOptions::default()).map_err(|error| failed(error.into()))?)
             }
         };
+        let configuration = match options.cluster {
+            Some(value) => {
+                ClusterConfiguration::from_value(value).map_err(|error| EmbeddedError::Cluster(error.to_string()))?
+            }
+            None => ClusterConfiguration::default(),
+        };
         let clock = options.clock.clone();
-        let server = ApiServer::new(Config {
-            store,
-            clock: Arc::new(move || clock.now()),
-            seed: options.seed,
-            admission: Vec::new(),
-            pod_logs: None,
-        });
+        let logs = PodLogs::default();
+        let mut config = Config::new(store, Arc::new(move || clock.now()));
+        config.seed = options.seed;
+        config.admission.push(Arc::new(JobSetWebhook));
+        config.pod_logs = Some(Arc::new(Logs(logs.clone())));
+        for kind in KUEUE_KINDS {
+            config.converters.insert((KUEUE_GROUP.to_owned(), kind.to_owned()), Arc::new(KueueConverter));
+        }
+        let server = ApiServer::new(config);
         let client = Client::new(server.in_process(UserInfo::master(CONTROLLER_USER)), "default");
-        let manager = Manager::new(client, options.clock.clone());
+        install_definitions(&client).await?;
+        let mut manager = Manager::new(client, options.clock.clone());
+        berth_controllers::install(&mut manager, Default::default());
+        let cluster = berth_cluster::Options { configuration, seed: options.seed, logs, root_ca: options.root_ca };
+        berth_cluster::install(&mut manager, cluster);
         let (stop, stopped) = oneshot::channel::<()>();
         let manager = tokio::spawn(manager.run(async move {
             // A dropped sender means the same as a sent signal: nobody holds the cluster any more.
             let _ = stopped.await;
         }));
-        Ok(Self { server, stop: Some(stop), manager })
+        Ok(Self { server, clock: options.clock, stop: Some(stop), manager })
+    }
+
+    /// Cluster time.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
     }
 
     /// The API server, to put a listener in front of.
@@ -138,4 +166,62 @@ impl Embedded {
             Err(error) => tracing::error!(%error, "the controllers died"),
         }
     }
+}
+
+const KUEUE_GROUP: &str = "kueue.x-k8s.io";
+
+/// Kueue's kinds that are served in two versions.
+const KUEUE_KINDS: [&str; 11] = [
+    "AdmissionCheck",
+    "ClusterQueue",
+    "Cohort",
+    "LocalQueue",
+    "MultiKueueCluster",
+    "MultiKueueConfig",
+    "ProvisioningRequestConfig",
+    "ResourceFlavor",
+    "Topology",
+    "Workload",
+    "WorkloadPriorityClass",
+];
+
+struct KueueConverter;
+
+impl Converter for KueueConverter {
+    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
+        conversion::convert(object, to_api_version).map_err(|error| error.to_string())
+    }
+}
+
+/// The simulated kubelet's logs, as the API server asks for them.
+struct Logs(PodLogs);
+
+impl berth_apiserver::PodLogs for Logs {
+    fn read(&self, namespace: &str, pod: &str, container: &str) -> Result<String, String> {
+        let container = Some(container).filter(|name| !name.is_empty());
+        self.0
+            .read(namespace, pod, container, &LogOptions::default())
+            .ok_or_else(|| format!("container {:?} in pod {pod:?} is not available", container.unwrap_or_default()))
+    }
+}
+
+/// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
+async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let monitoring = berth_api::monitoring::crds();
+    for definition in berth_api::crds().iter().chain(&monitoring) {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        let failed = |source| EmbeddedError::Install { what: format!("CustomResourceDefinition {name}"), source };
+        let typed: CustomResourceDefinition = serde_json::from_value(definition.clone())
+            .map_err(|error| failed(kube::Error::SerdeError(error)))?;
+        match api.create(&PostParams::default(), &typed).await {
+            Ok(_) => {}
+            Err(error) if berth_runtime::is_already_exists(&error) => {
+                let params = PatchParams::default();
+                api.patch(name, &params, &Patch::Merge(definition)).await.map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
 }

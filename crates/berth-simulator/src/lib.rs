@@ -8,6 +8,7 @@
 //!
 //! What this crate does not do: decide anything. It only drives and looks.
 
+mod admission;
 pub mod embedded;
 pub mod expectation;
 pub mod fault;

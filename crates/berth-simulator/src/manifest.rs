@@ -102,8 +102,11 @@ pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
 /// Reads the objects of one file.
 pub fn read(path: &Path, variables: &BTreeMap<String, String>) -> Result<Vec<Manifest>, ManifestError> {
     let text = std::fs::read_to_string(path).map_err(|source| ManifestError::Read { path: path.to_owned(), source })?;
-    let invalid = |problem: String| ManifestError::Invalid { path: path.to_owned(), problem };
-    let documents = berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(invalid)?;
+    let invalid = |problem: &dyn std::fmt::Display| ManifestError::Invalid {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    };
+    let documents = berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(|error| invalid(&error))?;
     let origin = path.display().to_string();
     let mut manifests = Vec::new();
     for object in documents {
@@ -117,7 +120,7 @@ pub fn read(path: &Path, variables: &BTreeMap<String, String>) -> Result<Vec<Man
             }
             // A folder may hold JSON that is no manifest, such as a dashboard; kubectl refuses it, and so do we.
             _ if object["kind"].as_str().is_none() || object["apiVersion"].as_str().is_none() => {
-                return Err(invalid("expected apiVersion and kind".into()));
+                return Err(invalid(&"expected apiVersion and kind"));
             }
             _ => manifests.push(Manifest { origin: origin.clone(), object }),
         }

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use std::sync::Arc;
+
+use berth_apiserver::auth::authn::Authenticator;
+use berth_apiserver::auth::tokens::Tokens;
 use berth_apiserver::kubeconfig::Kubeconfig;
 use berth_apiserver::pki::Pki;
 use berth_apiserver::tls::Listener;
@@ -84,19 +88,23 @@ async fn up(options: Options) -> anyhow::Result<ExitCode> {
         },
         cluster: options.config.as_deref().map(read).transpose()?,
         configuration: options.controller_config.as_deref().map(read).transpose()?,
+        root_ca: Some(pki.authority_pem().to_owned()),
     })
     .await?;
 
     let address = listener.address();
     let url = format!("https://{address}");
-    let identity = pki.client("berth-admin", &["system:masters"])?;
+    let identity = pki.client("berth-admin", Some("system:masters"))?;
     let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.path().join("kubeconfig"));
     Kubeconfig { name: "berth", server: &url, authority_pem: pki.authority_pem(), identity: &identity }
         .write(&kubeconfig)?;
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = embedded.server().clone();
-    let serving = tokio::spawn(listener.serve(server, async move {
+    let token_clock = embedded.clock();
+    let tokens = Tokens::new(pki.token_key(), Arc::new(move || token_clock.now()), Some(server.objects()));
+    let authenticator = Authenticator::new(Default::default(), Some(Arc::new(tokens)));
+    let serving = tokio::spawn(listener.serve(server, Arc::new(authenticator), async move {
         // A dropped sender also means that the process is on its way out.
         let _ = stopped.await;
     }));

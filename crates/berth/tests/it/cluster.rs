@@ -1,0 +1,146 @@
+//! A `berth up` process and the kubectl that talks to it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A running `berth up`; killed when dropped.
+pub struct Cluster {
+    process: Child,
+    pub kubeconfig: PathBuf,
+    /// Keeps the folder of the cluster's files until the process is gone.
+    _home: tempfile::TempDir,
+}
+
+/// True when the kubectl binary is there; otherwise says that the test is skipped.
+pub fn kubectl_present(test: &str) -> bool {
+    let present = Command::new("kubectl").arg("version").arg("--client").output().is_ok_and(|o| o.status.success());
+    if !present {
+        println!("skipped: {test} needs kubectl, which is not installed");
+    }
+    present
+}
+
+/// A folder of `../shared`; when it is not there, says that the test is skipped.
+pub fn shared(test: &str, folder: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(folder);
+    if path.is_dir() {
+        return Some(path);
+    }
+    println!("skipped: {test} needs {}, which is not present", path.display());
+    None
+}
+
+/// A file of this checkout.
+pub fn file(path: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).display().to_string()
+}
+
+impl Cluster {
+    /// Starts a cluster that keeps nothing.
+    pub fn ephemeral(arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Self::start(home, &["--ephemeral"], arguments)
+    }
+
+    /// Starts a cluster on a data folder.
+    pub fn durable(data: &Path, arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Self::start(home, &["--data-dir", &data.display().to_string()], arguments)
+    }
+
+    fn start(home: tempfile::TempDir, storage: &[&str], arguments: &[&str]) -> Self {
+        let kubeconfig = home.path().join("kubeconfig");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
+            .args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .args(storage)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("berth starts");
+        let stdout = process.stdout.take().expect("stdout is piped");
+        // The last line of the greeting says that the API answers.
+        let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.starts_with("Next"));
+        assert!(ready, "berth up ended before it was ready");
+        Self { process, kubeconfig, _home: home }
+    }
+
+    /// Runs kubectl.
+    pub fn kubectl(&self, arguments: &[&str]) -> Output {
+        Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            // No discovery cache of other clusters, and none left behind.
+            .arg("--cache-dir")
+            .arg(self.kubeconfig.with_file_name("cache"))
+            .args(arguments)
+            .output()
+            .expect("kubectl runs")
+    }
+
+    /// Runs kubectl, which must succeed; returns its output.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl(arguments);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "kubectl {arguments:?}\n{out}\n{err}");
+        out.into_owned()
+    }
+
+    /// Runs kubectl, which must fail; returns what it said.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl(arguments);
+        assert!(!output.status.success(), "kubectl {arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Objects as JSON.
+    pub fn get(&self, arguments: &[&str]) -> Value {
+        let text = self.run(&[&["get", "-o", "json"], arguments].concat());
+        serde_json::from_str(&text).expect("kubectl prints JSON")
+    }
+
+    /// Waits (in real time) until `condition` holds.
+    pub fn wait_until(&self, what: &str, seconds: u64, mut condition: impl FnMut(&Self) -> bool) {
+        for _ in 0..seconds * 4 {
+            if condition(self) {
+                return;
+            }
+            pause(Duration::from_millis(250));
+        }
+        panic!("waited {seconds} s for {what}\n{}", self.run(&["get", "clusterqueues,workloads,jobs,pods", "-A"]));
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.process.kill().expect("the process can be killed");
+        self.process.wait().expect("the process can be waited for");
+    }
+
+    /// Ctrl-C; the process must end by itself with success.
+    pub fn interrupt(mut self) {
+        let pid = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
+        assert!(sent.success());
+        let status = self.process.wait().expect("the process can be waited for");
+        assert!(status.success(), "berth ended with {status} after Ctrl-C");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Gone already after `kill` and `interrupt`.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Lets real time pass: the process under test runs on real time.
+#[expect(clippy::disallowed_methods, reason = "another process is waited for")]
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

@@ -1,0 +1,70 @@
+//! The quickstart with the real kubectl: every command a newcomer types, and what it must show.
+
+use crate::cluster::{Cluster, file, kubectl_present};
+
+#[test]
+fn a_newcomer_follows_the_quickstart() {
+    if !kubectl_present("a_newcomer_follows_the_quickstart") {
+        return;
+    }
+    let cluster = Cluster::ephemeral(&["--time-scale", "20"]);
+    let jobs = file("examples/quickstart/blue-jobs.yaml");
+    let queues = file("examples/quickstart/queues.yaml");
+
+    cluster.run(&["apply", "--dry-run=server", "-f", &queues]);
+    assert!(cluster.refused(&["get", "namespace", "team-blue"]).contains("NotFound"));
+    cluster.run(&["apply", "-f", &queues]);
+    cluster.run(&["apply", "-f", &jobs]);
+    cluster.wait_until("two jobs to be admitted and one to wait", 30, |cluster| {
+        let table = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
+        table.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == ["blue", "research", "BestEffortFIFO", "1", "2"])
+    });
+    let header = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
+    let columns: Vec<&str> = header.lines().next().unwrap_or_default().split("   ").map(str::trim).filter(|c| !c.is_empty()).collect();
+    assert_eq!(columns, ["NAME", "COHORT", "STRATEGY", "PENDING WORKLOADS", "ADMITTED WORKLOADS"]);
+
+    // A waiting workload says why.
+    let workloads = cluster.get(&["workloads", "-n", "team-blue"]);
+    let waiting = workloads["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|workload| workload["metadata"]["ownerReferences"][0]["name"] == "train-3")
+        .and_then(|workload| workload["metadata"]["name"].as_str())
+        .expect("the third job has a workload")
+        .to_owned();
+    let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
+    assert!(described.contains("insufficient unused quota for cpu in flavor default, 4 more needed"), "{described}");
+
+    // The owner takes back what was borrowed.
+    cluster.run(&["apply", "-f", &file("examples/quickstart/green-job.yaml")]);
+    cluster.wait_until("the green job to evict a blue one", 30, |cluster| {
+        cluster.run(&["get", "events", "-n", "team-blue"]).contains("Preempted")
+    });
+    cluster.wait_until("every job to complete", 120, |cluster| {
+        let jobs = cluster.get(&["jobs", "-A"]);
+        jobs["items"].as_array().is_some_and(|jobs| jobs.iter().all(|job| job["status"]["succeeded"] == 2))
+    });
+
+    // The other verbs of a day.
+    let pod = cluster.run(&["get", "pods", "-n", "team-green", "-o", "name"]);
+    let pod = pod.lines().next().expect("the green job had pods");
+    cluster.run(&["logs", pod, "-n", "team-green"]);
+    cluster.run(&["label", "namespace", "team-blue", "cost-center=42"]);
+    assert!(cluster.run(&["get", "ns", "-l", "cost-center=42", "-o", "name"]).contains("namespace/team-blue"));
+    cluster.run(&["patch", "clusterqueue", "blue", "--type=merge", "-p", r#"{"spec":{"stopPolicy":"Hold"}}"#]);
+    cluster.run(&["create", "configmap", "notes", "--from-literal=a=b"]);
+    assert!(cluster.run(&["explain", "clusterqueue.spec.resourceGroups"]).contains("coveredResources"));
+    assert!(cluster.run(&["api-resources"]).contains("clusterqueues"));
+    assert!(cluster.run(&["get", "events", "-A"]).contains("QuotaReserved"));
+    cluster.run(&["wait", "--for=condition=Complete", "job/urgent", "-n", "team-green", "--timeout=5s"]);
+    let diff = cluster.kubectl(&["diff", "-f", &queues]);
+    assert_eq!(diff.status.code(), Some(1), "the stop policy differs: {}", String::from_utf8_lossy(&diff.stderr));
+
+    // Deleting a job takes its pods and its workload along.
+    cluster.run(&["delete", "-f", &jobs]);
+    cluster.wait_until("pods and workloads to be collected", 30, |cluster| {
+        cluster.run(&["get", "pods,workloads", "-n", "team-blue", "-o", "name"]).trim().is_empty()
+    });
+    cluster.interrupt();
+}

@@ -1,0 +1,75 @@
+//! The GKE batch reference architecture with its own manifests and the real kubectl, an hour in a minute.
+
+use std::path::Path;
+
+use crate::cluster::{Cluster, file, kubectl_present, shared};
+
+/// What the submit helpers do: substitute exactly two variables and apply, in order.
+fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
+    for index in 0..4 {
+        for team in ["team-a", "team-b", "team-c", "team-d"] {
+            let name = format!("{team}-{infix}-{index}.yaml");
+            let text = std::fs::read_to_string(root.join(folder).join("workloads").join(team).join(&name))
+                .expect("the recorded manifest can be read");
+            let text = text.replace("$REGION", "us-central1").replace("$PROJECT_ID", "batch-dev");
+            let path = work.join(&name);
+            std::fs::write(&path, text).expect("the manifest can be written");
+            cluster.run(&["apply", "-f", &path.display().to_string()]);
+        }
+    }
+}
+
+/// PENDING and ADMITTED of a ClusterQueue, as `kubectl get clusterqueues -o wide` prints them.
+fn counts(cluster: &Cluster, queue: &str) -> Option<(u32, u32)> {
+    let table = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(queue))?.to_owned();
+    let mut cells = line.split_whitespace().rev();
+    let admitted = cells.next()?.parse().ok()?;
+    Some((cells.next()?.parse().ok()?, admitted))
+}
+
+#[test]
+fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
+    const TEST: &str = "a_newcomer_follows_the_reference_architecture_with_kubectl";
+    let Some(root) = shared(TEST, "scenarios/gke-batch-refarch") else { return };
+    if !kubectl_present(TEST) {
+        return;
+    }
+    let work = tempfile::tempdir().expect("a temporary folder");
+    let cluster = Cluster::ephemeral(&[
+        "--time-scale",
+        "60",
+        "--config",
+        &file("examples/gke-batch-refarch/cluster.yaml"),
+    ]);
+    for folder in ["platform/priorityclass", "platform/teams", "platform/kueue"] {
+        cluster.run(&["apply", "-f", &root.join(folder).display().to_string()]);
+    }
+    cluster.run(&["apply", "-f", &root.join("platform/monitoring/kueue-service-monitoring.yaml").display().to_string()]);
+    assert_eq!(cluster.get(&["nodes"])["items"].as_array().map(Vec::len), Some(10));
+
+    submit(&cluster, &root, "low_priority", "low-priority-job", work.path());
+    for team in ["a", "b", "c", "d"] {
+        let queue = format!("cq-team-{team}-lp");
+        cluster.wait_until("four low-priority jobs of each team", 20, |c| counts(c, &queue) == Some((0, 4)));
+    }
+    submit(&cluster, &root, "high_priority", "high-priority-job", work.path());
+    for team in ["a", "b", "c", "d"] {
+        let queue = format!("cq-team-{team}-hp");
+        cluster.wait_until("two high-priority jobs of each team", 20, |c| {
+            counts(c, &queue).is_some_and(|(pending, admitted)| admitted == 2 && pending <= 2)
+        });
+    }
+    let jobs = cluster.run(&["get", "jobs", "-A"]);
+    assert_eq!(jobs.lines().count(), 33, "{jobs}");
+    submit(&cluster, &root, "compact_placement", "compact-job", work.path());
+    cluster.wait_until("every job to complete", 240, |cluster| {
+        let jobs = cluster.get(&["jobs", "-A"]);
+        jobs["items"]
+            .as_array()
+            .is_some_and(|jobs| jobs.len() == 48 && jobs.iter().all(|job| job["status"]["succeeded"] == 2))
+    });
+    cluster.wait_until("ten nodes again", 60, |cluster| {
+        cluster.get(&["nodes"])["items"].as_array().map(Vec::len) == Some(10)
+    });
+}

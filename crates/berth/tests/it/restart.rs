@@ -1,0 +1,56 @@
+//! `berth up`, kill -9, `berth up` again: everything continues where it was, and nothing runs twice.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::cluster::{Cluster, file, kubectl_present};
+
+/// Pods ever created for the job, by name: each must have been created once per index.
+fn pods(cluster: &Cluster) -> BTreeSet<String> {
+    let list = cluster.get(&["pods", "-n", "team-blue"]);
+    let items = list["items"].as_array().expect("a list has items");
+    items.iter().filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
+    if !kubectl_present("a_killed_cluster_continues") {
+        return;
+    }
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let arguments = ["--time-scale", "20"];
+    let cluster = Cluster::durable(data.path(), &arguments);
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
+    cluster.wait_until("two jobs to run", 60, |cluster| {
+        let list = cluster.get(&["pods", "-n", "team-blue"]);
+        list["items"].as_array().is_some_and(|pods| {
+            pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count() == 4
+        })
+    });
+    let before = pods(&cluster);
+    cluster.kill();
+
+    let cluster = Cluster::durable(data.path(), &arguments);
+    assert!(pods(&cluster).is_superset(&before), "pods were lost");
+    cluster.wait_until("all jobs to complete", 120, |cluster| {
+        let jobs = cluster.get(&["jobs", "-n", "team-blue"]);
+        jobs["items"].as_array().is_some_and(|jobs| {
+            jobs.len() == 3 && jobs.iter().all(|job| job["status"]["succeeded"] == 2)
+        })
+    });
+    let after = pods(&cluster);
+    assert_eq!(after.len(), 6, "two pods for each of three jobs, none twice: {after:?}");
+    assert!(after.is_superset(&before));
+    // A clean stop leaves a store that starts again.
+    cluster.interrupt();
+    let cluster = Cluster::durable(data.path(), &arguments);
+    assert_eq!(pods(&cluster), after);
+    assert_private(&cluster.kubeconfig);
+}
+
+fn assert_private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).expect("the kubeconfig exists").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the kubeconfig holds a private key");
+}
