@@ -139,6 +139,32 @@ async fn a_finished_job_goes_when_its_time_is_over() {
     assert!((105..110).contains(&age), "5 s of work and 100 s of rest, took {age}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_job_with_a_thousand_pods_is_not_written_for_each_of_them() {
+    let world = World::new().await;
+    let client = world.client();
+    let writes_left = Arc::new(AtomicUsize::new(usize::MAX));
+    let wire = CutWire {
+        inner: world.server.in_process(UserInfo::master("test")),
+        writes_left: writes_left.clone(),
+        loss: Loss::Request,
+        dead: Arc::default(),
+    };
+    let spec = json!({"completions": 1000, "parallelism": 1000, "completionMode": "Indexed"});
+    jobs(&client).create(&PostParams::default(), &manifest("wide", "60", spec)).await.unwrap();
+    world
+        .run_over(Client::new(wire, "default"), job::install, async {
+            eventually("the job finishes", async || is_finished(&client, "wide").await).await;
+        })
+        .await;
+    let writes = usize::MAX - writes_left.load(std::sync::atomic::Ordering::SeqCst);
+    let status_writes = writes - 1000 - 1000;
+    assert!(status_writes < 40, "beside making and counting each pod: {status_writes} writes");
+    let job = jobs(&client).get("wide").await.unwrap();
+    assert_eq!(job.status.unwrap().completed_indexes.as_deref(), Some("0-999"));
+    assert_eq!(world.started.lock().unwrap().len(), 1000);
+}
+
 /// The controller dies at each of its writes in turn, with the request or only the answer lost, and comes back: every
 /// pod runs once and counts once.
 #[tokio::test(start_paused = true)]
