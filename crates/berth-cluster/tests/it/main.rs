@@ -1,5 +1,6 @@
 //! The controllers against the embedded API, in virtual time.
 
+mod cluster;
 mod jobs;
 mod jobsets;
 mod world;
