@@ -141,12 +141,13 @@ pub fn impersonate(objects: &Objects, user: UserInfo, headers: &mut http::Header
 /// Answers a create on a row of origin [`crate::registry::Origin::Virtual`] (SubjectAccessReview and its kin).
 pub fn review(
     objects: &Objects,
+    tokens: Option<&tokens::Tokens>,
     row: &ResourceInfo,
     info: &RequestInfo,
     user: &UserInfo,
     body: Value,
 ) -> Result<Value, Status> {
-    review::answer(objects, row, info, user, body)
+    review::answer(objects, tokens, row, info, user, body)
 }
 
 /// Roles and bindings as stored.

@@ -23,6 +23,7 @@ pub mod request;
 pub mod tls;
 pub mod user;
 
+mod bootstrap;
 mod crd;
 mod objects;
 mod rest;
@@ -30,7 +31,6 @@ mod server;
 mod strategy;
 
 pub use body::Body;
-pub use crd::Converter;
 pub use crd::Converter;
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};

@@ -16,9 +16,10 @@ use serde_json::Value;
 use berth_store::Store;
 
 use crate::admission::{self, AdmissionPlugin};
+use crate::auth::tokens::Tokens;
 use crate::crd::{Converter, CustomKind};
 use crate::registry::Registry;
-use crate::{Body, Objects, UserInfo, crd, rest};
+use crate::{Body, Objects, UserInfo, bootstrap, crd, rest};
 
 /// What time it is, as the embedded cluster counts it.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -41,6 +42,8 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Key that signs tokens of service accounts; `None` issues and accepts none.
+    pub token_key: Option<[u8; 32]>,
     /// Converters between versions of custom resources, by (group, kind). Kinds without one whose
     /// CustomResourceDefinition asks for webhook conversion are converted by changing the apiVersion alone.
     pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
@@ -49,7 +52,15 @@ pub struct Config {
 impl Config {
     /// A server on `store` with a clock; seed 0, no plugins, no logs, no converters.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Config {
-        Config { store, clock, seed: 0, admission: Vec::new(), pod_logs: None, converters: BTreeMap::new() }
+        Config {
+            store,
+            clock,
+            seed: 0,
+            admission: Vec::new(),
+            pod_logs: None,
+            token_key: None,
+            converters: BTreeMap::new(),
+        }
     }
 }
 
@@ -63,8 +74,11 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) objects: Objects,
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
+    tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Kinds>,
     random: Mutex<SmallRng>,
+    /// Writes of the bootstrap that may not be on disk yet.
+    starting: Mutex<Vec<berth_store::CommitFuture>>,
 }
 
 /// The table of kinds and what belongs to rows of custom resources; swapped together.
@@ -80,22 +94,51 @@ impl ApiServer {
         let objects = Objects::new(config.store.clone());
         let mut plugins = admission::builtin();
         plugins.extend(config.admission.iter().cloned());
+        let tokens = config.token_key.as_ref();
+        let tokens = tokens.map(|key| Arc::new(Tokens::new(key, config.clock.clone(), Some(objects.clone()))));
         let server = ApiServer {
             inner: Arc::new(Inner {
                 objects,
                 plugins,
+                tokens,
                 kinds: RwLock::new(Kinds { registry: Arc::new(Registry::builtin()), custom: BTreeMap::new() }),
                 random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
+                starting: Mutex::new(Vec::new()),
                 config,
             }),
         };
         crd::load(&server);
+        let starting = bootstrap::queue(&server);
+        *server.inner.starting.lock().unwrap_or_else(PoisonError::into_inner) = starting;
         server
+    }
+
+    /// Waits until the objects every cluster has (system namespaces, roles, priority classes) are stored. With a store
+    /// in memory they are there when [`ApiServer::new`] returns.
+    ///
+    /// # Errors
+    /// The store's, when it cannot write.
+    pub async fn ready(&self) -> Result<(), berth_store::CommitError> {
+        let starting = std::mem::take(&mut *self.inner.starting.lock().unwrap_or_else(PoisonError::into_inner));
+        for write in starting {
+            match write.await {
+                // Another start was faster.
+                Ok(_) | Err(berth_store::CommitError::Exists { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Read access to stored objects.
     pub fn objects(&self) -> Objects {
         self.inner.objects.clone()
+    }
+
+    /// Issues and verifies tokens of service accounts, if there is a key for that. What the listener's authenticator
+    /// should accept.
+    pub fn tokens(&self) -> Option<Arc<Tokens>> {
+        self.inner.tokens.clone()
     }
 
     /// The table of kinds as it is now.
@@ -106,6 +149,11 @@ impl ApiServer {
     /// The time on the server's clock.
     pub fn now(&self) -> jiff::Timestamp {
         (self.inner.config.clock)()
+    }
+
+    /// The store, for whoever looks after it (compaction, backup).
+    pub fn store_handle(&self) -> Arc<dyn Store> {
+        self.inner.config.store.clone()
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {

@@ -16,6 +16,11 @@ use crate::auth::tokens::Tokens;
 /// Paths served to callers who do not say who they are.
 const PUBLIC_PATHS: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
 
+/// Subject attribute that carries a user's uid.
+const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
+/// Extra that says which credential a user came with.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// Knows bearer tokens.
 pub struct Authenticator {
     static_tokens: BTreeMap<String, UserInfo>,
@@ -94,15 +99,20 @@ pub fn bearer_token(header: &str) -> Bearer<'_> {
 
 /// The user a client certificate (DER) stands for: common name is the name, organizations are the groups. `None`
 /// without a common name.
-pub fn x509_user(certificate: &[u8]) -> Option<UserInfo> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+pub fn x509_user(der: &[u8]) -> Option<UserInfo> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     if name.is_empty() {
         return None;
     }
     let groups = subject.iter_organization().filter_map(|it| it.as_str().ok()).map(str::to_owned).collect();
-    Some(UserInfo { name, groups, ..UserInfo::default() })
+    let uid = subject.iter().flat_map(|it| it.iter()).find(|it| it.attr_type().to_id_string() == UID_ATTRIBUTE);
+    let uid = uid.and_then(|it| it.as_str().ok()).unwrap_or_default().to_owned();
+    let digest = ring::digest::digest(&ring::digest::SHA256, der);
+    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={digest}")])]);
+    Some(UserInfo { name, uid, groups, extra })
 }
 
 /// Adds `system:authenticated`, unless the user is nobody or has it.

@@ -5,12 +5,20 @@ use berth_apimachinery::status::Status;
 use berth_apimachinery::{field, meta};
 use serde_json::{Map, Value, json};
 
+use super::authn::with_authenticated_group;
+use super::tokens::{ISSUER, TokenSubject, Tokens};
 use super::{Attributes, MASTERS, StoredPolicies, decide, rbac};
 use crate::{Objects, RequestInfo, ResourceInfo, UserInfo};
+
+/// How long tokens are good when nobody says, and the bounds of what may be asked for.
+const DEFAULT_SECONDS: i64 = 3600;
+const MIN_SECONDS: i64 = 600;
+const MAX_SECONDS: i64 = 1 << 32;
 
 /// Answers a create of a review kind; the answer is the object with its `status`.
 pub fn answer(
     objects: &Objects,
+    tokens: Option<&Tokens>,
     row: &ResourceInfo,
     info: &RequestInfo,
     user: &UserInfo,
@@ -42,15 +50,99 @@ pub fn answer(
             }
             rules(objects, namespace, user)
         }
-        "tokenreviews" => {
-            json!({"user": {}, "error": "tokens are reviewed where they are issued; none was given to this door"})
-        }
+        "tokenreviews" => token_review(tokens, &kind, &body)?,
         _ => return Err(Status::method_not_supported(&GroupResource::new(&row.group, &row.plural), "create")),
     };
     let metadata = meta::metadata_mut(&mut body);
     metadata.entry("creationTimestamp").or_insert(Value::Null);
     body["status"] = status;
     Ok(body)
+}
+
+/// Whose token it is, for those who are sent one.
+fn token_review(tokens: Option<&Tokens>, kind: &GroupKind, body: &Value) -> Result<Value, Status> {
+    let token = body.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
+    if token.is_empty() {
+        let spec = field::Path::new("spec");
+        return Err(invalid(kind, field::Error::required(&spec.child("token"), "")));
+    }
+    let audiences = strings(body.pointer("/spec/audiences"));
+    let verified = match tokens {
+        Some(tokens) => tokens.verify(token, Some(&audiences)),
+        None => Err("invalid bearer token".to_owned()),
+    };
+    Ok(match verified {
+        Ok(verified) => {
+            let user = with_authenticated_group(verified.user);
+            json!({"authenticated": true, "user": user_value(&user), "audiences": verified.audiences})
+        }
+        Err(error) => json!({"user": {}, "error": error}),
+    })
+}
+
+/// Answers a TokenRequest for a stored service account.
+pub fn issue_token(
+    objects: &Objects,
+    tokens: Option<&Tokens>,
+    account: &Value,
+    mut body: Value,
+) -> Result<Value, Status> {
+    let kind = GroupKind::new("authentication.k8s.io", "TokenRequest");
+    let Some(tokens) = tokens else {
+        return Err(Status::service_unavailable("this server has no key to sign tokens with"));
+    };
+    let spec = field::Path::new("spec");
+    let seconds = body.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
+    if !(MIN_SECONDS..=MAX_SECONDS).contains(&seconds) {
+        let detail = if seconds < MIN_SECONDS {
+            "may not specify a duration less than 10 minutes"
+        } else {
+            "may not specify a duration larger than 2^32 seconds"
+        };
+        return Err(invalid(&kind, field::Error::invalid(&spec.child("expirationSeconds"), seconds, detail)));
+    }
+    let mut audiences = strings(body.pointer("/spec/audiences"));
+    if audiences.is_empty() {
+        audiences.push(ISSUER.to_owned());
+    }
+    let text = |path: &str| body.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (bound_kind, bound_name) = (text("/spec/boundObjectRef/kind"), text("/spec/boundObjectRef/name"));
+    let pod = match bound_kind.as_str() {
+        "" => None,
+        "Pod" => {
+            let pod = objects
+                .get("", "pods", meta::namespace(account), &bound_name)
+                .ok_or_else(|| Status::not_found(&GroupResource::new("", "pods"), &bound_name))?;
+            Some((bound_name.clone(), meta::uid(&pod).to_owned()))
+        }
+        other => {
+            let path = spec.child("boundObjectRef");
+            let error = field::Error::not_supported(&path.child("kind"), other, &["Pod"]);
+            return Err(invalid(&kind, error));
+        }
+    };
+    let subject = TokenSubject {
+        namespace: meta::namespace(account),
+        name: meta::name(account),
+        uid: meta::uid(account),
+        pod: pod.as_ref().map(|(name, uid)| (name.as_str(), uid.as_str())),
+    };
+    let (token, end) = tokens.issue(&subject, &audiences, seconds);
+    let metadata = meta::metadata_mut(&mut body);
+    metadata.insert("name".to_owned(), json!(meta::name(account)));
+    metadata.insert("namespace".to_owned(), json!(meta::namespace(account)));
+    metadata.entry("creationTimestamp").or_insert(Value::Null);
+    body["apiVersion"] = json!("authentication.k8s.io/v1");
+    body["kind"] = json!("TokenRequest");
+    body["spec"]["audiences"] = json!(audiences);
+    body["spec"]["expirationSeconds"] = json!(seconds);
+    body["status"] = json!({"token": token, "expirationTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()});
+    Ok(body)
+}
+
+fn strings(value: Option<&Value>) -> Vec<String> {
+    let items = value.and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 fn invalid(kind: &GroupKind, error: field::Error) -> Status {
@@ -71,10 +163,6 @@ fn user_value(user: &UserInfo) -> Value {
 /// The user a SubjectAccessReview asks about.
 fn subject(kind: &GroupKind, body: &Value) -> Result<UserInfo, Status> {
     let spec = body.get("spec").cloned().unwrap_or_default();
-    let strings = |value: Option<&Value>| -> Vec<String> {
-        let items = value.and_then(Value::as_array).into_iter().flatten();
-        items.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
     let text = |name: &str| spec.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let user = UserInfo {
         name: text("user"),

@@ -50,7 +50,9 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
         return bind(call, &decoded.object).await;
     }
     let body = call.complete(decoded, false)?;
-    let answer = auth::review(&call.server.inner.objects, &call.row, &call.info, &call.user, body)?;
+    let tokens = call.server.tokens();
+    let answer =
+        auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
     call.value_response(StatusCode::CREATED, &answer)
 }
 
@@ -296,8 +298,10 @@ fn log(call: &Call) -> Result<Response<Body>, Status> {
 
 /// A token for a service account.
 fn token(call: &mut Call) -> Result<Response<Body>, Status> {
-    call.stored()?;
+    let account = call.stored()?.value();
     let decoded = call.decode_body()?;
-    let answer = auth::review(&call.server.inner.objects, &call.row, &call.info, &call.user, decoded.object)?;
+    let tokens = call.server.tokens();
+    let answer =
+        auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, decoded.object)?;
     call.value_response(StatusCode::CREATED, &answer)
 }

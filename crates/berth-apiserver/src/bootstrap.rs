@@ -1,0 +1,48 @@
+//! What every cluster has from the start: the system's namespaces, priority classes, and the roles RBAC rests on.
+//! Written when missing; what somebody changed stays.
+
+use berth_apimachinery::meta;
+use berth_store::{CommitFuture, Write};
+use serde_json::{Value, json};
+
+use crate::{ApiServer, auth, objects, strategy};
+
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+/// Queues the missing objects; the futures resolve when they are stored.
+pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
+    let mut wanted: Vec<Value> = NAMESPACES
+        .iter()
+        .map(|name| {
+            json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+                "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
+            })
+        })
+        .collect();
+    wanted.extend(strategy::SYSTEM_CLASSES.iter().map(|(name, value, description)| {
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": name, "generation": 1}, "value": value,
+            "description": description, "preemptionPolicy": "PreemptLowerPriority",
+        })
+    }));
+    wanted.extend(auth::bootstrap::objects());
+    wanted.into_iter().filter_map(|object| create(server, object)).collect()
+}
+
+fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
+    let group = meta::api_version(&object).split_once('/').map_or("", |(group, _)| group).to_owned();
+    let registry = server.registry();
+    let row = registry.by_kind(&group, meta::kind(&object))?;
+    let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
+    if server.store().get(&key).is_some() {
+        return None;
+    }
+    let (uid, time) = (server.new_uid(), server.timestamp());
+    let metadata = meta::metadata_mut(&mut object);
+    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("creationTimestamp".to_owned(), time);
+    Some(server.store().commit(Write::Create { key, value: object }))
+}

@@ -1,0 +1,172 @@
+use serde_json::{Value, json};
+
+use crate::harness::{Server, server};
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const BOATS: &str = "/apis/harbor.dev/v1/namespaces/default/boats";
+
+fn definition() -> Value {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "required": ["length"], "properties": {
+            "length": {"type": "integer", "minimum": 1},
+            "name": {"type": "string", "default": "unnamed"},
+            "crew": {"type": "integer"}},
+            "x-kubernetes-validations": [
+                {"rule": "!has(self.crew) || self.crew <= self.length", "message": "too many people"},
+                {"rule": "self.name == oldSelf.name", "message": "name is immutable"}]},
+        "status": {"type": "object", "properties": {"afloat": {"type": "boolean"}, "crew": {"type": "integer"}}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boats.harbor.dev"},
+        "spec": {"group": "harbor.dev", "scope": "Namespaced",
+            "names": {"plural": "boats", "kind": "Boat", "shortNames": ["bt"]},
+            "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.crew", "statusReplicasPath": ".status.crew"}},
+                    "additionalPrinterColumns": [{"name": "Length", "type": "integer", "jsonPath": ".spec.length"}]},
+                {"name": "v1alpha1", "served": true, "storage": false, "deprecated": true,
+                    "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+async fn harbor() -> Server {
+    let server = server();
+    let created = server.post(CRDS, definition()).await.expect(201);
+    let conditions = created["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.iter().all(|condition| condition["status"] == "True"), "{conditions:?}");
+    assert_eq!(created["status"]["storedVersions"], json!(["v1"]));
+    assert_eq!(created["spec"]["names"]["listKind"], "BoatList");
+    server
+}
+
+fn boat(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "harbor.dev/v1", "kind": "Boat", "metadata": {"name": name}, "spec": spec})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_makes_a_kind() {
+    let server = harbor().await;
+    let created = server.post(BOATS, boat("a", json!({"length": 5, "color": "red"}))).await;
+    assert_eq!(created.warnings, ["299 - \"unknown field \\\"spec.color\\\"\""]);
+    let created = created.expect(201);
+    assert_eq!(created["spec"], json!({"length": 5, "name": "unnamed"}));
+    assert_eq!(created["metadata"]["generation"], 1);
+    let list = server.get(BOATS).await.expect(200);
+    assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("BoatList"), 1));
+    let table = server.table(BOATS).await.expect(200);
+    assert_eq!(table["rows"][0]["cells"], json!(["a", 5]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn schema_and_rules_refuse_with_their_paths() {
+    let server = harbor().await;
+    let refused = server.post(BOATS, boat("a", json!({"length": 0}))).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "Boat.harbor.dev \"a\" is invalid: spec.length: Invalid value: 0: spec.length in body should be greater than or equal to 1"
+    );
+    let refused = server.post(BOATS, boat("a", json!({}))).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "FieldValueRequired");
+    let refused = server.post(BOATS, boat("a", json!({"length": 2, "crew": 3}))).await.expect(422);
+    assert_eq!(refused["message"], "Boat.harbor.dev \"a\" is invalid: spec: Invalid value: \"object\": too many people");
+    server.post(BOATS, boat("a", json!({"length": 2}))).await.expect(201);
+    let refused =
+        server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"name": "x"}})).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().ends_with("name is immutable"), "{refused}");
+    let strict = server
+        .post(&format!("{BOATS}?fieldValidation=Strict"), boat("b", json!({"length": 2, "sail": 1})))
+        .await
+        .expect(400);
+    assert_eq!(
+        strict["message"],
+        "Boat in version \"v1\" cannot be handled as a Boat: strict decoding error: unknown field \"spec.sail\""
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_and_scale_are_subresources() {
+    let server = harbor().await;
+    let mut with_status = boat("a", json!({"length": 5}));
+    with_status["status"] = json!({"afloat": true});
+    let created = server.post(BOATS, with_status).await.expect(201);
+    assert!(created.get("status").is_none());
+    let status = json!({"metadata": {"labels": {"x": "y"}}, "spec": {"length": 9}, "status": {"afloat": true, "crew": 1}});
+    let updated = server.patch(&format!("{BOATS}/a/status"), "merge-patch", status).await.expect(200);
+    assert_eq!((&updated["status"]["afloat"], &updated["spec"]["length"]), (&json!(true), &json!(5)));
+    assert!(updated["metadata"].get("labels").is_none());
+    assert_eq!(updated["metadata"]["generation"], 1);
+    let scale = server.get(&format!("{BOATS}/a/scale")).await.expect(200);
+    assert_eq!((&scale["kind"], &scale["status"]["replicas"]), (&json!("Scale"), &json!(1)));
+    let scale = server.patch(&format!("{BOATS}/a/scale"), "merge-patch", json!({"spec": {"replicas": 4}})).await.expect(200);
+    assert_eq!(scale["spec"]["replicas"], 4);
+    assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_versions_show_the_same_objects() {
+    let server = harbor().await;
+    server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
+    let old = "/apis/harbor.dev/v1alpha1/namespaces/default/boats";
+    let seen = server.get(&format!("{old}/a")).await;
+    assert_eq!(seen.warnings, ["299 - \"harbor.dev/v1alpha1 Boat is deprecated\""]);
+    assert_eq!(seen.expect(200)["apiVersion"], "harbor.dev/v1alpha1");
+    let mut other = boat("b", json!({"length": 6}));
+    other["apiVersion"] = json!("harbor.dev/v1alpha1");
+    server.post(old, other).await.expect(201);
+    assert_eq!(server.get(&format!("{BOATS}/b")).await.expect(200)["apiVersion"], "harbor.dev/v1");
+    let mut watch = server.watch(&format!("{old}?watch=true")).await;
+    let (_, object) = watch.next().await.unwrap();
+    assert_eq!(object["apiVersion"], "harbor.dev/v1alpha1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn defaults_added_later_show_in_old_objects() {
+    let server = harbor().await;
+    server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
+    let mut wider = definition();
+    for version in wider["spec"]["versions"].as_array_mut().unwrap() {
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["crew"]["default"] = json!(2);
+    }
+    server.patch(&format!("{CRDS}/boats.harbor.dev"), "merge-patch", wider).await.expect(200);
+    assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 2);
+    let list = server.get(BOATS).await.expect(200);
+    assert_eq!(list["items"][0]["spec"]["crew"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_takes_its_objects_along() {
+    let server = harbor().await;
+    let mut held = boat("held", json!({"length": 5}));
+    held["metadata"]["finalizers"] = json!(["harbor.dev/anchor"]);
+    server.post(BOATS, held).await.expect(201);
+    server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
+    server.delete(&format!("{CRDS}/boats.harbor.dev"), json!(null)).await.expect(200);
+    server.get(&format!("{BOATS}/a")).await.expect(404);
+    // One object is held; so is its kind.
+    let definition = server.get(&format!("{CRDS}/boats.harbor.dev")).await.expect(200);
+    assert!(definition["metadata"]["deletionTimestamp"].is_string());
+    server.patch(&format!("{BOATS}/held"), "merge-patch", json!({"metadata": {"finalizers": null}})).await.expect(200);
+    server.get(&format!("{CRDS}/boats.harbor.dev")).await.expect(404);
+    server.get(BOATS).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_definition_is_refused() {
+    let server = server();
+    let mut wrong = definition();
+    wrong["metadata"]["name"] = json!("ships.harbor.dev");
+    let refused = server.post(CRDS, wrong).await.expect(422);
+    assert_eq!(
+        refused["details"]["causes"][0]["message"],
+        "Invalid value: \"ships.harbor.dev\": must be spec.names.plural+\".\"+spec.group"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_come_back_after_a_restart() {
+    let config = crate::harness::config();
+    let (store, clock) = (config.store.clone(), config.clock.clone());
+    let first = Server { api: berth_apiserver::ApiServer::new(config) };
+    first.post(CRDS, definition()).await.expect(201);
+    first.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
+    let second = Server { api: berth_apiserver::ApiServer::new(berth_apiserver::Config::new(store, clock)) };
+    assert_eq!(second.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["length"], 5);
+}

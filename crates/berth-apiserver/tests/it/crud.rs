@@ -1,0 +1,215 @@
+use serde_json::json;
+
+use crate::harness::server;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_created_read_changed_and_deleted() {
+    let server = server();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
+    let created = server.post(MAPS, map.clone()).await.expect(201);
+    assert_eq!(created["metadata"]["namespace"], "default");
+    assert_eq!(created["metadata"]["creationTimestamp"], "2026-01-01T00:00:00Z");
+    assert_eq!(created["metadata"]["uid"].as_str().unwrap().len(), 36);
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+
+    let refused = server.post(MAPS, map).await.expect(409);
+    assert_eq!(refused["reason"], "AlreadyExists");
+    assert_eq!(refused["message"], "configmaps \"a\" already exists");
+
+    let read = server.get(&format!("{MAPS}/a")).await.expect(200);
+    assert_eq!(read, created);
+
+    let mut changed = read.clone();
+    changed["data"]["k"] = json!("2");
+    let changed = server.put(&format!("{MAPS}/a"), changed).await.expect(200);
+    assert_ne!(changed["metadata"]["resourceVersion"], version.as_str());
+
+    let mut stale = read;
+    stale["data"]["k"] = json!("3");
+    let conflict = server.put(&format!("{MAPS}/a"), stale).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+
+    let gone = server.delete(&format!("{MAPS}/a"), json!(null)).await.expect(200);
+    assert_eq!(gone["status"], "Success");
+    let missing = server.get(&format!("{MAPS}/a")).await.expect(404);
+    assert_eq!(missing["message"], "configmaps \"a\" not found");
+    assert_eq!(missing["details"], json!({"name": "a", "kind": "configmaps"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_changes_nothing_keeps_the_revision() {
+    let server = server();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
+    let created = server.post(MAPS, map).await.expect(201);
+    let same = server.put(&format!("{MAPS}/a"), created.clone()).await.expect(200);
+    assert_eq!(same["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_come_in_pages_of_one_revision() {
+    let server = server();
+    for name in ["a", "b", "c", "d", "e"] {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"odd": (name < "c").to_string()}}});
+        server.post(MAPS, map).await.expect(201);
+    }
+    let first = server.get(&format!("{MAPS}?limit=2")).await.expect(200);
+    assert_eq!(first["kind"], "ConfigMapList");
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    // What happens in between is not seen by later pages.
+    server.delete(&format!("{MAPS}/c"), json!(null)).await.expect(200);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = server.get(&format!("{MAPS}?limit=2&continue={token}")).await.expect(200);
+    let names: Vec<&str> =
+        second["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["c", "d"]);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+
+    let odd = server.get("/api/v1/configmaps?labelSelector=odd%3Dtrue").await.expect(200);
+    assert_eq!(odd["items"].as_array().unwrap().len(), 2);
+    let one = server.get(&format!("{MAPS}?fieldSelector=metadata.name%3De")).await.expect(200);
+    assert_eq!(one["items"].as_array().unwrap().len(), 1);
+    let refused = server.get(&format!("{MAPS}?fieldSelector=data.k%3De")).await.expect(400);
+    assert_eq!(refused["message"], "field label not supported: data.k");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_generated_from_the_seed() {
+    let server = server();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "job-"}});
+    let first = server.post(MAPS, map.clone()).await.expect(201);
+    let name = first["metadata"]["name"].as_str().unwrap();
+    assert!(name.starts_with("job-") && name.len() == 9, "{name}");
+    let other = crate::harness::server().post(MAPS, map).await.expect(201);
+    assert_eq!(other["metadata"]["name"], first["metadata"]["name"]);
+    assert_eq!(other["metadata"]["uid"], first["metadata"]["uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_requests_say_what_is_wrong() {
+    let server = server();
+    let not_json = server
+        .raw(http::Method::POST, MAPS, &[("content-type", "application/json")], "{\"a\": ")
+        .await;
+    assert_eq!(not_json.status(), 400);
+    let kind = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}});
+    let kind = server.post(MAPS, kind).await.expect(400);
+    assert!(kind["message"].as_str().unwrap().contains("does not match the expected"), "{kind}");
+    let huge = server.raw(http::Method::POST, MAPS, &[], vec![b' '; 4 << 20]).await;
+    assert_eq!(huge.status(), 413);
+    let name = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_A_Name"}});
+    let name = server.post(MAPS, name).await.expect(422);
+    assert_eq!(name["reason"], "Invalid");
+    assert_eq!(name["details"]["causes"][0]["field"], "metadata.name");
+    let nowhere = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    let nowhere = server.post("/api/v1/namespaces/nowhere/configmaps", nowhere).await.expect(404);
+    assert_eq!(nowhere["message"], "namespaces \"nowhere\" not found");
+    server.get("/api/v1/namespaces/default/nothings").await.expect(404);
+    server.get("/apis/nothing.dev/v1/things").await.expect(404);
+    let protobuf = server
+        .raw(http::Method::POST, MAPS, &[("content-type", "application/vnd.kubernetes.protobuf")], "x")
+        .await;
+    assert_eq!(protobuf.status(), 415);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_fields_warn_or_fail_or_pass() {
+    let server = server();
+    let job = |name: &str| {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"paralellism": 2,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}}}})
+    };
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let strict = server.post(&format!("{jobs}?fieldValidation=Strict"), job("strict")).await.expect(400);
+    assert_eq!(
+        strict["message"],
+        "Job in version \"v1\" cannot be handled as a Job: strict decoding error: unknown field \"spec.paralellism\""
+    );
+    let warned = server.post(jobs, job("warned")).await;
+    assert_eq!(warned.warnings, ["299 - \"unknown field \\\"spec.paralellism\\\"\""]);
+    assert!(warned.expect(201)["spec"].get("paralellism").is_none());
+    let ignored = server.post(&format!("{jobs}?fieldValidation=Ignore"), job("ignored")).await;
+    assert!(ignored.warnings.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_runs_leave_no_trace() {
+    let server = server();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    server.post(&format!("{MAPS}?dryRun=All"), map).await.expect(201);
+    server.get(&format!("{MAPS}/a")).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_hold_an_object_until_they_are_gone() {
+    let server = server();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "a", "finalizers": ["berth.dev/hold"]}});
+    server.post(MAPS, map).await.expect(201);
+    let going = server.delete(&format!("{MAPS}/a"), json!({"propagationPolicy": "Foreground"})).await.expect(200);
+    assert_eq!(going["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
+    assert_eq!(going["metadata"]["finalizers"], json!(["berth.dev/hold", "foregroundDeletion"]));
+    let freed = json!({"metadata": {"finalizers": null}});
+    server.patch(&format!("{MAPS}/a"), "merge-patch", freed).await.expect(200);
+    server.get(&format!("{MAPS}/a")).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_stays_until_it_is_finalized() {
+    let server = server();
+    let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let created = server.post("/api/v1/namespaces", space).await.expect(201);
+    assert_eq!(created["metadata"]["labels"]["kubernetes.io/metadata.name"], "team");
+    assert_eq!(created["status"]["phase"], "Active");
+    let going = server.delete("/api/v1/namespaces/team", json!(null)).await.expect(200);
+    assert_eq!(going["status"]["phase"], "Terminating");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    let refused = server.post("/api/v1/namespaces/team/configmaps", map).await.expect(403);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    let mut empty = going;
+    empty["spec"]["finalizers"] = json!([]);
+    server.put("/api/v1/namespaces/team/finalize", empty).await.expect(200);
+    server.get("/api/v1/namespaces/team").await.expect(404);
+    server.delete("/api/v1/namespaces/default", json!(null)).await.expect(403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubectl_gets_tables() {
+    let server = server();
+    let table = server.table("/api/v1/namespaces").await.expect(200);
+    assert_eq!(table["kind"], "Table");
+    assert_eq!(table["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(table["rows"][0]["cells"][0], "default");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_selection_is_deleted_at_once() {
+    let server = server();
+    for name in ["a", "b", "c"] {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"name": name}}});
+        server.post(MAPS, map).await.expect(201);
+    }
+    server.delete(&format!("{MAPS}?labelSelector=name%20in%20(a,b)"), json!(null)).await.expect(200);
+    let left = server.get(MAPS).await.expect(200);
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn priority_classes_keep_their_value() {
+    let server = server();
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000});
+    let created = server.post(classes, class).await.expect(201);
+    assert_eq!(created["preemptionPolicy"], "PreemptLowerPriority");
+    let refused =
+        server.patch(&format!("{classes}/high"), "merge-patch", json!({"value": 2000})).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "PriorityClass.scheduling.k8s.io \"high\" is invalid: value: Forbidden: may not be changed in an update."
+    );
+}

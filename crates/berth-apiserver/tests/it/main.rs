@@ -1,0 +1,10 @@
+//! The API server through its public face: requests in, responses out, no sockets, paused time.
+
+mod client;
+mod crds;
+mod crud;
+mod harness;
+mod kubectl;
+mod patches;
+mod pods;
+mod watches;

@@ -1,0 +1,96 @@
+use serde_json::json;
+
+use crate::harness::server;
+
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+fn job() -> serde_json::Value {
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"suspend": true,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox:1",
+            "resources": {"limits": {"cpu": "2000m", "nvidia.com/gpu": 1}}}]}}}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_gets_its_defaults_selector_and_labels() {
+    let server = server();
+    let created = server.post(JOBS, job()).await.expect(201);
+    let spec = &created["spec"];
+    assert_eq!((&spec["parallelism"], &spec["completions"], &spec["backoffLimit"]), (&json!(1), &json!(1), &json!(6)));
+    assert_eq!(spec["completionMode"], "NonIndexed");
+    assert_eq!(spec["podReplacementPolicy"], "TerminatingOrFailed");
+    let uid = &created["metadata"]["uid"];
+    assert_eq!(&spec["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"], uid);
+    assert_eq!(&spec["template"]["metadata"]["labels"]["controller-uid"], uid);
+    assert_eq!(spec["template"]["metadata"]["labels"]["job-name"], "a");
+    let pod = &spec["template"]["spec"];
+    assert_eq!(pod["terminationGracePeriodSeconds"], 30);
+    assert_eq!(pod["containers"][0]["imagePullPolicy"], "IfNotPresent");
+    assert_eq!(pod["containers"][0]["resources"]["requests"], json!({"cpu": "2", "nvidia.com/gpu": "1"}));
+    assert_eq!(created["metadata"]["generation"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_patch_changes_what_it_says() {
+    let server = server();
+    server.post(JOBS, job()).await.expect(201);
+    let uri = format!("{JOBS}/a");
+    let merged = server.patch(&uri, "merge-patch", json!({"spec": {"suspend": false}})).await.expect(200);
+    assert_eq!((&merged["spec"]["suspend"], &merged["metadata"]["generation"]), (&json!(false), &json!(2)));
+    let patched = server
+        .patch(&uri, "json-patch", json!([{"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]))
+        .await
+        .expect(200);
+    assert_eq!((&patched["metadata"]["labels"]["x"], &patched["metadata"]["generation"]), (&json!("y"), &json!(2)));
+    let strategic = json!({"metadata": {"labels": {"z": "1"}}, "spec": {"ttlSecondsAfterFinished": 5}});
+    let patched = server.patch(&uri, "strategic-merge-patch", strategic).await.expect(200);
+    assert_eq!(patched["spec"]["ttlSecondsAfterFinished"], 5);
+    let failed = json!([{"op": "test", "path": "/spec/suspend", "value": true}]);
+    assert_eq!(server.patch(&uri, "json-patch", failed).await.code, 422);
+    let immutable = json!({"spec": {"completions": 7}});
+    let refused = server.patch(&uri, "merge-patch", immutable).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "Job.batch \"a\" is invalid: spec.completions: Invalid value: 7: field is immutable"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_and_specification_are_written_apart() {
+    let server = server();
+    server.post(JOBS, job()).await.expect(201);
+    let both = json!({"spec": {"parallelism": 9}, "status": {"active": 3}});
+    let status = server.patch(&format!("{JOBS}/a/status"), "merge-patch", both.clone()).await.expect(200);
+    assert_eq!((&status["status"]["active"], &status["spec"]["parallelism"]), (&json!(3), &json!(1)));
+    assert_eq!(status["metadata"]["generation"], 1);
+    let main = server
+        .patch(&format!("{JOBS}/a"), "merge-patch", json!({"spec": {"parallelism": 9}, "status": {"active": 5}}))
+        .await
+        .expect(200);
+    assert_eq!((&main["status"]["active"], &main["spec"]["parallelism"]), (&json!(3), &json!(9)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_job_may_be_told_where_to_run() {
+    let server = server();
+    server.post(JOBS, job()).await.expect(201);
+    let started = json!({"spec": {"suspend": false, "template": {"spec": {"nodeSelector": {"pool": "gpu"}}}}});
+    let started = server.patch(&format!("{JOBS}/a"), "merge-patch", started).await.expect(200);
+    assert_eq!(started["spec"]["template"]["spec"]["nodeSelector"]["pool"], "gpu");
+    let moved = json!({"spec": {"template": {"spec": {"nodeSelector": {"pool": "cpu"}}}}});
+    let refused = server.patch(&format!("{JOBS}/a"), "merge-patch", moved).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("spec.template: Invalid value"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn apply_creates_and_changes() {
+    let server = server();
+    let uri = "/api/v1/namespaces/default/configmaps/a?fieldManager=tester";
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
+    server.patch(uri, "apply", map.clone()).await.expect(201);
+    let mut changed = map;
+    changed["data"] = json!({"k": "2", "l": "3"});
+    let changed = server.patch(uri, "apply", changed).await.expect(200);
+    assert_eq!(changed["data"], json!({"k": "2", "l": "3"}));
+    let nobody = "/api/v1/namespaces/default/configmaps/a";
+    assert_eq!(server.patch(nobody, "apply", json!({"apiVersion": "v1", "kind": "ConfigMap"})).await.code, 422);
+}
