@@ -35,6 +35,9 @@ pub struct Config {
     pub resources: Resources,
     /// When finished or deactivated objects are deleted; absent: never.
     pub object_retention_policies: Option<ObjectRetentionPolicies>,
+    /// Serve the ProvisioningRequest admission check. Not part of Kueue's file: Kueue looks whether the cluster has the
+    /// API; switch it off where it has not.
+    pub provisioning_requests: bool,
     /// Feature gates that differ from the defaults.
     pub feature_gates: BTreeMap<String, bool>,
 }
@@ -58,6 +61,7 @@ impl Default for Config {
             admission_fair_sharing: None,
             resources: Resources::default(),
             object_retention_policies: None,
+            provisioning_requests: true,
             feature_gates: BTreeMap::new(),
         }
     }

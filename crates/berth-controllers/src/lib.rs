@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod plan;
 pub mod podset;
 pub mod priority;
+pub mod provisioning;
 pub mod queues;
 pub mod scheduler;
 pub mod selector;
@@ -51,6 +52,9 @@ pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores);
+    if config.provisioning_requests {
+        provisioning::controller::install(manager, &config, &stores);
+    }
     if config.integrations.enabled("batch/job") {
         jobs::controller::install(manager, &config, &stores, stores.jobs.clone());
     }

@@ -1,4 +1,5 @@
 //! Controllers against an API server in process, in virtual time.
 
 mod cluster;
+mod provisioning;
 mod queueing;

@@ -1,0 +1,271 @@
+//! Carries out what `decide` and `check` say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use k8s_openapi::api::core::v1::PodTemplate;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt};
+
+use super::decide::{Step, View, decide};
+use super::{CONTROLLER_NAME, check, requests};
+use crate::conditions::{self, NewCondition, truncate};
+use crate::config::Config;
+use crate::execute::{self, Part, patch};
+use crate::gates::Gates;
+use crate::keys;
+use crate::stores::Stores;
+use crate::workload::{checks, status};
+
+/// Longest message of a check state.
+const CHECK_MESSAGE_MAX: usize = 32 * 1024;
+
+/// Adds the check's two controllers to the manager: one for AdmissionChecks, one for workloads.
+pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+    let configs: Cache<ProvisioningRequestConfig> = manager.cache();
+    let requests: Cache<ProvisioningRequest> = manager.cache();
+    let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-provisioning"));
+
+    let all = stores.admission_checks.clone();
+    manager
+        .controller("provisioning-check")
+        .watch_self(&stores.admission_checks)
+        .watch(&configs, move |_| all.list().iter().map(|c| ObjectKey::of(c.as_ref())).collect::<Vec<_>>())
+        .run(CheckController {
+            client: client.clone(),
+            clock: clock.clone(),
+            checks: stores.admission_checks.clone(),
+            configs: configs.clone(),
+        });
+
+    let by_check = stores.workloads.index(|workload: &Workload| {
+        workload.status.iter().flat_map(|status| &status.admission_checks).map(|check| check.name.clone()).collect()
+    });
+    let keys_of =
+        |workloads: Vec<Arc<Workload>>| workloads.iter().map(|w| ObjectKey::of(w.as_ref())).collect::<Vec<_>>();
+    let of_checks = by_check.clone();
+    let (of_configs, all_checks) = (by_check, stores.admission_checks.clone());
+    let requests_of = requests.index(|request: &ProvisioningRequest| {
+        request.owner_references().iter().filter(|o| o.kind == "Workload").map(|o| o.uid.clone()).collect()
+    });
+    manager
+        .controller("provisioning")
+        .concurrency(16)
+        .watch_self(&stores.workloads)
+        .watch(&requests, |delta| {
+            let request = delta.latest();
+            let namespace = request.namespace().unwrap_or_default();
+            let owners = request.owner_references().iter().filter(|owner| owner.kind == "Workload");
+            owners.map(|owner| ObjectKey::namespaced(namespace.clone(), owner.name.clone())).collect::<Vec<_>>()
+        })
+        .watch(&stores.admission_checks, move |delta| keys_of(of_checks.get(&delta.latest().name_any())))
+        .watch(&configs, move |delta| {
+            let name = delta.latest().name_any();
+            let mut affected = BTreeSet::new();
+            for check in all_checks.list() {
+                if check.spec.parameters.as_ref().is_some_and(|parameters| parameters.name == name) {
+                    affected.extend(keys_of(of_configs.get(&check.name_any())));
+                }
+            }
+            affected
+        })
+        .run(Controller {
+            client,
+            clock,
+            recorder,
+            gates: config.gates(),
+            stores: stores.clone(),
+            configs,
+            requests,
+            requests_of,
+        });
+}
+
+/// The check with the condition it should have; nothing when another controller serves it.
+pub fn refreshed(
+    check: &AdmissionCheck,
+    find: impl Fn(&str) -> Option<Arc<ProvisioningRequestConfig>>,
+    now: jiff::Timestamp,
+) -> Option<AdmissionCheck> {
+    if check.spec.controller_name != CONTROLLER_NAME {
+        return None;
+    }
+    let found = check::config(check, find);
+    let (active, reason, message) = match &found {
+        Ok(_) => (true, "Active", "The admission check is active"),
+        Err(message) => (false, "BadParametersRef", message.as_str()),
+    };
+    let mut check = check.clone();
+    let new =
+        NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation: check.metadata.generation };
+    conditions::set(&mut check.status.get_or_insert_with(AdmissionCheckStatus::default).conditions, new, now);
+    Some(check)
+}
+
+struct CheckController {
+    client: Client,
+    clock: Clock,
+    checks: Cache<AdmissionCheck>,
+    configs: Cache<ProvisioningRequestConfig>,
+}
+
+impl Reconciler for CheckController {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(check) = self.checks.get(&key) else { return Ok(Action::Wait) };
+        let find = |name: &str| self.configs.get(&ObjectKey::cluster(name));
+        let Some(wanted) = refreshed(&check, find, self.clock.now()) else { return Ok(Action::Wait) };
+        let api: Api<AdmissionCheck> = Api::all(self.client.clone());
+        if let Some(answer) = patch(&api, check.as_ref(), &wanted, Part::Status, None).await? {
+            self.checks.observe(answer);
+        }
+        Ok(Action::Wait)
+    }
+}
+
+struct Controller {
+    client: Client,
+    clock: Clock,
+    recorder: Recorder,
+    gates: Gates,
+    stores: Stores,
+    configs: Cache<ProvisioningRequestConfig>,
+    requests: Cache<ProvisioningRequest>,
+    requests_of: Index<ProvisioningRequest>,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
+        let own = self.requests_of.get(workload.metadata.uid.as_deref().unwrap_or_default());
+        let checks = self.checks_of(&workload);
+        if own.is_empty() && checks.is_empty() {
+            return Ok(Action::Wait);
+        }
+        let steps = {
+            let flavor = |name: &str| self.stores.flavor(name);
+            let view = View { checks, requests: own, flavor: &flavor, gates: &self.gates, now: self.clock.now() };
+            decide(&workload, &view)?
+        };
+        for step in steps {
+            match step {
+                Step::Delete(request) => {
+                    let api: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &key.namespace);
+                    execute::delete(&api, request.as_ref()).await?;
+                    self.requests.observe_deleted(&request);
+                }
+                Step::Create { check, templates, request } => {
+                    self.create(&workload, &check, templates, &request).await?;
+                }
+                Step::Status { workload: wanted, told } => {
+                    self.write(&workload, &wanted).await?;
+                    for told in told {
+                        self.recorder.event(workload.as_ref(), told.event_type, &told.reason, &told.message);
+                    }
+                }
+            }
+        }
+        Ok(Action::Wait)
+    }
+}
+
+impl Controller {
+    /// The workload's checks that this controller serves.
+    fn checks_of(&self, workload: &Workload) -> BTreeMap<String, Option<Arc<ProvisioningRequestConfig>>> {
+        let states = workload.status.as_ref().map_or(&[][..], |status| &status.admission_checks);
+        let mut checks = BTreeMap::new();
+        for state in states {
+            let Some(check) = self.stores.admission_checks.get(&ObjectKey::cluster(state.name.as_str())) else {
+                continue;
+            };
+            if check.spec.controller_name == CONTROLLER_NAME {
+                let find = |name: &str| self.configs.get(&ObjectKey::cluster(name));
+                checks.insert(state.name.clone(), check::config(&check, find).ok());
+            }
+        }
+        checks
+    }
+
+    async fn write(&self, before: &Workload, after: &Workload) -> Result<(), Error> {
+        let namespace = before.namespace().unwrap_or_default();
+        let api: Api<Workload> = Api::namespaced(self.client.clone(), &namespace);
+        let version = before.resource_version();
+        if let Some(answer) = patch(&api, before, after, Part::Status, version.as_deref()).await? {
+            self.stores.workloads.observe(answer);
+        }
+        Ok(())
+    }
+
+    async fn create(
+        &self,
+        workload: &Arc<Workload>,
+        check: &str,
+        templates: Vec<PodTemplate>,
+        request: &ProvisioningRequest,
+    ) -> Result<(), Error> {
+        let name = request.name_any();
+        match self.try_create(&templates, request).await {
+            Ok(made) => {
+                let made_name = made.name_any();
+                self.requests.observe(made);
+                let message = format!("Created ProvisioningRequest: {made_name:?}");
+                self.recorder.event(workload.as_ref(), EventType::Normal, "ProvisioningRequestCreated", &message);
+                Ok(())
+            }
+            Err(error) => {
+                let text = match &error {
+                    kube::Error::Api(status) => status.message.clone(),
+                    other => other.to_string(),
+                };
+                let message =
+                    truncate(&format!("Error creating ProvisioningRequest {name:?}: {text}"), CHECK_MESSAGE_MAX);
+                self.recorder.event(workload.as_ref(), EventType::Warning, "FailedCreate", &message);
+                let mut after = (**workload).clone();
+                let states = &mut status::status_mut(&mut after).admission_checks;
+                if let Some(state) = states.iter().find(|state| state.name == check).cloned() {
+                    checks::set_state(
+                        states,
+                        berth_api::kueue::v1beta2::AdmissionCheckState { message, ..state },
+                        self.clock.now(),
+                    );
+                    self.write(workload, &after).await?;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Templates first, because an autoscaler may look at a request the moment it exists; afterwards they belong to it.
+    async fn try_create(
+        &self,
+        templates: &[PodTemplate],
+        request: &ProvisioningRequest,
+    ) -> Result<ProvisioningRequest, kube::Error> {
+        let namespace = request.namespace().unwrap_or_default();
+        let api: Api<PodTemplate> = Api::namespaced(self.client.clone(), &namespace);
+        let params = PostParams::default();
+        let mut made = Vec::with_capacity(templates.len());
+        for template in templates {
+            made.push(match api.create(&params, template).await {
+                Ok(template) => template,
+                Err(error) if berth_runtime::is_already_exists(&error) => api.get(&template.name_any()).await?,
+                Err(error) => return Err(error),
+            });
+        }
+        let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
+        let request = match requests.create(&params, request).await {
+            Ok(request) => request,
+            // An earlier try got this far.
+            Err(error) if berth_runtime::is_already_exists(&error) => requests.get(&request.name_any()).await?,
+            Err(error) => return Err(error),
+        };
+        for template in made {
+            let mut owned = template.clone();
+            owned.metadata.owner_references = Some(vec![requests::owner(&request, true)]);
+            patch(&api, &template, &owned, Part::Main, None).await?;
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,269 @@
+//! From requests to check states: what to make, what to delete, what each check says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::autoscaling::constants as words;
+use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::v1beta2::{
+    AdmissionCheckState, CheckState, PodSetUpdate, ProvisioningRequestConfig, ResourceFlavor, Workload,
+};
+use berth_api::zero_time;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodTemplate;
+use kube::ResourceExt;
+
+use super::requests::{self, Needed};
+use crate::conditions;
+use crate::gates::Gates;
+use crate::plan::Told;
+use crate::workload::{checks, status};
+
+/// Retries when the configuration does not say.
+const BACKOFF_LIMIT_DEFAULT: i32 = 3;
+/// First delay, in seconds, when the configuration does not say.
+const BACKOFF_BASE_DEFAULT: i32 = 60;
+/// Longest delay, in seconds, when the configuration does not say.
+const BACKOFF_MAX_DEFAULT: i32 = 1800;
+
+/// What a decision looks at.
+pub struct View<'a> {
+    /// The workload's checks that this controller serves, with their configurations; `None` when a check is not usable.
+    pub checks: BTreeMap<String, Option<Arc<ProvisioningRequestConfig>>>,
+    /// Requests the workload owns.
+    pub requests: Vec<Arc<ProvisioningRequest>>,
+    /// Finds flavors.
+    pub flavor: &'a dyn Fn(&str) -> Option<Arc<ResourceFlavor>>,
+    /// Feature gates.
+    pub gates: &'a Gates,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Delete a request.
+    Delete(Arc<ProvisioningRequest>),
+    /// Make templates, then the request that refers to them, then let it own them.
+    Create {
+        /// The check it is for.
+        check: String,
+        /// Templates.
+        templates: Vec<PodTemplate>,
+        /// The request.
+        request: Box<ProvisioningRequest>,
+    },
+    /// Write the workload's status and say what changed.
+    Status {
+        /// The workload as it should be.
+        workload: Box<Workload>,
+        /// Events about it.
+        told: Vec<Told>,
+    },
+}
+
+/// Decides what to do about a workload.
+pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, requests::RequestError> {
+    let mut steps = Vec::new();
+    let delete_all = |steps: &mut Vec<Step>| steps.extend(view.requests.iter().cloned().map(Step::Delete));
+    if status::is_finished(workload) {
+        delete_all(&mut steps);
+        return Ok(steps);
+    }
+    if status::is_evicted(workload) {
+        if view.gates.on("CleanupProvisioningRequestsOnEviction") {
+            delete_all(&mut steps);
+        }
+        return Ok(steps);
+    }
+    if !status::has_quota_reservation(workload) {
+        return Ok(steps);
+    }
+    let name = workload.name_any();
+    let states = workload.status.as_ref().map_or(&[][..], |status| &status.admission_checks);
+    let mut kept: Vec<String> = Vec::new();
+    let mut changed = workload.clone();
+    let mut told = Vec::new();
+    let mut creates = Vec::new();
+    for (check, config) in &view.checks {
+        let Some(state) = states.iter().find(|state| state.name == *check) else { continue };
+        let latest = requests::latest(&view.requests, &name, check);
+        let Some(config) = config else {
+            kept.extend(latest.map(|(_, request)| request.name_any()));
+            set(&mut changed, update(state, CheckState::Pending, "the check is not active"), view, &mut told);
+            continue;
+        };
+        if !requests::is_needed(workload, config)? {
+            if state.state != CheckState::Ready {
+                set(
+                    &mut changed,
+                    update(state, CheckState::Ready, "the provisioning request is not needed"),
+                    view,
+                    &mut told,
+                );
+            }
+            continue;
+        }
+        let needed = requests::needed(workload, config)?;
+        let attempt = state.retry_count.unwrap_or(0).saturating_add(1);
+        // A request of an earlier attempt, or for another class or other parameters, is not the one that is needed.
+        let current = latest.filter(|(number, request)| {
+            *number >= attempt
+                && request.spec.provisioning_class_name == config.spec.provisioning_class_name
+                && request.spec.parameters == requests::parameters(workload, config)
+        });
+        match current {
+            Some((number, request)) => {
+                kept.push(request.name_any());
+                if let Some(new) = from_request(workload, state, number, request, config, &needed) {
+                    set(&mut changed, new, view, &mut told);
+                }
+            }
+            // Once it was ready the nodes were there; a request that vanished is not made again.
+            None if state.state == CheckState::Ready => {}
+            None => {
+                let attempt = latest.map_or(attempt, |(number, _)| attempt.max(number));
+                let request = requests::request(workload, check, attempt, config, &needed);
+                let templates = requests::templates(workload, &request.name_any(), &needed, view.flavor, view.gates)?;
+                creates.push(Step::Create { check: check.clone(), templates, request: Box::new(request) });
+            }
+        }
+    }
+    let unneeded = view.requests.iter().filter(|request| !kept.contains(&request.name_any()));
+    steps.extend(unneeded.cloned().map(Step::Delete));
+    steps.extend(creates);
+    if changed != *workload {
+        steps.push(Step::Status { workload: Box::new(changed), told });
+    }
+    Ok(steps)
+}
+
+/// The state with another verdict; delays and updates of an earlier verdict are gone, retries stay counted.
+fn update(state: &AdmissionCheckState, verdict: CheckState, message: &str) -> AdmissionCheckState {
+    AdmissionCheckState {
+        name: state.name.clone(),
+        state: verdict,
+        message: message.to_owned(),
+        last_transition_time: zero_time(),
+        retry_count: state.retry_count,
+        requeue_after_seconds: None,
+        pod_set_updates: Vec::new(),
+    }
+}
+
+fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, told: &mut Vec<Told>) {
+    let states = &mut status::status_mut(workload).admission_checks;
+    let old = states.iter().find(|state| state.name == new.name).map(|state| state.state);
+    if let Some(old) = old.filter(|old| *old != new.state) {
+        let mut message = format!("Admission check {} updated state from {old} to {}", new.name, new.state);
+        if !new.message.is_empty() {
+            message.push_str(&format!(" with message: {}", new.message));
+        }
+        told.push(Told::normal("AdmissionCheckUpdated", message));
+    }
+    checks::set_state(states, new, view.now);
+}
+
+/// What a request's conditions say; the first that holds decides. Nothing when the state is to stay as it is.
+fn from_request(
+    workload: &Workload,
+    state: &AdmissionCheckState,
+    attempt: i32,
+    request: &ProvisioningRequest,
+    config: &ProvisioningRequestConfig,
+    needed: &[Needed],
+) -> Option<AdmissionCheckState> {
+    let conditions = request.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let holds = |type_: &str| conditions::find(conditions, type_).filter(|condition| condition.status == "True");
+    let give_up_or_retry = |message: &str, retrying: &str| {
+        let strategy = config.spec.retry_strategy.as_ref();
+        let number = |pick: fn(&berth_api::kueue::v1beta2::ProvisioningRequestRetryStrategy) -> Option<i32>,
+                      default| { strategy.and_then(pick).unwrap_or(default) };
+        if attempt > number(|s| s.backoff_limit_count, BACKOFF_LIMIT_DEFAULT) {
+            return update(state, CheckState::Rejected, message);
+        }
+        let base = i64::from(number(|s| s.backoff_base_seconds, BACKOFF_BASE_DEFAULT));
+        let max = i64::from(number(|s| s.backoff_max_seconds, BACKOFF_MAX_DEFAULT));
+        let factor = 1i64 << (attempt - 1).clamp(0, 31);
+        let seconds = base.saturating_mul(factor).min(max);
+        let mut new = update(state, CheckState::Retry, &format!("{retrying}: {message}"));
+        new.requeue_after_seconds = i32::try_from(seconds).ok();
+        new
+    };
+    if let Some(failed) = holds(words::FAILED) {
+        if state.state == CheckState::Ready || state.state == CheckState::Rejected {
+            return None;
+        }
+        return Some(give_up_or_retry(&failed.message, "Retrying after failure"));
+    }
+    if let Some(revoked) = holds(words::CAPACITY_REVOKED) {
+        if !status::is_active(workload) || status::is_finished(workload) {
+            return None;
+        }
+        return Some(update(state, CheckState::Rejected, &revoked.message)).filter(|new| new.state != state.state);
+    }
+    if let Some(expired) = holds(words::BOOKING_EXPIRED) {
+        if status::is_admitted(workload) {
+            return None;
+        }
+        return Some(give_up_or_retry(&expired.message, "Retrying after booking expired"));
+    }
+    if let Some(provisioned) = holds(words::PROVISIONED) {
+        if state.state == CheckState::Ready {
+            return None;
+        }
+        let mut new = update(state, CheckState::Ready, &provisioned.message);
+        new.pod_set_updates = pod_set_updates(request, config, needed);
+        return Some(new);
+    }
+    if state.state == CheckState::Ready {
+        return None;
+    }
+    // Accepted and not there yet: what is known about when is worth showing.
+    let message = match (holds(words::ACCEPTED), conditions::find(conditions, words::PROVISIONED)) {
+        (Some(_), Some(waiting)) => waiting.message.as_str(),
+        _ => "",
+    };
+    let new = AdmissionCheckState {
+        last_transition_time: state.last_transition_time.clone(),
+        ..update(state, CheckState::Pending, message)
+    };
+    (new.message != state.message || new.state != state.state).then_some(new)
+}
+
+/// What the pods need so that they run on the nodes of the request.
+fn pod_set_updates(
+    request: &ProvisioningRequest,
+    config: &ProvisioningRequestConfig,
+    needed: &[Needed],
+) -> Vec<PodSetUpdate> {
+    let details = request.status.as_ref().map(|status| &status.provisioning_class_details);
+    let mut selector = BTreeMap::new();
+    for rule in config.spec.pod_set_updates.iter().flat_map(|updates| &updates.node_selector) {
+        match details.and_then(|details| details.get(&rule.value_from_provisioning_class_detail)) {
+            Some(value) => {
+                selector.insert(rule.key.clone(), value.clone());
+            }
+            None => tracing::warn!(
+                request = request.name_any(),
+                detail = rule.value_from_provisioning_class_detail,
+                "the request does not have this provisioning class detail"
+            ),
+        }
+    }
+    let annotations = BTreeMap::from([
+        (words::CONSUME_PROVISIONING_REQUEST.to_owned(), request.name_any()),
+        (words::PROVISIONING_CLASS_NAME.to_owned(), request.spec.provisioning_class_name.clone()),
+    ]);
+    needed
+        .iter()
+        .flat_map(|needed| &needed.pod_sets)
+        .map(|name| PodSetUpdate {
+            name: name.clone(),
+            annotations: annotations.clone(),
+            node_selector: selector.clone(),
+            ..PodSetUpdate::default()
+        })
+        .collect()
+}

@@ -1,0 +1,201 @@
+//! The ProvisioningRequest check: the vectors of the semantics that need no autoscaler of their own.
+
+use berth_controllers::Config;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, condition};
+
+const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
+
+async fn start() -> Cluster {
+    let cluster = Cluster::start(Config::default()).await;
+    cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    cluster.create(json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "dws"}})).await;
+    cluster
+        .create(json!({
+            "apiVersion": KUEUE, "kind": "ProvisioningRequestConfig", "metadata": {"name": "config"},
+            "spec": {
+                "provisioningClassName": "queued-provisioning.gke.io",
+                "managedResources": ["nvidia.com/gpu"],
+                "parameters": {"maxRunDurationSeconds": "600"},
+                "retryStrategy": {"backoffLimitCount": 2, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1800},
+            },
+        }))
+        .await;
+    cluster
+        .create(json!({
+            "apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": "prov"},
+            "spec": {
+                "controllerName": "kueue.x-k8s.io/provisioning-request",
+                "parameters": {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "config"},
+            },
+        }))
+        .await;
+    cluster
+        .create(json!({
+            "apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "cq"},
+            "spec": {
+                "namespaceSelector": {},
+                "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+                "resourceGroups": [{
+                    "coveredResources": ["cpu", "nvidia.com/gpu"],
+                    "flavors": [{"name": "dws", "resources": [
+                        {"name": "cpu", "nominalQuota": "10"}, {"name": "nvidia.com/gpu", "nominalQuota": "10"},
+                    ]}],
+                }],
+            },
+        }))
+        .await;
+    cluster
+        .create(json!({
+            "apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "lq", "namespace": "team"},
+            "spec": {"clusterQueue": "cq"},
+        }))
+        .await;
+    cluster.pass(1).await;
+    cluster
+}
+
+async fn submit(cluster: &Cluster, resource: &str, annotations: Value) {
+    cluster
+        .create(json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "name": "train", "namespace": "team", "annotations": annotations,
+                "labels": {"kueue.x-k8s.io/queue-name": "lq"},
+            },
+            "spec": {
+                "suspend": true, "parallelism": 2, "completions": 2,
+                "template": {"spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "busybox", "resources": {"limits": {resource: "1"}}}],
+                }},
+            },
+        }))
+        .await;
+    cluster.pass(2).await;
+}
+
+async fn requests(cluster: &Cluster) -> Vec<Value> {
+    cluster.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", "team").await
+}
+
+/// Plays the autoscaler.
+async fn answer(cluster: &Cluster, conditions: &[(&str, &str, &str)]) {
+    let request = requests(cluster).await.pop().expect("there is a request");
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(type_, status, message)| {
+            json!({
+                "type": type_, "status": status, "reason": "ByTest", "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        })
+        .collect();
+    cluster.patch_status(&request, json!({"status": {"conditions": conditions}})).await;
+    cluster.pass(2).await;
+}
+
+fn check(workload: &Value) -> String {
+    let check = &workload["status"]["admissionChecks"][0];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!("{}: {}", text(&check["state"]), text(&check["message"]))
+}
+
+async fn is_suspended(cluster: &Cluster) -> bool {
+    cluster.get("batch/v1", "Job", Some("team"), "train").await["spec"]["suspend"] == true
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_without_managed_resources_needs_no_request() {
+    let cluster = start().await;
+    submit(&cluster, "cpu", json!({})).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(check(&workload), "Ready: the provisioning request is not needed");
+    assert_eq!(condition(&workload, "Admitted"), "True/Admitted");
+    assert!(requests(&cluster).await.is_empty());
+    assert!(!is_suspended(&cluster).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_holds_quota_while_its_nodes_are_awaited_and_then_runs_on_them() {
+    let cluster = start().await;
+    submit(&cluster, "nvidia.com/gpu", json!({"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "3600"})).await;
+    let made = requests(&cluster).await;
+    assert_eq!(made.len(), 1);
+    let name = made[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name.ends_with("-prov-1"), "{name}");
+    assert_eq!(made[0]["spec"]["parameters"]["maxRunDurationSeconds"], "3600");
+    assert_eq!(made[0]["spec"]["podSets"][0]["count"], 2);
+    let template = made[0]["spec"]["podSets"][0]["podTemplateRef"]["name"].as_str().unwrap();
+    let template = cluster.get("v1", "PodTemplate", Some("team"), template).await;
+    assert_eq!(template["metadata"]["ownerReferences"][0]["name"], name.as_str());
+
+    answer(&cluster, &[("Accepted", "True", ""), ("Provisioned", "False", "Waiting for resources.")]).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(check(&workload), "Pending: Waiting for resources.");
+    assert_eq!(condition(&workload, "QuotaReserved"), "True/QuotaReserved");
+    assert_eq!(condition(&workload, "Admitted"), "False/UnsatisfiedAdmissionChecks");
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    let counts = ["pendingWorkloads", "reservingWorkloads", "admittedWorkloads"].map(|count| &queue["status"][count]);
+    assert_eq!(counts, [0, 1, 0]);
+
+    answer(&cluster, &[("Accepted", "True", ""), ("Provisioned", "True", "There you are.")]).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(check(&workload), "Ready: There you are.");
+    assert_eq!(condition(&workload, "Admitted"), "True/Admitted");
+    assert!(!is_suspended(&cluster).await);
+    let job = cluster.get("batch/v1", "Job", Some("team"), "train").await;
+    let annotations = &job["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(annotations["autoscaling.x-k8s.io/consume-provisioning-request"], name.as_str());
+    assert_eq!(annotations["autoscaling.x-k8s.io/provisioning-class-name"], "queued-provisioning.gke.io");
+
+    // Ignored once admitted; revoked capacity is not.
+    answer(&cluster, &[("Provisioned", "True", "There you are."), ("BookingExpired", "True", "")]).await;
+    assert_eq!(condition(&cluster.workload_of("team", "train").await, "Admitted"), "True/Admitted");
+    answer(&cluster, &[("Provisioned", "True", ""), ("CapacityRevoked", "True", "Nodes are gone.")]).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(workload["spec"]["active"], false);
+    assert_eq!(condition(&workload, "Evicted"), "True/DeactivatedDueToAdmissionCheck");
+    assert!(is_suspended(&cluster).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_request_is_retried_with_backoff_and_given_up_after_the_limit() {
+    let cluster = start().await;
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    for (attempt, seconds) in [(1, 60), (2, 120)] {
+        let name = requests(&cluster).await[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        assert!(name.ends_with(&format!("-prov-{attempt}")), "{name}");
+        answer(&cluster, &[("Failed", "True", "no capacity")]).await;
+        let workload = cluster.workload_of("team", "train").await;
+        assert_eq!(condition(&workload, "QuotaReserved"), "False/PendingEvaluation");
+        assert_eq!(condition(&workload, "Requeued"), "False/AdmissionCheck");
+        assert_eq!(workload["status"]["admissionChecks"][0]["retryCount"], attempt);
+        assert!(requests(&cluster).await.is_empty());
+        cluster.pass(seconds - 10).await;
+        assert!(requests(&cluster).await.is_empty());
+        cluster.pass(20).await;
+        assert_eq!(condition(&cluster.workload_of("team", "train").await, "QuotaReserved"), "True/QuotaReserved");
+    }
+    answer(&cluster, &[("Failed", "True", "no capacity")]).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(workload["spec"]["active"], false);
+    assert_eq!(condition(&workload, "Evicted"), "True/DeactivatedDueToAdmissionCheck");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_without_its_configuration_makes_the_queue_inactive() {
+    let cluster = start().await;
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    let config = cluster.get(KUEUE, "ProvisioningRequestConfig", None, "config").await;
+    cluster.delete(&config).await;
+    cluster.pass(2).await;
+    let check_object = cluster.get(KUEUE, "AdmissionCheck", None, "prov").await;
+    assert_eq!(condition(&check_object, "Active"), "False/BadParametersRef");
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    assert_eq!(condition(&queue, "Active"), "False/AdmissionCheckInactive", "{queue:#}");
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(condition(&workload, "QuotaReserved"), "True/QuotaReserved");
+    assert_eq!(check(&workload), "Pending: the check is not active");
+}
