@@ -14,7 +14,6 @@ pub mod auth;
 pub mod body;
 pub mod discovery;
 pub mod kubeconfig;
-mod machinery;
 pub mod openapi;
 pub mod pki;
 pub mod printers;

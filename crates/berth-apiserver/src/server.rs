@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use berth_apimachinery::apply::Types;
 use bytes::Bytes;
 use http::{Request, Response};
 use rand::rngs::SmallRng;
@@ -18,7 +19,7 @@ use berth_store::Store;
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::Tokens;
 use crate::crd::{Converter, CustomKind};
-use crate::registry::Registry;
+use crate::registry::{Registry, ResourceInfo};
 use crate::{Body, Objects, UserInfo, bootstrap, crd, rest};
 
 /// What time it is, as the embedded cluster counts it.
@@ -76,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
     tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Kinds>,
+    /// Types of kinds for field ownership, made when first needed.
+    types: Mutex<BTreeMap<(String, String, String), Arc<Types>>>,
     random: Mutex<SmallRng>,
     /// Writes of the bootstrap that may not be on disk yet.
     starting: Mutex<Vec<berth_store::CommitFuture>>,
@@ -101,6 +104,7 @@ impl ApiServer {
                 objects,
                 plugins,
                 tokens,
+                types: Mutex::new(BTreeMap::new()),
                 kinds: RwLock::new(Kinds { registry: Arc::new(Registry::builtin()), custom: BTreeMap::new() }),
                 random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
                 starting: Mutex::new(Vec::new()),
@@ -168,6 +172,20 @@ impl ApiServer {
     pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
         let mut kinds = self.inner.kinds.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut kinds);
+    }
+
+    /// The types of a kind's version, for field ownership.
+    pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
+        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
+        let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Arc::new(row.schema(version).map_or_else(Types::deduced, |schema| Types::from_schema(&schema)));
+        types.entry(key).or_insert_with(make).clone()
+    }
+
+    /// Forgets the types of a kind whose schema changed.
+    pub(crate) fn forget_types(&self, group: &str, kind: &str) {
+        let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
+        types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
     }
 
     /// A new uid (version 4 UUID), from the seeded generator.

@@ -123,9 +123,15 @@ fn a_newcomer_finds_their_way_around() {
 fn a_config_map_lives_through_kubectl() {
     with_kubectl(|kubectl| {
         let manifest = |value: &str| {
-            format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\n  labels: {{app: x}}\ndata:\n  mode: {value}\n")
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\n  labels: {{app: x}}\ndata:\n  mode: {value}\n"
+            )
         };
-        kubectl.check("apply -f - --dry-run=server", &manifest("fast"), &["configmap/settings created (server dry run)"]);
+        kubectl.check(
+            "apply -f - --dry-run=server",
+            &manifest("fast"),
+            &["configmap/settings created (server dry run)"],
+        );
         kubectl.refuse("get cm settings", "", "Error from server (NotFound): configmaps \"settings\" not found");
         kubectl.check("apply -f -", &manifest("fast"), &["configmap/settings created"]);
         kubectl.check("apply -f -", &manifest("fast"), &["configmap/settings unchanged"]);
