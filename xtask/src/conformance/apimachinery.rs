@@ -3,6 +3,7 @@
 //! Each suite is a function from a case to a verdict, beside its neighbours in one of the modules below. Only what the
 //! cases' `want` asserts is compared; texts in `observed` are not.
 
+mod managed;
 mod ownership;
 mod patches;
 mod validation;
@@ -14,7 +15,8 @@ use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
-    ownership::runner(suite)
+    managed::runner(suite)
+        .or_else(|| ownership::runner(suite))
         .or_else(|| patches::runner(suite))
         .or_else(|| validation::runner(suite))
         .or_else(|| values::runner(suite))

@@ -7,6 +7,8 @@
 //! Source: Kubernetes' documentation "Server-Side Apply" and KEP-555.
 
 mod compare;
+pub mod managed;
+mod manager;
 mod merge;
 mod path;
 mod reconcile;
@@ -17,6 +19,7 @@ mod update;
 mod walk;
 
 pub use compare::{Comparison, compare};
+pub use manager::{FieldManager, LAST_APPLIED, Write, extract_applied, manager_name};
 pub use merge::merge;
 pub use path::{PathElement, PathError, compare_values, equal_values, path_text};
 pub use reconcile::reconcile;

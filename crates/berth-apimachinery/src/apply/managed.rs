@@ -1,0 +1,348 @@
+//! `metadata.managedFields`: reading, writing, ordering, capping, and moving entries between an object and its scale.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::path::{PathElement, PathError};
+use super::set::Set;
+use super::update::{Conflict, Managers, Owned};
+use crate::field::quote;
+use crate::status::{Cause, Status};
+
+/// Most entries of updates an object keeps; older ones are folded into one.
+pub const UPDATE_MANAGERS_MAX: usize = 10;
+/// Who owns what folded entries owned.
+pub const ANCIENT_CHANGES: &str = "ancient-changes";
+
+/// Who wrote, how and through what: what tells entries apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    /// Name of the manager.
+    pub manager: String,
+    /// Whether it applied.
+    pub applied: bool,
+    /// Version of an update. Applies are one entry whatever their version.
+    pub version: String,
+    /// The subresource written through, or empty.
+    pub subresource: String,
+}
+
+impl Identity {
+    /// The opaque name the updater knows this manager by.
+    pub fn key(&self) -> String {
+        let mut map = Map::new();
+        map.insert("manager".to_owned(), Value::from(self.manager.as_str()));
+        map.insert("operation".to_owned(), Value::from(if self.applied { "Apply" } else { "Update" }));
+        if !self.applied {
+            map.insert("apiVersion".to_owned(), Value::from(self.version.as_str()));
+        }
+        if !self.subresource.is_empty() {
+            map.insert("subresource".to_owned(), Value::from(self.subresource.as_str()));
+        }
+        Value::Object(map).to_string()
+    }
+
+    /// Reads [`Identity::key`].
+    pub fn from_key(key: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(key).ok()?;
+        let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Some(Identity {
+            manager: text("manager"),
+            applied: text("operation") == "Apply",
+            version: text("apiVersion"),
+            subresource: text("subresource"),
+        })
+    }
+
+    /// How conflict messages name the manager.
+    fn shown(&self, time: Option<&str>) -> String {
+        let mut text = quote(&self.manager);
+        if !self.subresource.is_empty() {
+            text.push_str(&format!(" with subresource {}", quote(&self.subresource)));
+        }
+        if !self.applied && !self.version.is_empty() {
+            text.push_str(&format!(" using {}", self.version));
+            if let Some(time) = time {
+                text.push_str(&format!(" at {time}"));
+            }
+        }
+        text
+    }
+}
+
+/// Everything `managedFields` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Managed {
+    /// Who owns what, by [`Identity::key`].
+    pub managers: Managers,
+    /// When each entry last changed.
+    pub times: BTreeMap<String, String>,
+}
+
+impl Managed {
+    /// Reads the list; null and absent are empty.
+    pub fn decode(entries: &Value) -> Result<Self, PathError> {
+        let mut managed = Managed::default();
+        for entry in entries.as_array().into_iter().flatten() {
+            let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let applied = text("operation") == "Apply";
+            let identity = Identity {
+                manager: text("manager"),
+                applied,
+                version: text("apiVersion"),
+                subresource: text("subresource"),
+            };
+            let set = Set::from_fields_v1(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
+            let key = identity.key();
+            let owned = Owned { set, version: text("apiVersion"), applied };
+            if !text("time").is_empty() {
+                managed.times.insert(key.clone(), text("time"));
+            }
+            managed.managers.insert(key, owned);
+        }
+        Ok(managed)
+    }
+
+    /// The list as it is stored, in its canonical order.
+    pub fn encode(&self) -> Value {
+        let mut entries: Vec<Value> = self
+            .managers
+            .iter()
+            .map(|(key, owned)| {
+                let identity = Identity::from_key(key).unwrap_or_default();
+                let mut entry = Map::new();
+                let mut put = |field: &str, text: &str| {
+                    if !text.is_empty() {
+                        entry.insert(field.to_owned(), Value::from(text));
+                    }
+                };
+                put("manager", &identity.manager);
+                put("operation", if owned.applied { "Apply" } else { "Update" });
+                put("apiVersion", &owned.version);
+                put("time", self.times.get(key).map(String::as_str).unwrap_or_default());
+                put("fieldsType", "FieldsV1");
+                put("subresource", &identity.subresource);
+                entry.insert("fieldsV1".to_owned(), owned.set.to_fields_v1());
+                Value::Object(entry)
+            })
+            .collect();
+        sort_entries(&mut entries);
+        Value::Array(entries)
+    }
+
+    /// Folds the oldest updates, version by version, until at most `max` are left or nothing can be folded.
+    pub fn cap_updates(&mut self, max: usize) {
+        let mut updates: Vec<String> =
+            self.managers.iter().filter(|(_, owned)| !owned.applied).map(|(key, _)| key.clone()).collect();
+        let mut left = updates.len();
+        if left <= max {
+            return;
+        }
+        updates.sort_by(|a, b| self.times.get(a).cmp(&self.times.get(b)).then_with(|| a.cmp(b)));
+        // Where the first update of a version went: it is only renamed once there is something to fold into it.
+        let mut first: BTreeMap<String, String> = BTreeMap::new();
+        for key in updates {
+            if left <= max {
+                return;
+            }
+            let Some(version) = self.managers.get(&key).map(|owned| owned.version.clone()) else { continue };
+            let Some(bucket) = first.get(&version).cloned() else {
+                first.insert(version, key);
+                continue;
+            };
+            let identity =
+                Identity { manager: ANCIENT_CHANGES.to_owned(), version: version.clone(), ..Identity::default() };
+            let into = identity.key();
+            let mut folded = Set::new();
+            for part in [&bucket, &key] {
+                if let Some(owned) = self.managers.remove(part) {
+                    folded = folded.union(owned.set);
+                }
+            }
+            let time = self.times.remove(&key);
+            self.times.remove(&bucket);
+            self.managers.insert(into.clone(), Owned { set: folded, version: version.clone(), applied: false });
+            if let Some(time) = time {
+                self.times.insert(into.clone(), time);
+            }
+            first.insert(version, into);
+            left -= 1;
+        }
+    }
+
+    /// The answer to an apply that wants others' fields.
+    pub fn conflict_status(&self, conflicts: &[Conflict]) -> Status {
+        let shown = |conflict: &Conflict| {
+            let time = self.times.get(&conflict.manager).map(String::as_str);
+            Identity::from_key(&conflict.manager)
+                .map_or_else(|| quote(&conflict.manager), |identity| identity.shown(time))
+        };
+        let named: Vec<(String, String)> =
+            conflicts.iter().map(|conflict| (shown(conflict), super::path::path_text(&conflict.path))).collect();
+        conflict_status(&named)
+    }
+}
+
+/// A conflict answer from managers as shown and field paths.
+pub fn conflict_status(conflicts: &[(String, String)]) -> Status {
+    let causes = conflicts
+        .iter()
+        .map(|(manager, path)| Cause {
+            reason: "FieldManagerConflict".to_owned(),
+            message: format!("conflict with {manager}"),
+            field: path.clone(),
+        })
+        .collect();
+    let message = match conflicts {
+        [(manager, path)] => format!("Apply failed with 1 conflict: conflict with {manager}: {path}"),
+        conflicts => {
+            let mut by_manager: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (manager, path) in conflicts {
+                by_manager.entry(manager).or_default().push(path);
+            }
+            let lines: Vec<String> = by_manager
+                .into_iter()
+                .flat_map(|(manager, paths)| {
+                    let head = format!("conflicts with {manager}:");
+                    std::iter::once(head).chain(paths.into_iter().map(|path| format!("- {path}")))
+                })
+                .collect();
+            format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+        }
+    };
+    Status::apply_conflict(causes, message)
+}
+
+/// Orders entries: applies before updates, then by time, manager, version and subresource.
+pub fn sort_entries(entries: &mut [Value]) {
+    fn order(a: &Value, b: &Value) -> Ordering {
+        fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
+            entry.get(field).and_then(Value::as_str).unwrap_or_default()
+        }
+        fn time(entry: &Value) -> &str {
+            // Whole seconds: what is stored has no more, and what differs by less was written at once.
+            let time = text(entry, "time");
+            time.split_once('.').map_or(time.trim_end_matches('Z'), |(seconds, _)| seconds)
+        }
+        text(a, "operation")
+            .cmp(text(b, "operation"))
+            .then_with(|| time(a).cmp(time(b)))
+            .then_with(|| text(a, "manager").cmp(text(b, "manager")))
+            .then_with(|| text(a, "apiVersion").cmp(text(b, "apiVersion")))
+            .then_with(|| text(a, "subresource").cmp(text(b, "subresource")))
+    }
+    entries.sort_by(order);
+}
+
+/// Whether a list a client sends asks to forget all owners: an empty list, or one empty entry.
+pub fn is_reset(entries: Option<&Value>) -> bool {
+    match entries.and_then(Value::as_array).map(Vec::as_slice) {
+        Some([]) => true,
+        Some([Value::Object(entry)]) => entry.is_empty(),
+        _ => false,
+    }
+}
+
+/// Moves ownership of the replica count between an object and its scale subresource.
+///
+/// `paths` says, per apiVersion of the object, where its replica count is.
+#[derive(Clone, Debug)]
+pub struct ScaleFields {
+    /// Where the count is, by apiVersion of the parent.
+    pub paths: BTreeMap<String, Vec<String>>,
+    /// apiVersion of the parent in this request.
+    pub parent_version: String,
+    /// apiVersion of the scale object.
+    pub scale_version: String,
+}
+
+const SCALE: &str = "scale";
+
+impl ScaleFields {
+    fn path(&self, version: &str) -> Option<Vec<PathElement>> {
+        Some(self.paths.get(version)?.iter().map(|name| PathElement::field(name)).collect())
+    }
+
+    /// The entries of the scale object: those that own the count.
+    pub fn to_scale(&self, parent: &Managed) -> Managed {
+        let mut scale = Managed::default();
+        let mut count = Set::new();
+        count.insert(&[PathElement::field("spec"), PathElement::field("replicas")]);
+        for (key, owned) in &parent.managers {
+            if !self.path(&owned.version).is_some_and(|path| owned.set.has(&path)) {
+                continue;
+            }
+            let mut identity = Identity::from_key(key).unwrap_or_default();
+            if !identity.applied {
+                identity.version.clone_from(&self.scale_version);
+            }
+            let scale_key = identity.key();
+            if let Some(time) = parent.times.get(key) {
+                scale.times.insert(scale_key.clone(), time.clone());
+            }
+            let owned = Owned { set: count.clone(), version: self.scale_version.clone(), applied: owned.applied };
+            scale.managers.insert(scale_key, owned);
+        }
+        scale
+    }
+
+    /// The entries of the parent after the scale object's became `scale`.
+    pub fn to_parent(&self, parent: &Managed, scale: &Managed) -> Managed {
+        let mut result = Managed { managers: Managers::new(), times: parent.times.clone() };
+        // An entry of the scale object stands for the parent's entry of the same manager, whatever version either names.
+        let same = |a: &Identity, b: &Identity| {
+            a.manager == b.manager && a.applied == b.applied && a.subresource == b.subresource
+        };
+        let identities: Vec<(Identity, &String)> =
+            scale.managers.keys().filter_map(|key| Some((Identity::from_key(key)?, key))).collect();
+        let mut continued: Vec<&String> = Vec::new();
+        for (key, owned) in &parent.managers {
+            let identity = Identity::from_key(key).unwrap_or_default();
+            let Some(path) = self.path(&owned.version) else {
+                // A version whose count nobody can find is not this request's business.
+                result.managers.insert(key.clone(), owned.clone());
+                continue;
+            };
+            let mut owned = owned.clone();
+            if owned.set.has(&path) {
+                match identities.iter().find(|(other, _)| same(other, &identity)) {
+                    Some((_, scale_key)) => {
+                        continued.push(scale_key);
+                        if let Some(time) = scale.times.get(*scale_key) {
+                            result.times.insert(key.clone(), time.clone());
+                        }
+                    }
+                    None => {
+                        let mut count = Set::new();
+                        count.insert(&path);
+                        owned.set = owned.set.difference(&count);
+                    }
+                }
+            }
+            if owned.set.is_empty() {
+                result.times.remove(key);
+            } else {
+                result.managers.insert(key.clone(), owned);
+            }
+        }
+        let Some(path) = self.path(&self.parent_version) else { return result };
+        for (mut identity, scale_key) in identities {
+            if continued.contains(&scale_key) {
+                continue;
+            }
+            identity.subresource = SCALE.to_owned();
+            identity.version.clone_from(&self.parent_version);
+            let key = identity.key();
+            let mut set = result.managers.get(&key).map(|owned| owned.set.clone()).unwrap_or_default();
+            set.insert(&path);
+            let owned = Owned { set, version: self.parent_version.clone(), applied: identity.applied };
+            result.managers.insert(key.clone(), owned);
+            if let Some(time) = scale.times.get(scale_key) {
+                result.times.insert(key, time.clone());
+            }
+        }
+        result
+    }
+}

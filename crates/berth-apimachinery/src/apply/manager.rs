@@ -1,0 +1,459 @@
+//! The life of `managedFields` around a write: what an update or an apply request does to an object and its owners.
+//!
+//! Around the updater of [`super::update`]: which list counts (the stored one, or one the client sent), who
+//! owned what before the first apply, `kubectl`'s way from client-side to server-side apply, stripping of fields nobody can own, the
+//! cap on entries, and times.
+
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Value, json};
+
+use super::compare::compare;
+use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, is_reset};
+use super::path::PathElement;
+use super::remove::extract;
+use super::set::Set;
+use super::types::{TypeRef, Types};
+use super::update::{ApplyError, Conflict, ConversionError, Ignored, Owned, Typing, Updater, Versioned, Versions};
+use super::walk::to_set;
+use crate::meta::{self, GroupVersionKind};
+use crate::status::Status;
+use crate::validation::{ANNOTATIONS_BYTES_MAX, FIELD_MANAGER_BYTES_MAX, annotations_bytes};
+
+/// What client-side apply remembers in the object.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Who owned everything before the first apply.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+/// The manager of an update while it is computed; it is then joined with the manager's older entry.
+const CURRENT: &str = "current-operation";
+const KUBECTL: &str = "kubectl";
+
+/// Fields that are never owned: the identity of the object, and what the server fills in.
+static NEVER_OWNED: LazyLock<Set> = LazyLock::new(|| {
+    let mut set = Set::new();
+    for path in [
+        &["apiVersion"][..],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "uid"],
+        &["metadata", "resourceVersion"],
+        &["metadata", "generation"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "clusterName"],
+        &["metadata", "managedFields"],
+    ] {
+        let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+        set.insert(&path);
+    }
+    set
+});
+
+/// A write, as far as ownership is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Who writes; see [`manager_name`].
+    pub manager: &'a str,
+    /// The subresource written through, or empty.
+    pub subresource: &'a str,
+    /// When, in RFC 3339 with whole seconds.
+    pub now: &'a str,
+}
+
+/// Keeps owners for the objects of one kind.
+pub struct FieldManager {
+    versions: Arc<dyn Versions + Send + Sync>,
+    ignored: std::collections::BTreeMap<String, Ignored>,
+    updates_max: usize,
+}
+
+impl std::fmt::Debug for FieldManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FieldManager").field("ignored", &self.ignored).finish_non_exhaustive()
+    }
+}
+
+/// The same object in every listed version.
+struct Unconverted {
+    versions: Vec<(String, Typing)>,
+}
+
+impl Versions for Unconverted {
+    fn typing(&self, version: &str) -> Result<Typing, ConversionError> {
+        let found = self.versions.iter().find(|(known, _)| known == version);
+        found.map(|(_, typing)| typing.clone()).ok_or(ConversionError::NoSuchVersion)
+    }
+
+    fn convert(&self, object: &Value, _: &str, to: &str) -> Result<Value, ConversionError> {
+        self.typing(to).map(|_| object.clone())
+    }
+}
+
+impl FieldManager {
+    /// A manager for a kind whose versions are converted as told.
+    pub fn new(versions: Arc<dyn Versions + Send + Sync>) -> Self {
+        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX }
+    }
+
+    /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`]) differ in name alone.
+    pub fn unconverted(versions: impl IntoIterator<Item = (String, Arc<Types>)>) -> Self {
+        let typing = |types: Arc<Types>| Typing { types, root: Types::root() };
+        let versions = versions.into_iter().map(|(version, types)| (version, typing(types))).collect();
+        FieldManager::new(Arc::new(Unconverted { versions }))
+    }
+
+    /// Fields of a version that are never owned (`status` on the main resource, everything but it on `/status`).
+    #[must_use]
+    pub fn ignoring(mut self, version: &str, ignored: Ignored) -> Self {
+        self.ignored.insert(version.to_owned(), ignored);
+        self
+    }
+
+    /// Another cap on entries of updates than [`UPDATE_MANAGERS_MAX`].
+    #[must_use]
+    pub fn with_updates_max(mut self, max: usize) -> Self {
+        self.updates_max = max;
+        self
+    }
+
+    fn updater(&self) -> Updater<'_> {
+        Updater { versions: &*self.versions, ignored: self.ignored.clone(), return_unchanged: false }
+    }
+
+    /// Writes into `new`, which replaces `live` (or is created), who owns what from now on.
+    ///
+    /// Never fails: an object that does not have its type keeps its owners.
+    pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
+        let managed = current_managed(live, new, write.subresource);
+        meta::take_managed_fields(new);
+        // Whoever resets the list, or has an object from before there were owners, is left alone until the first apply.
+        if managed.managers.is_empty() && live.is_some() {
+            return;
+        }
+        let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, managed.clone(), write) {
+            Ok(updated) => updated,
+            Err(_) => managed,
+        };
+        managed.cap_updates(self.updates_max);
+        store(new, &managed);
+    }
+
+    fn updated(&self, live: &Value, new: &Value, managed: Managed, write: Write<'_>) -> Result<Managed, ApplyError> {
+        let version = meta::api_version(new);
+        let live_version = Some(meta::api_version(live)).filter(|version| !version.is_empty()).unwrap_or(version);
+        let Managed { managers, mut times } = managed;
+        let mut managers = self.updater().update(
+            Versioned { object: live, version: live_version },
+            Versioned { object: new, version },
+            managers,
+            CURRENT,
+        )?;
+        if let Some(mut current) = managers.remove(CURRENT) {
+            current.set = current.set.difference(&NEVER_OWNED);
+            let identity = Identity {
+                manager: write.manager.to_owned(),
+                applied: false,
+                version: version.to_owned(),
+                subresource: write.subresource.to_owned(),
+            };
+            let key = identity.key();
+            let before = managers.remove(&key).map(|owned| owned.set).unwrap_or_default();
+            let set = before.clone().union(current.set).difference(&NEVER_OWNED);
+            if !set.is_empty() {
+                if set != before || !times.contains_key(&key) {
+                    times.insert(key.clone(), write.now.to_owned());
+                }
+                managers.insert(key, Owned { set, version: version.to_owned(), applied: false });
+            }
+        }
+        times.retain(|key, _| managers.contains_key(key));
+        Ok(Managed { managers, times })
+    }
+
+    /// Applies a configuration: returns the object to store, owners included. It equals `live` if there is nothing to
+    /// store. `gvk` is what the request is about; the configuration must be of that kind and version.
+    pub fn apply(
+        &self,
+        live: Option<&Value>,
+        applied: &Value,
+        gvk: &GroupVersionKind,
+        write: Write<'_>,
+        force: bool,
+    ) -> Result<Value, Status> {
+        if let Some(entries) = applied.pointer("/metadata/managedFields")
+            && entries.as_array().is_none_or(|entries| !entries.is_empty())
+            && !entries.is_null()
+        {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        let applied_gvk = GroupVersionKind::of(applied).map_err(Status::bad_request)?;
+        if applied_gvk != *gvk {
+            return Err(Status::bad_request(format!("invalid object type: {applied_gvk}")));
+        }
+        let empty;
+        let base = match live {
+            Some(live) => live,
+            None => {
+                empty = json!({"apiVersion": gvk.api_version(), "kind": gvk.kind});
+                &empty
+            }
+        };
+        let stored = base.pointer("/metadata/managedFields").unwrap_or(&Value::Null);
+        let mut managed = Managed::decode(stored)
+            .map_err(|error| Status::internal(format!("failed to decode managed fields: {error}")))?;
+        if managed.managers.is_empty() {
+            // Everything that is there has been put there by somebody; without a name it would be lost to pruning.
+            let before = Write { manager: BEFORE_FIRST_APPLY, subresource: "", now: "" };
+            managed = self
+                .updated(&Value::Null, base, managed, before)
+                .map_err(|error| Status::internal(format!("failed to create manager for existing fields: {error}")))?;
+            managed.times.clear();
+        }
+        let (mut object, managed) = match self.applied(base, applied, managed.clone(), write, force) {
+            Err(ApplyError::Conflicts(conflicts)) if write.manager == KUBECTL => {
+                let rest = self.not_from_client_side_apply(base, conflicts);
+                if !rest.is_empty() {
+                    return Err(managed.conflict_status(&rest));
+                }
+                self.applied(base, applied, managed.clone(), write, true)
+            }
+            result => result,
+        }
+        .map_err(|error| status_of(error, &managed, applied, gvk))?;
+        if write.manager == KUBECTL && meta::annotation(base, LAST_APPLIED).is_some_and(|text| !text.is_empty()) {
+            remember_applied(&mut object, applied);
+        }
+        store(&mut object, &managed);
+        Ok(object)
+    }
+
+    fn applied(
+        &self,
+        live: &Value,
+        applied: &Value,
+        managed: Managed,
+        write: Write<'_>,
+        force: bool,
+    ) -> Result<(Value, Managed), ApplyError> {
+        let version = meta::api_version(applied);
+        let live_version = Some(meta::api_version(live)).filter(|version| !version.is_empty()).unwrap_or(version);
+        let identity = Identity {
+            manager: write.manager.to_owned(),
+            applied: true,
+            version: String::new(),
+            subresource: write.subresource.to_owned(),
+        };
+        let key = identity.key();
+        let Managed { managers, mut times } = managed;
+        let before = managers.get(&key).cloned();
+        let (object, mut managers) = self.updater().apply(
+            Versioned { object: live, version: live_version },
+            Versioned { object: applied, version },
+            managers,
+            &key,
+            force,
+        )?;
+        if let Some(owned) = managers.get_mut(&key) {
+            owned.set = owned.set.difference(&NEVER_OWNED);
+            if owned.set.is_empty() {
+                managers.remove(&key);
+            }
+        }
+        // The time is when the entry or the object last changed, not when the same was last said again.
+        if object.is_some() || before.as_ref().map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
+            times.insert(key, write.now.to_owned());
+        }
+        times.retain(|key, _| managers.contains_key(key));
+        Ok((object.unwrap_or_else(|| live.clone()), Managed { managers, times }))
+    }
+
+    /// The conflicts that remain when fields that client-side apply last set, and that still have that value, count as
+    /// kubectl's own.
+    fn not_from_client_side_apply(&self, live: &Value, conflicts: Vec<Conflict>) -> Vec<Conflict> {
+        let own = || -> Option<Set> {
+            let last: Value = serde_json::from_str(meta::annotation(live, LAST_APPLIED)?).ok()?;
+            let version = meta::api_version(live);
+            if meta::api_version(&last) != version {
+                return None;
+            }
+            let typing = self.versions.typing(version).ok()?;
+            let set = to_set(&typing.types, &typing.root, &last).ok()?;
+            let comparison = compare(&typing.types, &typing.root, &last, live).ok()?;
+            Some(set.difference(&comparison.modified).difference(&comparison.added).difference(&comparison.removed))
+        };
+        let own = own().unwrap_or_default();
+        conflicts.into_iter().filter(|conflict| !own.has(&conflict.path)).collect()
+    }
+}
+
+/// The list that counts: the stored one, unless the client sends a new one with the object itself.
+fn current_managed(live: Option<&Value>, new: &Value, subresource: &str) -> Managed {
+    fn of(object: Option<&Value>) -> Option<&Value> {
+        object?.pointer("/metadata/managedFields")
+    }
+    // What cannot be read is treated as absent: an update must not fail for what somebody else wrote.
+    let decode = |entries: Option<&Value>| Managed::decode(entries.unwrap_or(&Value::Null)).unwrap_or_default();
+    if subresource.is_empty() {
+        if is_reset(of(Some(new))) {
+            return Managed::default();
+        }
+        let sent = decode(of(Some(new)));
+        if !sent.managers.is_empty() {
+            return sent;
+        }
+    }
+    decode(of(live))
+}
+
+fn store(object: &mut Value, managed: &Managed) {
+    if managed.managers.is_empty() {
+        meta::take_managed_fields(object);
+    } else {
+        meta::metadata_mut(object).insert("managedFields".to_owned(), managed.encode());
+    }
+}
+
+/// Keeps the annotation of client-side apply true, so that the object can be applied that way again.
+fn remember_applied(object: &mut Value, applied: &Value) {
+    let mut applied = applied.clone();
+    meta::take_managed_fields(&mut applied);
+    if let Some(annotations) = applied.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.remove(LAST_APPLIED);
+    }
+    meta::set_annotation(object, LAST_APPLIED, &format!("{applied}\n"));
+    let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
+    if annotations_bytes(annotations) > ANNOTATIONS_BYTES_MAX {
+        annotations.remove(LAST_APPLIED);
+    }
+}
+
+fn status_of(error: ApplyError, managed: &Managed, applied: &Value, gvk: &GroupVersionKind) -> Status {
+    match error {
+        ApplyError::Conflicts(conflicts) => managed.conflict_status(&conflicts),
+        ApplyError::Type(error) => {
+            let (namespace, name) = (meta::namespace(applied), meta::name(applied));
+            Status::bad_request(format!("failed to create typed patch object ({namespace}/{name}; {gvk}): {error}"))
+        }
+        ApplyError::Conversion(error) => Status::internal(error),
+    }
+}
+
+/// The fields of an object that one manager applied, with name and namespace: what it would apply again.
+pub fn extract_applied(
+    types: &Types,
+    root: &TypeRef,
+    object: &Value,
+    manager: &str,
+    subresource: &str,
+) -> Result<Option<Value>, ApplyError> {
+    let entries = object.pointer("/metadata/managedFields").unwrap_or(&Value::Null);
+    let managed = Managed::decode(entries).map_err(|error| ApplyError::Conversion(error.to_string()))?;
+    let identity = Identity {
+        manager: manager.to_owned(),
+        applied: true,
+        version: String::new(),
+        subresource: subresource.to_owned(),
+    };
+    let Some(owned) = managed.managers.get(&identity.key()) else { return Ok(None) };
+    Ok(Some(extract(types, root, object, &owned.set.leaves(), false)?))
+}
+
+/// The name of a manager: what the client calls itself, else the first word of its user agent, cut to what is allowed.
+pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
+    if !field_manager.is_empty() {
+        return field_manager.to_owned();
+    }
+    let name = user_agent.split('/').next().unwrap_or_default();
+    let mut end = 0;
+    for (at, c) in name.char_indices() {
+        let next = at + c.len_utf8();
+        // What cannot be printed ends the name.
+        if next > FIELD_MANAGER_BYTES_MAX || c.is_control() {
+            break;
+        }
+        end = next;
+    }
+    name[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Schema;
+
+    fn manager() -> FieldManager {
+        let schema =
+            Schema::parse_crd(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+                "a": {"type": "integer"}, "b": {"type": "integer"},
+                "items": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    "items": {"type": "object", "properties": {"name": {"type": "string"}, "v": {"type": "integer"}}}}
+            }}}}))
+            .expect("parses");
+        let types = Arc::new(Types::from_schema(&schema).with_object_meta());
+        FieldManager::unconverted([("g/v1".to_owned(), types)])
+    }
+
+    fn object(spec: Value) -> Value {
+        json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "x"}, "spec": spec})
+    }
+
+    fn write(manager: &str) -> Write<'_> {
+        Write { manager, subresource: "", now: "2026-01-01T00:00:00Z" }
+    }
+
+    fn gvk() -> GroupVersionKind {
+        GroupVersionKind::new("g", "v1", "K")
+    }
+
+    #[test]
+    fn an_apply_takes_back_only_what_nobody_else_wants() {
+        let manager = manager();
+        let first =
+            manager.apply(None, &object(json!({"a": 1, "b": 1})), &gvk(), write("one"), false).expect("applies");
+        let second =
+            manager.apply(Some(&first), &object(json!({"a": 1})), &gvk(), write("two"), false).expect("applies");
+        let third = manager.apply(Some(&second), &object(json!({})), &gvk(), write("one"), false).expect("applies");
+        assert_eq!(third["spec"], json!({"a": 1}));
+    }
+
+    #[test]
+    fn a_different_value_of_somebody_elses_field_conflicts() {
+        let manager = manager();
+        let first = manager.apply(None, &object(json!({"a": 1})), &gvk(), write("one"), false).expect("applies");
+        let refused =
+            manager.apply(Some(&first), &object(json!({"a": 2})), &gvk(), write("two"), false).expect_err("conflicts");
+        assert_eq!(refused.code, 409);
+        assert_eq!(refused.message, "Apply failed with 1 conflict: conflict with \"one\": .spec.a");
+        let forced =
+            manager.apply(Some(&first), &object(json!({"a": 2})), &gvk(), write("two"), true).expect("applies");
+        assert_eq!(forced["spec"]["a"], 2);
+    }
+
+    #[test]
+    fn an_update_owns_what_it_changed() {
+        let manager = manager();
+        let mut created = object(json!({"a": 1, "b": 1}));
+        manager.update(None, &mut created, write("creator"));
+        let mut changed = created.clone();
+        changed["spec"]["b"] = json!(2);
+        manager.update(Some(&created), &mut changed, write("editor"));
+        let entries = changed["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries[1]["fieldsV1"], json!({"f:spec": {"f:b": {}}}));
+    }
+
+    #[test]
+    fn an_unchanged_apply_changes_nothing() {
+        let manager = manager();
+        let first = manager
+            .apply(None, &object(json!({"items": [{"name": "x", "v": 1}]})), &gvk(), write("one"), false)
+            .expect("applies");
+        let later = Write { now: "2026-01-02T00:00:00Z", ..write("one") };
+        let again = manager
+            .apply(Some(&first), &object(json!({"items": [{"name": "x", "v": 1}]})), &gvk(), later, false)
+            .expect("applies");
+        assert_eq!(first, again);
+    }
+}

@@ -1,0 +1,273 @@
+//! Suites about `managedFields`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use berth_apimachinery::apply::managed::{Identity, Managed, ScaleFields, conflict_status, sort_entries};
+use berth_apimachinery::apply::{
+    ConversionError, FieldManager, TypeRef, Types, Typing, Versions, Write, extract_applied, manager_name,
+};
+use berth_apimachinery::{decode, meta};
+use serde_json::{Map, Value, json};
+
+use super::{equal, input, input_text, ownership, same, want};
+use crate::conformance::{Case, Runner, Verdict};
+
+pub fn runner(suite: &str) -> Option<Runner> {
+    Some(match suite {
+        "managed-fields-script" => script,
+        "managed-fields-scale" => scale,
+        "managed-fields-sort" => sort,
+        "managed-fields-cap" => cap,
+        "managed-fields-extract" => extract,
+        "managed-fields-conflict" => conflict,
+        "manager-name" => name,
+        _ => return None,
+    })
+}
+
+/// Equality of managed fields as sets, the rest as it is.
+fn same_object(got: &Value, wanted: &Value) -> bool {
+    let split = |value: &Value| {
+        let mut value = value.clone();
+        let entries = meta::take_managed_fields(&mut value).unwrap_or(Value::Null);
+        if value.get("metadata") == Some(&json!({})) {
+            value.as_object_mut().map(|map| map.remove("metadata"));
+        }
+        (value, entries)
+    };
+    let ((got, got_entries), (wanted, wanted_entries)) = (split(got), split(wanted));
+    same(&got, &wanted) && same_entries(&got_entries, &wanted_entries)
+}
+
+fn same_entries(got: &Value, wanted: &Value) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let (got, mut wanted) = (list(got), list(wanted));
+    got.len() == wanted.len()
+        && got.iter().all(|entry| match wanted.iter().position(|other| same(entry, other)) {
+            Some(at) => {
+                wanted.remove(at);
+                true
+            }
+            None => false,
+        })
+}
+
+struct Recorded {
+    version: String,
+    typing: Typing,
+}
+
+impl Versions for Recorded {
+    fn typing(&self, version: &str) -> Result<Typing, ConversionError> {
+        if version == self.version { Ok(self.typing.clone()) } else { Err(ConversionError::NoSuchVersion) }
+    }
+
+    fn convert(&self, object: &Value, _: &str, to: &str) -> Result<Value, ConversionError> {
+        self.typing(to).map(|_| object.clone())
+    }
+}
+
+fn kubernetes_types(case: &Case) -> Result<Arc<Types>, String> {
+    static TYPES: OnceLock<Result<Arc<Types>, String>> = OnceLock::new();
+    TYPES.get_or_init(|| ownership::schema(case, "kubernetes-types").map(Arc::new)).clone()
+}
+
+fn script(case: &Case) -> Verdict {
+    let (api_version, kind) = (input_text(case, "apiVersion"), input_text(case, "kind"));
+    let gvk = meta::GroupVersion::parse(api_version)?.with_kind(kind);
+    let definition = match gvk.group.as_str() {
+        "" => format!("io.k8s.api.core.{}.{kind}", gvk.version),
+        group => format!("io.k8s.api.{group}.{}.{kind}", gvk.version),
+    };
+    let typing = Typing { types: kubernetes_types(case)?, root: TypeRef::Named(definition, None) };
+    let mut manager = FieldManager::new(Arc::new(Recorded { version: api_version.to_owned(), typing }));
+    let chain = input_text(case, "chain");
+    if chain == "cap-managers-3" {
+        manager = manager.with_updates_max(3);
+    }
+    let untracked_creation = chain == "skip-non-applied";
+    let mut live: Option<Value> = None;
+    for (number, step) in input(case, "steps").as_array().into_iter().flatten().enumerate() {
+        let field = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
+        let times =
+            !case.data.to_string().contains("\"time\": \"t1\"") && !case.data.to_string().contains("\"time\":\"t1\"");
+        let now = format!("t{}", number + 1);
+        let write = Write {
+            manager: field("manager"),
+            subresource: input_text(case, "subresource"),
+            now: if times { "" } else { &now },
+        };
+        let object = step.get("object").unwrap_or(&Value::Null);
+        let result = match field("op") {
+            "Update" => {
+                let mut new = object.clone();
+                let base = live
+                    .clone()
+                    .or_else(|| untracked_creation.then(|| json!({"apiVersion": api_version, "kind": kind})));
+                manager.update(base.as_ref(), &mut new, write);
+                Ok(new)
+            }
+            op => manager.apply(live.as_ref(), object, &gvk, write, op == "ForceApply"),
+        };
+        let wanted = case.data.pointer(&format!("/want/afterStep/{number}")).unwrap_or(&Value::Null);
+        let wanted_error = wanted.get("error").and_then(Value::as_str).unwrap_or_default();
+        match result {
+            Ok(object) => {
+                if !wanted_error.is_empty() {
+                    return Err(format!("step {number}: must fail with {wanted_error}, got {object}"));
+                }
+                live = Some(object);
+            }
+            Err(status) => {
+                if wanted_error.is_empty() {
+                    return Err(format!("step {number}: failed: {status}"));
+                }
+                let code = wanted.pointer("/status/code").and_then(Value::as_f64).unwrap_or(f64::from(status.code));
+                if code != f64::from(status.code) || status.message != wanted_error {
+                    return Err(format!(
+                        "step {number}: got {} {}, want {code} {wanted_error}",
+                        status.code, status.message
+                    ));
+                }
+            }
+        }
+        if let Some(wanted) = wanted.get("live") {
+            let got = live.clone().unwrap_or_else(|| json!({"apiVersion": api_version, "kind": kind}));
+            let ordinal = |value: &Value| ordinals(value);
+            if !same_object(&ordinal(&got), &ordinal(wanted)) {
+                return Err(format!("step {number}:\n got {got}\nwant {wanted}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Times are labels; only which are equal matters, and their order.
+fn ordinals(object: &Value) -> Value {
+    let mut object = object.clone();
+    let entries = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut);
+    let Some(entries) = entries else { return object };
+    let mut times: Vec<String> =
+        entries.iter().filter_map(|entry| entry.get("time")?.as_str().map(str::to_owned)).collect();
+    times.sort();
+    times.dedup();
+    for entry in entries {
+        if let Some(time) = entry.get("time").and_then(Value::as_str) {
+            let rank = times.iter().position(|other| other == time);
+            entry["time"] = json!(rank);
+        }
+    }
+    object
+}
+
+fn decode_list(value: &Value) -> Result<Managed, String> {
+    Managed::decode(value).map_err(|e| e.to_string())
+}
+
+fn scale(case: &Case) -> Verdict {
+    let mut paths = BTreeMap::new();
+    for version in ["apps/v1", "apps/v1beta1", "apps/v1beta2", "extensions/v1beta1", "v1", "v2"] {
+        paths.insert(version.to_owned(), vec!["spec".to_owned(), "replicas".to_owned()]);
+    }
+    for entry in input(case, "parent").as_array().into_iter().flatten() {
+        let version = entry["apiVersion"].as_str().unwrap_or_default();
+        if case.data.to_string().contains("unknown") && !version.starts_with("apps/v1") {
+            continue;
+        }
+    }
+    let parent_version = match input(case, "gvk").get("parentApiVersion").and_then(Value::as_str) {
+        Some(version) => version.to_owned(),
+        None => "apps/v1".to_owned(),
+    };
+    let fields = ScaleFields { paths, parent_version, scale_version: "autoscaling/v1".to_owned() };
+    let got = match input_text(case, "op") {
+        "toSubresource" => fields.to_scale(&decode_list(input(case, "managedFields"))?),
+        _ => fields.to_parent(&decode_list(input(case, "parent"))?, &decode_list(input(case, "subresource"))?),
+    };
+    let got = got.encode();
+    let wanted = want(case, "managedFields");
+    if same_entries(&got, wanted) { Ok(()) } else { Err(format!("got {got}\nwant {wanted}")) }
+}
+
+fn sort(case: &Case) -> Verdict {
+    let mut list = input(case, "managedFields").clone();
+    if let Value::Array(entries) = &mut list {
+        sort_entries(entries);
+    }
+    equal("managedFields", &list, want(case, "managedFields"))
+}
+
+fn cap(case: &Case) -> Verdict {
+    let mut managed = decode_list(input(case, "input"))?;
+    managed.cap_updates(3);
+    equal("managedFields", &managed.encode(), want(case, "managedFields"))
+}
+
+fn extract(case: &Case) -> Verdict {
+    let types = ownership::schema(case, input_text(case, "schema"))?;
+    let root = TypeRef::Named(input_text(case, "type").to_owned(), None);
+    let mut object = input(case, "object").clone();
+    meta::metadata_mut(&mut object).insert("managedFields".to_owned(), input(case, "managedFields").clone());
+    let manager = input_text(case, "fieldManager");
+    let got =
+        extract_applied(&types, &root, &object, manager, input_text(case, "subresource")).map_err(|e| e.to_string())?;
+    let got = got.filter(|got| !got.is_null()).unwrap_or_else(|| Value::Object(Map::new()));
+    equal("object", &got, want(case, "object"))
+}
+
+fn conflict(case: &Case) -> Verdict {
+    if let Some(yaml) = input(case, "managedFieldsEntryYAML").as_str() {
+        let entry = decode::yaml(yaml).map_err(|e| e.to_string())?;
+        let managed = decode_list(&json!([entry]))?;
+        let key = managed.managers.keys().next().ok_or("no entry")?;
+        let identity = Identity::from_key(key).ok_or("no identity")?;
+        let mut got: Value = serde_json::from_str(&identity.key()).map_err(|e| e.to_string())?;
+        // The recorded identifier of an update also says when; here times are kept beside.
+        if let Some(time) = managed.times.get(key).filter(|_| !identity.applied) {
+            got["time"] = json!(time);
+        }
+        let wanted: Value =
+            serde_json::from_str(want(case, "identifier").as_str().unwrap_or_default()).map_err(|e| e.to_string())?;
+        return equal("identifier", &got, &wanted);
+    }
+    if let Some(yaml) = input(case, "managedFieldsYAML").as_str() {
+        let list = decode::yaml(yaml).map_err(|e| e.to_string())?;
+        let managed = decode_list(&list)?;
+        let got = if list.is_null() { Value::Null } else { managed.encode() };
+        return if same_entries(&got, &list) { Ok(()) } else { Err(format!("got {got}\nwant {list}")) };
+    }
+    let mut conflicts = Vec::new();
+    for text in input(case, "conflicts").as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let rest = text.strip_prefix("conflict with ").ok_or("unexpected text")?;
+        let (key, path) = rest.rsplit_once("\": ").ok_or("unexpected text")?;
+        let key: String = serde_json::from_str(&format!("{key}\"")).map_err(|e| e.to_string())?;
+        let time =
+            serde_json::from_str::<Value>(&key).ok().and_then(|value| value.get("time")?.as_str().map(str::to_owned));
+        let identity = Identity::from_key(&key).ok_or("no identity")?;
+        conflicts.push((identity, time, path.to_owned()));
+    }
+    let mut managed = Managed::default();
+    for (identity, time, _) in &conflicts {
+        if let Some(time) = time {
+            managed.times.insert(identity.key(), time.clone());
+        }
+    }
+    let conflicts: Vec<berth_apimachinery::apply::Conflict> = conflicts
+        .into_iter()
+        .map(|(identity, _, path)| berth_apimachinery::apply::Conflict {
+            manager: identity.key(),
+            // The text of one field step is the text itself behind a dot.
+            path: vec![berth_apimachinery::apply::PathElement::field(path.trim_start_matches('.'))],
+        })
+        .collect();
+    let status = managed.conflict_status(&conflicts);
+    let _ = conflict_status;
+    equal("message", &json!(status.message), want(case, "message"))?;
+    equal("code", &json!(status.code), want(case, "code"))
+}
+
+fn name(case: &Case) -> Verdict {
+    let got = manager_name(input_text(case, "fieldManager"), input_text(case, "userAgent"));
+    equal("manager", &json!(got), want(case, "manager"))
+}
