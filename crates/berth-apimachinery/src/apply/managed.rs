@@ -250,15 +250,13 @@ pub fn is_reset(entries: Option<&Value>) -> bool {
 /// `paths` says, per apiVersion of the object, where its replica count is.
 #[derive(Clone, Debug)]
 pub struct ScaleFields {
-    /// Where the count is, by apiVersion of the parent.
+    /// Where the count is, by apiVersion of the parent; empty for a version without one.
     pub paths: BTreeMap<String, Vec<String>>,
     /// apiVersion of the parent in this request.
     pub parent_version: String,
     /// apiVersion of the scale object.
     pub scale_version: String,
 }
-
-const SCALE: &str = "scale";
 
 impl ScaleFields {
     fn path(&self, version: &str) -> Option<Vec<PathElement>> {
@@ -295,16 +293,15 @@ impl ScaleFields {
         let same = |a: &Identity, b: &Identity| {
             a.manager == b.manager && a.applied == b.applied && a.subresource == b.subresource
         };
+        let count_of_scale = [PathElement::field("spec"), PathElement::field("replicas")];
+        let owners = scale.managers.iter().filter(|(_, owned)| owned.set.has(&count_of_scale));
         let identities: Vec<(Identity, &String)> =
-            scale.managers.keys().filter_map(|key| Some((Identity::from_key(key)?, key))).collect();
+            owners.filter_map(|(key, _)| Some((Identity::from_key(key)?, key))).collect();
         let mut continued: Vec<&String> = Vec::new();
         for (key, owned) in &parent.managers {
             let identity = Identity::from_key(key).unwrap_or_default();
-            let Some(path) = self.path(&owned.version) else {
-                // A version whose count nobody can find is not this request's business.
-                result.managers.insert(key.clone(), owned.clone());
-                continue;
-            };
+            // Of a version nobody knows any more nothing can be said.
+            let Some(path) = self.path(&owned.version) else { continue };
             let mut owned = owned.clone();
             if owned.set.has(&path) {
                 match identities.iter().find(|(other, _)| same(other, &identity)) {
@@ -332,7 +329,6 @@ impl ScaleFields {
             if continued.contains(&scale_key) {
                 continue;
             }
-            identity.subresource = SCALE.to_owned();
             identity.version.clone_from(&self.parent_version);
             let key = identity.key();
             let mut set = result.managers.get(&key).map(|owned| owned.set.clone()).unwrap_or_default();

@@ -28,6 +28,6 @@ pub use set::{Pattern, Set};
 pub use types::{Atom, DEDUCED, Field, List, MapType, Relationship, Scalar, TypeRef, Types, read_ref};
 pub use update::{
     ApplyError, Conflict, ConversionError, Ignored, Managers, Owned, Typing, Updater, Versioned, Versions,
-    conflict_text,
+    conflict_text, managers_difference,
 };
 pub use walk::{TypeError, to_set, validate};

@@ -86,14 +86,16 @@ impl Set {
         self.nodes.iter().map(|(element, node)| (element, node.member, &node.below))
     }
 
-    /// Every path, parents before children.
+    /// Every path: the members of a level, then what is below them.
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
         fn walk(set: &Set, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
+            for (element, _) in set.nodes.iter().filter(|(_, node)| node.member) {
+                let mut path = prefix.clone();
+                path.push(element.clone());
+                paths.push(path);
+            }
             for (element, node) in &set.nodes {
                 prefix.push(element.clone());
-                if node.member {
-                    paths.push(prefix.clone());
-                }
                 walk(&node.below, prefix, paths);
                 prefix.pop();
             }
@@ -327,7 +329,7 @@ mod tests {
         let set = Set::from_fields_v1(&fields).expect("parses");
         assert_eq!(set.to_fields_v1(), fields);
         let paths: Vec<String> = set.paths().iter().map(|path| super::super::path::path_text(path)).collect();
-        assert_eq!(paths, [".a", ".a[name=\"x\"].b", ".c"]);
+        assert_eq!(paths, [".a", ".c", ".a[name=\"x\"].b"]);
     }
 
     #[test]

@@ -32,6 +32,26 @@ pub struct Owned {
 /// All managers of an object.
 pub type Managers = BTreeMap<String, Owned>;
 
+/// What changed between two states: per manager the fields that only one of them has, in the later version.
+pub fn managers_difference(before: &Managers, after: &Managers) -> Managers {
+    let mut changed = Managers::new();
+    for (name, old) in before {
+        let new = match after.get(name) {
+            None => old.clone(),
+            // Sets of different versions cannot be compared.
+            Some(new) if new.version != old.version => new.clone(),
+            Some(new) => Owned { set: new.set.difference(&old.set).union(old.set.difference(&new.set)), ..new.clone() },
+        };
+        if !new.set.is_empty() {
+            changed.insert(name.clone(), new);
+        }
+    }
+    changed.extend(
+        after.iter().filter(|(name, _)| !before.contains_key(*name)).map(|(name, new)| (name.clone(), new.clone())),
+    );
+    changed
+}
+
 /// One field two managers want.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {

@@ -293,6 +293,11 @@ fn read_managers(value: &Value) -> Result<Managers, String> {
 
 fn managers_compare(case: &Case) -> Verdict {
     let (lhs, rhs) = (read_managers(input(case, "lhs"))?, read_managers(input(case, "rhs"))?);
+    if let Some(wanted) = case.data.pointer("/want/difference") {
+        let wanted = read_managers(wanted)?;
+        let got = berth_apimachinery::apply::managers_difference(&lhs, &rhs);
+        return if got == wanted { Ok(()) } else { Err(format!("difference: got {got:?}\nwant {wanted:?}")) };
+    }
     equal("equal", &json!(lhs == rhs), want(case, "equal"))
 }
 
