@@ -23,12 +23,15 @@ use serde_json::json;
 
 use crate::scheduling::{Packing, PodInfo};
 use crate::time::stamp;
-pub use state::{Decision, State};
+pub use state::{Decision, State, Wake};
 
 /// Bindings in flight at once: enough to fill a group commit, few enough to keep their order readable.
 const BINDINGS_IN_FLIGHT: usize = 32;
 /// A pod whose binding was refused is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Pods that fitted nowhere are tried again this long after a change that may help: nodes come and pods go in crowds.
+const GATHER: Duration = Duration::from_millis(50);
 
 /// Adds the scheduler.
 pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
@@ -50,14 +53,23 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         state: state.clone(),
     };
     let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state);
-    let wake = |is_work: bool| is_work.then(|| ObjectKey::cluster("pending"));
-    manager
-        .controller("scheduler")
+    let builder = manager.controller("scheduler");
+    let queue = builder.queue();
+    let wake = move |wake: Wake| -> Option<ObjectKey> {
+        match wake {
+            Wake::Never => {}
+            Wake::Soon => queue.add_after(ObjectKey::cluster("pending"), GATHER),
+            Wake::Now => queue.add(ObjectKey::cluster("pending")),
+        }
+        None
+    };
+    let wake_for_node = wake.clone();
+    builder
         .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
-        .watch(&nodes, move |delta| wake(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
+        .watch(&nodes, move |delta| wake_for_node(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&namespaces, move |delta| {
             lock(&on_namespace).namespace_changed(delta.old.as_ref(), delta.new.as_ref());
-            wake(false)
+            None
         })
         .concurrency(1)
         .run(scheduler);

@@ -34,6 +34,17 @@ pub enum Decision {
     },
 }
 
+/// When there is something to decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Nothing is.
+    Never,
+    /// Pods that fitted nowhere may fit now: more such changes are likely to follow at once.
+    Soon,
+    /// A new pod waits.
+    Now,
+}
+
 /// Order of trying: most important first, then longest waiting; pods of one second in the order they were seen.
 type Turn = (Reverse<i32>, Timestamp, u64);
 
@@ -67,28 +78,28 @@ impl State {
         }
     }
 
-    /// Takes in a change of a pod; true when there is something to decide.
-    pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> bool {
+    /// Takes in a change of a pod.
+    pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> Wake {
         let info = new.map(|pod| PodInfo::new(pod.clone()));
         let Some(info) = info.filter(|info| !info.is_terminal()) else {
             let key = new.or(old).map(|pod| ObjectKey::of(pod.as_ref()));
             if let Some(key) = key {
                 self.forget(&key);
             }
-            return !self.active.is_empty();
+            return self.soon();
         };
         if let Some(node) = info.node_name().map(str::to_owned) {
             self.stop_waiting(&info.key);
             self.assumed.remove(&info.key);
             self.cluster.place(Arc::new(info), &node);
-            return !self.active.is_empty();
+            return Wake::Never;
         }
         if info.is_gated() || info.is_terminating() || !info.is_for_scheduler(&self.scheduler) {
             self.forget(&info.key);
-            return !self.active.is_empty();
+            return self.soon();
         }
         if self.assumed.contains(&info.key) {
-            return false;
+            return Wake::Never;
         }
         let is_same = old.is_some_and(|old| {
             old.spec == info.pod.spec
@@ -101,20 +112,23 @@ impl State {
         }
         match self.waiting.get_mut(&info.key) {
             // Only the status changed, most likely by our own hand: no reason to try again.
-            Some((_, known)) if is_same => *known = info,
+            Some((_, known)) if is_same => {
+                *known = info;
+                Wake::Never
+            }
             _ => {
                 self.stop_waiting(&info.key);
                 self.seen += 1;
                 let turn = (Reverse(info.priority), info.created(), self.seen);
                 self.active.insert(turn, info.key.clone());
                 self.waiting.insert(info.key.clone(), (turn, info));
+                Wake::Now
             }
         }
-        !self.active.is_empty()
     }
 
-    /// Takes in a change of a node; true when there is something to decide.
-    pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> bool {
+    /// Takes in a change of a node.
+    pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> Wake {
         match new {
             Some(node) => {
                 let matters = old.is_none_or(|old| {
@@ -136,7 +150,11 @@ impl State {
                 }
             }
         }
-        !self.active.is_empty()
+        self.soon()
+    }
+
+    fn soon(&self) -> Wake {
+        if self.active.is_empty() { Wake::Never } else { Wake::Soon }
     }
 
     /// Takes in a change of a namespace's labels.

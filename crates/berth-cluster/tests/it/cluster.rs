@@ -17,7 +17,16 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::world::eventually;
+/// Waits until `done` says so, in steps of five seconds (a look at everything is not free), for two hours at most.
+async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    for _ in 0..1440 {
+        if done().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    panic!("never: {what}");
+}
 
 /// The reference architecture's pools, with its timers shortened where the documents leave them open.
 fn configuration() -> ClusterConfiguration {
@@ -175,10 +184,12 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
                 let conditions = pod.status.clone()?.conditions?;
                 conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
             });
-            println!("{message:?}");
+            let expected = "0/34 nodes are available: 24 node(s) had untolerated taint {spot: true}, 4 Insufficient nvidia.com/gpu, \
+                6 node(s) didn't match Pod's node affinity/selector. preemption: 0/34 nodes are available: 30 Preemption is \
+                not helpful for scheduling, 4 No preemption victims found for incoming pod.";
+            assert_eq!(message.as_deref(), Some(expected));
             eventually("all pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 32)])).await;
             eventually("ten nodes again", async || cluster.nodes().await == idle).await;
-            println!("{:?}", cluster.clock.now());
             let triggered = cluster.events("TriggeredScaleUp").await;
             assert!(
                 triggered.iter().all(|text| text == "pod triggered scale-up: [{spot-np 0->24 (max: 36)}]"),
@@ -189,4 +200,289 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
             assert!(text.ends_with("exited with code 0\n"), "{text}");
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placement_group_gets_a_pool_of_its_own_and_loses_it() {
+    let cluster = Cluster::new().await;
+    cluster
+        .run(async {
+            let group = "team-a-0-compact";
+            let more = json!({
+                "nodeSelector": {
+                    "cloud.google.com/gke-spot": "true", "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+                    "cloud.google.com/gke-provisioning": "spot", "cloud.google.com/gke-placement-group": group,
+                    "placement-group": group, "resource-type": "compact",
+                },
+                "tolerations": [
+                    { "key": "nvidia.com/gpu", "operator": "Exists" },
+                    { "key": "placement-group", "operator": "Equal", "value": group, "effect": "NoSchedule" },
+                    { "key": "resource-type", "operator": "Equal", "value": "compact", "effect": "NoSchedule" },
+                    { "key": "cloud.google.com/gke-placement-group", "operator": "Equal", "value": group, "effect": "NoSchedule" },
+                    { "key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule" },
+                ],
+            });
+            let resources = json!({ "requests": { "cpu": "10", "memory": "60Gi" }, "limits": { "nvidia.com/gpu": "1" } });
+            cluster.create::<Job>("default", job("compact", 2, more, resources)).await;
+            eventually("two nodes of the group's pool", async || cluster.nodes().await.get(group) == Some(&2)).await;
+            let pool = Api::<NodePool>::all(cluster.client()).get(group).await.unwrap();
+            assert_eq!(pool.spec.machine_type.as_deref(), Some("a2-highgpu-1g"));
+            let node = Api::<Node>::all(cluster.client())
+                .list(&ListParams::default().labels(&format!("cloud.google.com/gke-nodepool={group}")))
+                .await
+                .unwrap()
+                .items
+                .remove(0);
+            for (key, value) in [("placement-group", group), ("resource-type", "compact"), ("cloud.google.com/gke-spot", "true")] {
+                assert_eq!(node.labels()[key], value);
+            }
+            let taints: Vec<_> = node.spec.clone().unwrap().taints.unwrap().into_iter().map(|t| t.key).collect();
+            for key in ["placement-group", "cloud.google.com/gke-placement-group", "resource-type", "cloud.google.com/gke-spot", "nvidia.com/gpu"] {
+                assert!(taints.iter().any(|taint| taint == key), "{key} not in {taints:?}");
+            }
+            eventually("both pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 2)])).await;
+            eventually("the pool is gone", async || {
+                Api::<NodePool>::all(cluster.client()).get_opt(group).await.unwrap().is_none()
+            })
+            .await;
+            assert_eq!(cluster.nodes().await, counts(&[("default-pool", 6), ("reserved-np", 4)]));
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_request_gets_all_its_nodes_at_once_and_gives_them_back() {
+    let cluster = Cluster::new().await;
+    let requests = || Api::<ProvisioningRequest>::namespaced(cluster.client(), "default");
+    let spec = json!({
+        "restartPolicy": "Never",
+        "nodeSelector": { "resource-model": "h100" },
+        "tolerations": [{ "key": "cloud.google.com/gke-queued", "operator": "Equal", "value": "true" }],
+        "containers": [{ "name": "main", "image": "i", "resources": { "limits": { "nvidia.com/gpu": "8" } } }],
+    });
+    let template =
+        json!({ "apiVersion": "v1", "kind": "PodTemplate", "metadata": { "name": "t" }, "template": { "spec": spec } });
+    let request = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": { "name": "r" },
+        "spec": { "provisioningClassName": "queued-provisioning.gke.io", "podSets": [{ "count": 2, "podTemplateRef": { "name": "t" } }] },
+    });
+    cluster
+        .run(async {
+            cluster.create::<PodTemplate>("default", template).await;
+            cluster.create::<ProvisioningRequest>("default", request).await;
+            let condition = async |type_: &str| {
+                let status = requests().get("r").await.unwrap().status.unwrap_or_default();
+                status.conditions.into_iter().find(|c| c.type_ == type_).map(|c| (c.status, c.reason)).unwrap_or_default()
+            };
+            eventually("it is accepted", async || condition("Accepted").await.0 == "True").await;
+            assert_eq!(condition("Provisioned").await, ("False".into(), "ResourcePoolExhausted".into()));
+            assert_eq!(cluster.nodes().await.get("dws"), None);
+            eventually("it is provisioned", async || condition("Provisioned").await.0 == "True").await;
+            assert_eq!(cluster.nodes().await.get("dws"), Some(&2));
+            for i in 0..2 {
+                let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": { "name": format!("p{i}"), "annotations": {
+                    "autoscaling.x-k8s.io/consume-provisioning-request": "r",
+                    "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io" } } });
+                pod["spec"]["tolerations"].as_array_mut().unwrap().push(json!({ "key": "nvidia.com/gpu", "operator": "Exists" }));
+                cluster.create::<Pod>("default", pod).await;
+            }
+            eventually("the pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 2)])).await;
+            assert_eq!(condition("BookingExpired").await.0, "", "the capacity was used");
+            requests().delete("r", &DeleteParams::default()).await.unwrap();
+            eventually("the nodes are gone", async || !cluster.nodes().await.contains_key("dws")).await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn capacity_nobody_comes_for_expires_and_machines_do_not_outlive_their_time() {
+    let cluster = Cluster::new().await;
+    let spec = json!({
+        "restartPolicy": "Never", "nodeSelector": { "resource-model": "h100" },
+        "tolerations": [{ "key": "cloud.google.com/gke-queued", "operator": "Exists" }],
+        "containers": [{ "name": "main", "image": "i", "resources": { "limits": { "nvidia.com/gpu": "8" } } }],
+    });
+    let template =
+        json!({ "apiVersion": "v1", "kind": "PodTemplate", "metadata": { "name": "t" }, "template": { "spec": spec } });
+    let request = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": { "name": "r-1" },
+        "spec": { "provisioningClassName": "queued-provisioning.gke.io", "parameters": { "maxRunDurationSeconds": "900" },
+            "podSets": [{ "count": 1, "podTemplateRef": { "name": "t" } }] },
+    });
+    cluster
+        .run(async {
+            cluster.create::<PodTemplate>("default", template).await;
+            cluster.create::<ProvisioningRequest>("default", request).await;
+            let is_true = async |type_: &str| {
+                let api = Api::<ProvisioningRequest>::namespaced(cluster.client(), "default");
+                let status = api.get("r-1").await.unwrap().status.unwrap_or_default();
+                status.conditions.iter().any(|c| c.type_ == type_ && c.status == "True")
+            };
+            eventually("it is provisioned", async || is_true("Provisioned").await).await;
+            let then = cluster.clock.now();
+            eventually("the booking expires", async || is_true("BookingExpired").await).await;
+            let kept = cluster.clock.now().duration_since(then).as_secs();
+            assert!((595..=605).contains(&kept), "kept for {kept} s");
+            eventually("the capacity is revoked", async || is_true("CapacityRevoked").await).await;
+            eventually("the nodes are gone", async || !cluster.nodes().await.contains_key("dws")).await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_continues_what_was_going_on() {
+    let cluster = Cluster::new().await;
+    let ten = counts(&[("default-pool", 6), ("reserved-np", 4)]);
+    cluster
+        .run(async {
+            eventually("ten nodes", async || cluster.nodes().await == ten).await;
+            cluster.create::<Job>("default", l4_job("spot", 4, "spot", "spot")).await;
+            // Machines are ordered and have not registered.
+            eventually("the order", async || {
+                let pool = Api::<NodePool>::all(cluster.client()).get("spot-np").await.unwrap();
+                pool.status.is_some_and(|status| status.creating.len() == 4)
+            })
+            .await;
+        })
+        .await;
+    let started = async || {
+        let pods = cluster.pods().await;
+        let mut starts: Vec<_> =
+            pods.iter().filter_map(|pod| Some((pod.name_any(), pod.status.clone()?.start_time?.0))).collect();
+        starts.sort();
+        starts
+    };
+    cluster
+        .run(async {
+            eventually("four nodes", async || cluster.nodes().await.get("spot-np") == Some(&4)).await;
+            eventually("the pods run", async || cluster.phases().await == counts(&[("Running", 4)])).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        })
+        .await;
+    let before = started().await;
+    cluster
+        .run(async {
+            eventually("the pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 4)])).await;
+            assert_eq!(started().await, before, "no pod runs twice");
+            let ends = cluster.clock.now().duration_since(before[0].1).as_secs();
+            assert!((180..195).contains(&ends), "a run goes on where it was: {ends}");
+        })
+        .await;
+    cluster.run(async { eventually("ten nodes again", async || cluster.nodes().await == ten).await }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_goes_on() {
+    let cluster = Cluster::new().await;
+    cluster
+        .run(async {
+            let mut manifest = l4_job("work", 2, "reservation", "reserved");
+            manifest["spec"]["podFailurePolicy"] =
+                json!({ "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] }] });
+            manifest["spec"]["backoffLimit"] = json!(0);
+            cluster.create::<Job>("default", manifest).await;
+            eventually("the pods run", async || cluster.phases().await == counts(&[("Running", 2)])).await;
+            let pod = cluster.pods().await.remove(0);
+            let node = pod.spec.clone().unwrap().node_name.unwrap();
+            Api::<Node>::all(cluster.client()).delete(&node, &DeleteParams::default()).await.unwrap();
+            eventually("the machine is replaced", async || cluster.nodes().await.get("reserved-np") == Some(&4)).await;
+            eventually("the job completes", async || {
+                let job = Api::<Job>::namespaced(cluster.client(), "default").get("work").await.unwrap();
+                job.status.and_then(|status| status.succeeded) == Some(2)
+            })
+            .await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_important_pod_takes_the_place_of_a_lesser_one() {
+    let cluster = Cluster::new().await;
+    let class = |name: &str, value: i32, policy: &str| json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name }, "value": value, "preemptionPolicy": policy });
+    cluster
+        .run(async {
+            let classes = Api::<k8s_openapi::api::scheduling::v1::PriorityClass>::all(cluster.client());
+            for class in [class("low", 10, "Never"), class("high", 20, "PreemptLowerPriority")] {
+                classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+            }
+            let of_class = |name: &str, pods: i32, class: &str| {
+                let mut manifest = l4_job(name, pods, "reservation", "reserved");
+                manifest["spec"]["template"]["spec"]["priorityClassName"] = json!(class);
+                manifest
+            };
+            cluster.create::<Job>("default", of_class("low", 6, "low")).await;
+            eventually("four lesser pods run, two wait", async || {
+                cluster.phases().await == counts(&[("Running", 4), ("Pending", 2)])
+            })
+            .await;
+            cluster.create::<Job>("default", of_class("high", 1, "high")).await;
+            eventually("the important pod runs", async || {
+                cluster.pods().await.iter().any(|pod| {
+                    pod.name_any().starts_with("high")
+                        && pod.status.clone().unwrap().phase.as_deref() == Some("Running")
+                })
+            })
+            .await;
+            assert_eq!(cluster.events("Preempted").await.len(), 1);
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
+    let cluster = Cluster::new().await;
+    let client = cluster.client();
+    let namespaces = || Api::<Namespace>::all(client.clone());
+    cluster
+        .run(async {
+            let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": "team" } })).unwrap();
+            namespaces().create(&PostParams::default(), &namespace).await.unwrap();
+            let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "team");
+            eventually("the default account", async || accounts.get_opt("default").await.unwrap().is_some()).await;
+            let maps = Api::<ConfigMap>::namespaced(client.clone(), "team");
+            eventually("the CA", async || maps.get_opt("kube-root-ca.crt").await.unwrap().is_some()).await;
+            let jobs = Api::<Job>::namespaced(client.clone(), "team");
+            for (name, parameters, remain) in [
+                ("background", DeleteParams::background(), 0),
+                ("foreground", DeleteParams::foreground(), 0),
+                ("orphan", DeleteParams::orphan(), 2),
+            ] {
+                cluster.create::<Job>("team", l4_job(name, 2, "reservation", "reserved")).await;
+                let of_job =
+                    async || cluster.pods().await.iter().filter(|pod| pod.name_any().starts_with(name)).count();
+                eventually("two pods", async || of_job().await == 2).await;
+                jobs.delete(name, &parameters).await.unwrap();
+                eventually("the job is gone", async || jobs.get_opt(name).await.unwrap().is_none()).await;
+                if name == "foreground" {
+                    assert_eq!(of_job().await, 0, "the pods went first");
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                assert_eq!(of_job().await, remain, "{name}");
+            }
+            namespaces().delete("team", &DeleteParams::default()).await.unwrap();
+            eventually("the namespace is gone", async || namespaces().get_opt("team").await.unwrap().is_none()).await;
+            assert_eq!(cluster.pods().await.len(), 0);
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_gives_the_same_history() {
+    let history = async || {
+        let cluster = Cluster::new().await;
+        cluster
+            .run(async {
+                cluster.create::<Job>("default", l4_job("spot", 6, "spot", "spot")).await;
+                cluster.create::<Job>("default", l4_job("reserved", 6, "reservation", "reserved")).await;
+                eventually("all succeed", async || cluster.phases().await == counts(&[("Succeeded", 12)])).await;
+            })
+            .await;
+        let all = ListParams::default();
+        let pods = Api::<Pod>::all(cluster.client()).list(&all).await.unwrap();
+        let nodes = Api::<Node>::all(cluster.client()).list(&all).await.unwrap();
+        let events = Api::<Event>::all(cluster.client()).list(&all).await.unwrap();
+        serde_json::to_string(&(pods, nodes, events)).unwrap()
+    };
+    let (one, other) = (history().await, history().await);
+    assert!(one == other, "two runs differ");
 }
