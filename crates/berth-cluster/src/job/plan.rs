@@ -437,16 +437,15 @@ impl<'a> Step<'a> {
         } else {
             ("False", "JobResumed", "Job resumed", "Resumed")
         };
-        let conditions = plan.status.conditions.get_or_insert_default();
-        let known = conditions.iter_mut().find(|condition| condition.type_ == "Suspended");
+        let new = JobCondition { status: status.into(), ..condition("Suspended", reason, message, self.now) };
+        let conditions = plan.status.conditions.as_mut();
+        let known = conditions.and_then(|list| list.iter_mut().find(|condition| condition.type_ == "Suspended"));
         match known {
             Some(known) if known.status == status => return,
-            Some(known) => {
-                *known = JobCondition { status: status.into(), ..condition("Suspended", reason, message, self.now) };
-            }
+            Some(known) => *known = new,
             // A Job that never was suspended has nothing to say about it.
             None if status == "False" => return,
-            None => conditions.push(condition("Suspended", reason, message, self.now)),
+            None => plan.status.conditions.get_or_insert_default().push(new),
         }
         if status == "False" {
             // The deadline runs from the resumption.

@@ -3,4 +3,5 @@
 mod cluster;
 mod jobs;
 mod jobsets;
+mod samples;
 mod world;
