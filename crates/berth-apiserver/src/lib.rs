@@ -17,6 +17,7 @@ pub mod kubeconfig;
 pub mod openapi;
 pub mod pki;
 pub mod printers;
+pub mod protobuf;
 pub mod registry;
 pub mod request;
 pub mod tls;

@@ -149,6 +149,7 @@ fn install(server: &ApiServer, object: &Value) {
         })
         .collect();
     let converter = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
+    server.forget_types(&row.group, &row.kind);
     let custom = Arc::new(CustomKind { since: server.store().revision(), converter, rules });
     server.change_kinds(|kinds| put(kinds, row, custom));
 }

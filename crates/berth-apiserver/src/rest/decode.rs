@@ -144,8 +144,12 @@ impl Call {
     }
 }
 
-/// Nulls and empty maps in metadata are the same as nothing; clients send `creationTimestamp: null` all the time.
-fn drop_empty_metadata(object: &mut Value) {
-    let metadata = meta::metadata_mut(object);
-    metadata.retain(|_, value| !value.is_null());
+/// Nulls, empty maps and lists in metadata are the same as nothing; clients send `creationTimestamp: null` all the time.
+pub(crate) fn drop_empty_metadata(object: &mut Value) {
+    meta::metadata_mut(object).retain(|_, value| match value {
+        Value::Null => false,
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    });
 }

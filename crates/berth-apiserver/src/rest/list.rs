@@ -289,7 +289,8 @@ impl Selection {
                 "metadata.namespace" => Some(meta::namespace(object).to_owned()),
                 field => {
                     let (_, path) = self.paths.iter().find(|(name, _)| name == field)?;
-                    path.iter().try_fold(object, |value, step| value.get(step)).and_then(field_text)
+                    let value = path.iter().try_fold(object, |value, step| value.get(step)).and_then(field_text);
+                    value.or_else(|| absent_field(field, object))
                 }
             })
         })
@@ -311,6 +312,16 @@ fn field_path(version: &VersionInfo, field: &str) -> Option<Vec<String>> {
         other => other,
     };
     known.then(|| place.split('.').map(str::to_owned).collect())
+}
+
+/// What a field that is not there reads as, where that is not the empty text.
+fn absent_field(field: &str, object: &Value) -> Option<String> {
+    match field {
+        "source" => object.get("reportingComponent").and_then(field_text),
+        "spec.unschedulable" | "spec.hostNetwork" => Some("false".to_owned()),
+        "status.successful" | "status.replicas" => Some("0".to_owned()),
+        _ => None,
+    }
 }
 
 fn field_text(value: &Value) -> Option<String> {

@@ -1,14 +1,52 @@
 //! `metadata.managedFields`: who set which field, and server-side apply. A thin layer over
-//! [`berth_apimachinery::apply`]; this module only finds the schema and the manager's name.
+//! [`berth_apimachinery::apply`]; this module finds types, conversions and the manager's name.
 
 use std::sync::Arc;
 
-use crate::machinery::apply::{self, FieldManager};
+use berth_apimachinery::apply::{
+    self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Set, TypeRef, Types, Typing, Versions, Write,
+};
+use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
 use super::call::Call;
 use super::create::Tracking;
+use crate::ApiServer;
+use crate::crd::CustomKind;
+use crate::registry::ResourceInfo;
+
+/// Versions of one kind, as ownership needs them.
+struct KindVersions {
+    server: ApiServer,
+    row: Arc<ResourceInfo>,
+    custom: Option<Arc<CustomKind>>,
+}
+
+impl Versions for KindVersions {
+    fn typing(&self, api_version: &str) -> Result<Typing, ConversionError> {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        if self.row.version(version).is_none() || self.row.api_version(version) != api_version {
+            return Err(ConversionError::NoSuchVersion);
+        }
+        // Without a schema types are read off the objects.
+        let root = match self.row.schema(version) {
+            Some(_) => Types::root(),
+            None => TypeRef::Named(DEDUCED.to_owned(), None),
+        };
+        Ok(Typing { types: self.server.types(&self.row, version), root })
+    }
+
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Value, ConversionError> {
+        self.typing(to)?;
+        match &self.custom {
+            Some(custom) if from != to => {
+                custom.convert(object.clone(), to).map_err(|status| ConversionError::Failed(status.message))
+            }
+            _ => Ok(object.clone()),
+        }
+    }
+}
 
 impl Call {
     /// The manager this request writes as.
@@ -17,40 +55,63 @@ impl Call {
     }
 
     fn field_manager(&self) -> FieldManager {
-        FieldManager::new(self.row.schema(&self.version().name))
+        let versions =
+            KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
+        let mut manager = FieldManager::new(Arc::new(versions));
+        if self.has_status_subresource() {
+            // What a write cannot change it does not own.
+            let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {
+                ("status", true) => &[&["spec"], &["metadata"]],
+                ("status", false) => &[&["spec"], &["metadata", "ownerReferences"]],
+                ("binding" | "finalize", _) => &[],
+                _ => &[&["status"]],
+            };
+            let mut set = Set::new();
+            for path in fields {
+                let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+                set.insert(&path);
+            }
+            manager = manager.ignoring(&self.api_version(), Ignored::Fields(set));
+        }
+        manager
+    }
+
+    /// Entries of the main resource and of scale are one: scaling writes a field of the object.
+    fn tracked_subresource(&self) -> &str {
+        match self.info.subresource.as_str() {
+            "binding" | "finalize" => "",
+            other => other,
+        }
     }
 
     /// Records the creation of `object`.
     pub(crate) fn track(&self, object: &mut Value, tracking: &Tracking) {
-        if let Tracking::Update(manager) = tracking {
-            let new = std::mem::take(object);
-            *object = self.field_manager().update(None, new, manager, &self.info.subresource, self.server.now());
-        }
+        self.track_change(object, None, tracking);
     }
 
     /// Records the change from `old` to `new`.
     pub(crate) fn track_update(&self, new: &mut Value, old: &Arc<Value>, tracking: &Tracking) {
-        if let Tracking::Update(manager) = tracking {
-            let value = std::mem::take(new);
-            *new = self.field_manager().update(Some(old), value, manager, &self.info.subresource, self.server.now());
-        }
+        self.track_change(new, Some(old), tracking);
+    }
+
+    fn track_change(&self, new: &mut Value, old: Option<&Value>, tracking: &Tracking) {
+        let Tracking::Update(manager) = tracking else { return };
+        let now = self.server.timestamp();
+        let now = now.as_str().unwrap_or_default();
+        let write = Write { manager, subresource: self.tracked_subresource(), now };
+        self.field_manager().update(old, new, write);
     }
 
     /// Server-side apply of a configuration to the live object.
     pub(crate) fn apply(&self, live: Option<&Arc<Value>>, applied: &Value) -> Result<Value, Status> {
-        let result = self.field_manager().apply(
-            live.map(Arc::as_ref),
-            applied,
-            &self.options.field_manager,
-            &self.info.subresource,
-            self.options.force == Some(true),
-            self.server.now(),
-        )?;
-        // Nothing to change: the live object.
-        Ok(match (result, live) {
-            (Some(object), _) => object,
-            (None, Some(live)) => live.as_ref().clone(),
-            (None, None) => applied.clone(),
-        })
+        let now = self.server.timestamp();
+        let write = Write {
+            manager: &self.options.field_manager,
+            subresource: self.tracked_subresource(),
+            now: now.as_str().unwrap_or_default(),
+        };
+        let gvk = GroupVersionKind::new(&self.row.group, &self.version().name, &self.row.kind);
+        let force = self.options.force == Some(true);
+        self.field_manager().apply(live.map(Arc::as_ref), applied, &gvk, write, force)
     }
 }

@@ -27,6 +27,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::{BodyExt, Limited};
 
+use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
 use crate::{ApiServer, Body, UserInfo, auth, discovery, openapi};
@@ -61,11 +62,26 @@ pub(crate) async fn handle(
     let query = parts.uri.query().unwrap_or_default().to_owned();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     let result = async {
+        let body = from_protobuf(&mut parts.headers, body)?;
         let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
         answer(server, &parts.method, &parts.headers, info, &query, body, user).await
     }
     .await;
     result.unwrap_or_else(|status| status_response(&status))
+}
+
+/// A body in protobuf as JSON, and the header that says so; other bodies as they are.
+fn from_protobuf(headers: &mut HeaderMap, body: Bytes) -> Result<Bytes, Status> {
+    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if body.is_empty() || media.split(';').next().unwrap_or_default().trim() != protobuf::MEDIA_TYPE {
+        return Ok(body);
+    }
+    let value = protobuf::to_json(&body).map_err(|error| match error {
+        DecodeError::UnknownKind(_) => Status::unsupported_media_type(&["application/json", "application/yaml"]),
+        DecodeError::Malformed(_) => Status::bad_request(error.to_string()),
+    })?;
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(Bytes::from(value.to_string()))
 }
 
 async fn answer(

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::call::Call;
 use super::check::Target;
+use super::decode::drop_empty_metadata;
 use super::create::{Tracking, commit_status, store_new};
 use crate::admission::Operation;
 use crate::{Body, admission, crd};
@@ -160,6 +161,7 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
 /// Puts back what this write may not change, and keeps the generation.
 fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     meta::dedup_owner_references(new);
+    drop_empty_metadata(new);
     let is_custom = call.custom.is_some();
     let own = call.strategy();
     let mut kept: Vec<&str> =

@@ -110,10 +110,10 @@ async fn bad_requests_say_what_is_wrong() {
     assert_eq!(nowhere["message"], "namespaces \"nowhere\" not found");
     server.get("/api/v1/namespaces/default/nothings").await.expect(404);
     server.get("/apis/nothing.dev/v1/things").await.expect(404);
-    let protobuf = server
-        .raw(http::Method::POST, MAPS, &[("content-type", "application/vnd.kubernetes.protobuf")], "x")
+    let cbor = server
+        .raw(http::Method::POST, MAPS, &[("content-type", "application/cbor")], "x")
         .await;
-    assert_eq!(protobuf.status(), 415);
+    assert_eq!(cbor.status(), 415);
 }
 
 #[tokio::test(start_paused = true)]

@@ -94,3 +94,34 @@ async fn apply_creates_and_changes() {
     let nobody = "/api/v1/namespaces/default/configmaps/a";
     assert_eq!(server.patch(nobody, "apply", json!({"apiVersion": "v1", "kind": "ConfigMap"})).await.code, 422);
 }
+
+#[tokio::test(start_paused = true)]
+async fn fields_have_owners_and_apply_respects_them() {
+    let server = server();
+    let uri = "/api/v1/namespaces/default/configmaps/a";
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1", "old": "x"}});
+    let created = server.patch(&format!("{uri}?fieldManager=one"), "apply", map).await.expect(201);
+    let entry = &created["metadata"]["managedFields"][0];
+    assert_eq!((&entry["manager"], &entry["operation"]), (&json!("one"), &json!("Apply")));
+    assert_eq!(entry["fieldsV1"]["f:data"]["f:k"], json!({}));
+    let theirs = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "2"}});
+    let conflict = server.patch(&format!("{uri}?fieldManager=two"), "apply", theirs.clone()).await.expect(409);
+    assert_eq!(conflict["details"]["causes"][0]["field"], ".data.k");
+    let forced = server.patch(&format!("{uri}?fieldManager=two&force=true"), "apply", theirs).await.expect(200);
+    assert_eq!(forced["data"], json!({"k": "2", "old": "x"}));
+    // What a manager no longer applies goes, if nobody else wants it.
+    let less = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    let less = server.patch(&format!("{uri}?fieldManager=one"), "apply", less).await.expect(200);
+    assert_eq!(less["data"], json!({"k": "2"}));
+    let updated = server
+        .patch(&format!("{uri}?fieldManager=three"), "merge-patch", json!({"data": {"k": "3"}}))
+        .await
+        .expect(200);
+    let managers: Vec<&str> = updated["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["manager"].as_str().unwrap())
+        .collect();
+    assert_eq!(managers, ["three"]);
+}

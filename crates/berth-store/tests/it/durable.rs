@@ -1,0 +1,81 @@
+//! What the durable store keeps across a restart, and what it does when the disk refuses.
+
+use berth_store::{CommitError, ListQuery, OpenError, ReadError, SqliteOptions, SqliteStore, Store, Write};
+use serde_json::json;
+
+fn create(key: &str) -> Write {
+    Write::Create { key: key.to_owned(), value: json!({"text": "x".repeat(1000)}) }
+}
+
+#[tokio::test]
+async fn objects_history_and_revision_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let open = || SqliteStore::open(&path, SqliteOptions { history: 4, ..SqliteOptions::default() }).unwrap();
+    let store = open();
+    for key in ["/a/1", "/a/2", "/a/3", "/a/4", "/a/5"] {
+        store.commit(create(key)).await.unwrap();
+    }
+    store.commit(Write::Delete { key: "/a/5".into(), expected: 5, last: None }).await.unwrap();
+    store.commit(Write::Update { key: "/a/1".into(), expected: 1, value: json!({"n": 2}) }).await.unwrap();
+    drop(store);
+
+    let store = open();
+    assert_eq!((store.revision(), store.compacted()), (7, 3));
+    let listing = store.list(&ListQuery::all("/a/")).unwrap();
+    let revisions: Vec<u64> = listing.records.iter().map(|record| record.revision).collect();
+    assert_eq!(revisions, [7, 2, 3, 4]);
+    assert_eq!(store.get("/a/1").unwrap().value()["n"], 2);
+    let mut watcher = store.watch("/a/", 5).unwrap();
+    assert_eq!(watcher.next().await.unwrap().revision(), 6);
+    assert_eq!(watcher.next().await.unwrap().revision(), 7);
+    assert!(matches!(store.watch("/a/", 2), Err(ReadError::Compacted { .. })));
+    // The last thing that happened was a delete whose row went: revisions still go on.
+    store.commit(Write::Delete { key: "/a/2".into(), expected: 2, last: None }).await.unwrap();
+    for number in 0..8 {
+        let key = format!("/b/{number}");
+        let made = store.commit(create(&key)).await.unwrap();
+        store.commit(Write::Delete { key, expected: made.record.revision, last: None }).await.unwrap();
+    }
+    let revision = store.revision();
+    drop(store);
+    assert_eq!(open().revision(), revision);
+}
+
+#[tokio::test]
+async fn a_store_is_opened_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let _store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    assert!(matches!(SqliteStore::open(&path, SqliteOptions::default()), Err(OpenError::Engine { .. })));
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let options = SqliteOptions { pages_max: Some(20), ..SqliteOptions::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    let mut written = 0;
+    let error = loop {
+        match store.commit(create(&format!("/a/{written:04}"))).await {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, CommitError::Unavailable { .. }), "{error}");
+    assert!(written > 5);
+    assert_eq!(store.revision(), written);
+    assert_eq!(store.list(&ListQuery::all("/a/")).unwrap().records.len() as u64, written);
+    let mut watcher = store.watch("/a/", 0).unwrap();
+    let mut seen = 0;
+    while watcher.try_next().unwrap().is_some() {
+        seen += 1;
+    }
+    assert_eq!(seen, written);
+    drop(store);
+    // What was acknowledged is there; with room again writing goes on.
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    assert_eq!(store.revision(), written);
+    store.commit(create("/b")).await.unwrap();
+}
