@@ -7,6 +7,7 @@ mod assigner;
 mod cache;
 mod compare;
 mod preemption;
+mod queues;
 mod schedule;
 mod world;
 
@@ -41,6 +42,21 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "cache-snapshot-usage" => cache::snapshot_usage,
         "cache-cluster-queue-usage" => cache::cluster_queue_usage,
         "cache-local-queue-usage" => cache::local_queue_usage,
+        "queue-strict-fifo" => queues::strict_fifo,
+        "queue-heads" => queues::heads,
+        "queue-admission-fair-sharing" => queues::admission_fair_sharing,
+        "queue-requeue" => queues::requeue,
+        "queue-requeue-hash" | "queue-no-fit-reason" => queues::class_reason,
+        "queue-requeue-workload" => queues::requeue_workload,
+        "queue-operations" => queues::operations,
+        "queue-push" => queues::push,
+        "queue-backoff" => queues::backoff,
+        "queue-inadmissible" => queues::inadmissible,
+        "queue-add-workload" => queues::add_workload,
+        "queue-update-workload" => queues::update_workload,
+        "queue-second-pass" => queues::second_pass,
+        "schedule-resources-to-reserve" => queues::resources_to_reserve,
+        "schedule-last-assignment" => queues::last_assignment,
         _ => return None,
     })
 }

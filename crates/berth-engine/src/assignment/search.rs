@@ -122,6 +122,17 @@ struct Found {
     failed: bool,
 }
 
+impl Found {
+    /// Why nothing was found: flavors are alternatives, so the least severe of their reasons counts (§8.13).
+    fn no_fit_reason(&self) -> PendingReason {
+        least_severe(&self.attempts)
+    }
+}
+
+fn least_severe(attempts: &[FlavorAttempt]) -> PendingReason {
+    attempts.iter().filter_map(|attempt| attempt.no_fit).max().unwrap_or(PendingReason::NoMatchingFlavor)
+}
+
 struct Search<'a> {
     ask: &'a Ask,
     config: std::sync::Arc<QueueConfig>,
@@ -152,33 +163,43 @@ impl Search<'_> {
         let ignore_undeclared = world.config.gates.quota_check_strategy
             && world.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared;
         let mut wanted = Vec::new();
+        let mut failures = Vec::new();
         for (name, (id, amount)) in total {
             if self.config.group_of(id).is_some() {
                 wanted.push((id, amount));
             } else if amount != 0 && !ignore_undeclared {
-                return Found {
+                failures.push(Found {
                     findings: vec![Finding::ResourceUnavailable { resource: name }],
                     failed: true,
                     ..Found::default()
-                };
+                });
             }
         }
         let mut found = Found::default();
-        while let Some((resource, _)) =
-            wanted.iter().find(|(id, _)| !found.flavors.iter().any(|choice| choice.resource == *id)).copied()
-        {
+        let mut scanned_resources: Vec<ResourceId> = Vec::new();
+        while let Some((resource, _)) = wanted.iter().find(|(id, _)| !scanned_resources.contains(id)).copied() {
             let scanned = self.resource_group(world, used, sets, first, &wanted, resource);
+            scanned_resources.push(resource);
             if scanned.failed {
-                return scanned;
+                let config = &self.config;
+                let group = config.group_of(resource);
+                scanned_resources.extend(wanted.iter().map(|(id, _)| *id).filter(|id| config.group_of(*id) == group));
+                failures.push(scanned);
+                continue;
             }
-            found.flavors.extend(scanned.flavors);
+            for choice in scanned.flavors {
+                scanned_resources.push(choice.resource);
+                found.flavors.retain(|known| known.resource != choice.resource);
+                found.flavors.push(choice);
+            }
             found.findings.extend(scanned.findings);
             found.borrowing = found.borrowing.max(scanned.borrowing);
             for attempt in scanned.attempts {
                 merge_attempt(&mut found.attempts, attempt);
             }
         }
-        found
+        // Groups are needed together: what is worst about them is what has to be fixed first (§8.13).
+        failures.into_iter().min_by_key(Found::no_fit_reason).unwrap_or(found)
     }
 
     /// Scans the flavors of the resource group that covers `resource` (§8.3).
@@ -464,9 +485,6 @@ pub(crate) fn no_fit_reason(assignment: &Assignment) -> Option<PendingReason> {
         .pod_sets
         .iter()
         .filter(|set| set.error.is_none() && set.mode() == AssignmentMode::NoFit)
-        .map(|set| {
-            let least = set.attempts.iter().filter_map(|attempt| attempt.no_fit).max();
-            least.unwrap_or(PendingReason::NoMatchingFlavor)
-        })
+        .map(|set| least_severe(&set.attempts))
         .min()
 }

@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// The cluster queue a workload waits for, if its local queue leads to one and is not stopped.
-    pub(super) fn waiting_queue(&self, id: WorkloadId) -> Option<QueueId> {
+    pub(crate) fn waiting_queue(&self, id: WorkloadId) -> Option<QueueId> {
         let local = self.world.local(self.world.record(id).local);
         let spec = local.spec.as_ref()?;
         if spec.stop_policy != StopPolicy::None {

@@ -112,8 +112,7 @@ pub fn assign(case: &Case) -> Verdict {
     }
     add_usage(&mut world, input);
     let (key, replaced) = add_workload(&mut world, input)?;
-    let options =
-        AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
+    let options = AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
     let queue = input["targetClusterQueue"].as_str().unwrap_or_default();
     let now = world.time();
     let report = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
@@ -163,9 +162,17 @@ fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
     }
     if let Some(wanted) = want.get("flavorAttemptNoFitReasons") {
         let attempts = report.pod_sets.iter().flat_map(|set| &set.attempts);
-        let got: BTreeMap<&str, &str> =
-            attempts.map(|it| (&*it.flavor, it.no_fit.map_or("", |reason| reason.as_str()))).collect();
-        found.extend(differences("flavorAttemptNoFitReasons", wanted, &json!(got)));
+        // Only flavors that were attempted and that the case speaks of are compared.
+        for attempt in attempts {
+            if let Some(wanted) = wanted.get(&*attempt.flavor) {
+                let got = attempt.no_fit.map_or("", |reason| reason.as_str());
+                found.extend(differences(
+                    &format!("flavorAttemptNoFitReasons.{}", attempt.flavor),
+                    wanted,
+                    &json!(got),
+                ));
+            }
+        }
     }
     if let Some(wanted) = want.get("lastTriedFlavorIdx") {
         let got: BTreeMap<&str, i32> =
@@ -177,11 +184,8 @@ fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
         found.extend(differences("topologyAssigned", wanted, &json!(got)));
     }
     if let Some(wanted) = want.get("podSetErrors") {
-        let got: BTreeMap<&str, &str> = report
-            .pod_sets
-            .iter()
-            .filter_map(|set| Some((&*set.name, set.error.as_deref()?)))
-            .collect();
+        let got: BTreeMap<&str, &str> =
+            report.pod_sets.iter().filter_map(|set| Some((&*set.name, set.error.as_deref()?))).collect();
         found.extend(differences("podSetErrors", &normal(wanted), &normal(&json!(got))));
     }
     if let Some(wanted) = want.get("podSetFlavors") {
@@ -190,7 +194,17 @@ fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
             .iter()
             .map(|set| (&*set.name, set.flavors.iter().map(|(key, it)| (&**key, &*it.0)).collect()))
             .collect();
-        found.extend(differences("podSetFlavors", &normal(wanted), &normal(&json!(got))));
+        let flavor_of = |(resource, choice): (&String, &Value)| (resource.clone(), choice["flavor"].clone());
+        let wanted: BTreeMap<String, Value> = wanted
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(set, flavors)| {
+                (set.clone(), Value::Object(flavors.as_object().into_iter().flatten().map(flavor_of).collect()))
+            })
+            .collect();
+        let got: BTreeMap<_, _> = got.into_iter().filter(|(set, _)| wanted.contains_key(*set)).collect();
+        found.extend(differences("podSetFlavors", &normal(&json!(wanted)), &normal(&json!(got))));
     }
     if let Some(wanted) = want.get("assignment") {
         found.extend(compare_assignment(wanted, report));
@@ -232,7 +246,8 @@ fn compare_assignment(want: &Value, report: &AssignmentReport) -> Vec<String> {
             found.extend(differences(&format!("{path}.error"), &json!(error), &json!(got.error)));
         } else {
             let reasons: BTreeSet<&str> = got.reasons.iter().map(String::as_str).collect();
-            let wanted: BTreeSet<&str> = want["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let wanted: BTreeSet<&str> =
+                want["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             found.extend(differences(&format!("{path}.reasons"), &json!(wanted), &json!(reasons)));
         }
         if let Some(wanted) = want.get("topologyAssignment") {
@@ -257,7 +272,8 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
         json!({"flavor": &*attempt.flavor, "mode": mode(attempt.mode), "borrow": attempt.borrowing_level, "reasons": reasons})
     };
     let plain = |attempt: &Value| {
-        let reasons: BTreeSet<&str> = attempt["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let reasons: BTreeSet<&str> =
+            attempt["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         json!({"flavor": attempt["flavor"], "mode": attempt["mode"], "borrow": attempt["borrow"], "reasons": reasons})
     };
     let got: Vec<Value> = attempts.iter().map(form).collect();
@@ -268,12 +284,14 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
         .iter()
         .filter(|it| !those.contains(it))
         .filter(|it| {
-            !(has_fit && wanted.iter().any(|want| {
-                let only_missing = want["reasons"].as_array().is_some_and(|list| {
-                    list.iter().all(|text| text.as_str().is_some_and(|text| text.contains("does not provide resource")))
-                });
-                want["flavor"] == it["flavor"] && want["mode"] == "NoFit" && only_missing
-            }))
+            !(has_fit
+                && wanted.iter().any(|want| {
+                    let only_missing = want["reasons"].as_array().is_some_and(|list| {
+                        list.iter()
+                            .all(|text| text.as_str().is_some_and(|text| text.contains("does not provide resource")))
+                    });
+                    want["flavor"] == it["flavor"] && want["mode"] == "NoFit" && only_missing
+                }))
         })
         .map(|it| format!("{path}.flavorAssignmentAttempts: {it} not among {}", json!(those)))
         .collect()

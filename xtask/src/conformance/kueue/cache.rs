@@ -206,10 +206,18 @@ fn compare_node(path: &str, want: &Value, report: Option<NodeReport>, is_queue: 
         json!(entries.map(|(key, it)| (key.clone(), it.clone())).collect::<BTreeMap<_, _>>())
     };
     let mut found = differences(&format!("{path}.quotas"), &normal(&want["quotas"]), &normal(&json!(quotas)));
-    found.extend(differences(&format!("{path}.subtreeQuota"), &without_zeros(&want["subtreeQuota"]), &amounts(&report.subtree)));
+    found.extend(differences(
+        &format!("{path}.subtreeQuota"),
+        &without_zeros(&want["subtreeQuota"]),
+        &amounts(&report.subtree),
+    ));
     found.extend(differences(&format!("{path}.usage"), &without_zeros(&want["usage"]), &amounts(&report.usage)));
     let parent = report.parent.as_deref().unwrap_or_default();
-    found.extend(differences(&format!("{path}.parent"), &json!(want["parent"].as_str().unwrap_or_default()), &json!(parent)));
+    found.extend(differences(
+        &format!("{path}.parent"),
+        &json!(want["parent"].as_str().unwrap_or_default()),
+        &json!(parent),
+    ));
     if is_queue {
         let got: Vec<String> = report.workloads.iter().map(ToString::to_string).collect();
         let wanted: Vec<&str> = want["workloads"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -221,7 +229,8 @@ fn compare_node(path: &str, want: &Value, report: Option<NodeReport>, is_queue: 
 fn figures(list: &[(Name, BTreeMap<Name, FlavorUsage>)], borrowed: bool) -> Value {
     let list = list.iter().map(|(flavor, resources)| {
         let resources = resources.iter().map(|(resource, usage)| {
-            let mut entry = json!({"name": &**resource, "total": translate::amounts::to_quantity(resource, usage.total).0});
+            let mut entry =
+                json!({"name": &**resource, "total": translate::amounts::to_quantity(resource, usage.total).0});
             if borrowed {
                 entry["borrowed"] = json!(translate::amounts::to_quantity(resource, usage.borrowed).0);
             }

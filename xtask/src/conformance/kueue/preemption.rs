@@ -27,7 +27,9 @@ pub fn targets(case: &Case) -> Verdict {
     }
     let incoming: api::Workload = object(input, "incoming")?;
     let key = workload_key(&incoming);
-    let model = world.translate(&incoming);
+    // Whatever its object says, the preemptor holds nothing yet.
+    let mut model = world.translate(&incoming);
+    model.admission = None;
     world.apply(berth_engine::Event::WorkloadUpserted(Box::new(model.clone())));
     let queue = input["targetClusterQueue"].as_str().unwrap_or_default().to_owned();
     let (mut request, mut short) = (FlavorAmounts::new(), BTreeSet::new());
@@ -51,13 +53,14 @@ pub fn targets(case: &Case) -> Verdict {
     if let Some(count) = want["preempted"].as_u64() {
         differences_found.extend(differences("preempted", &json!(count), &json!(found.len())));
     }
-    let got: BTreeMap<String, &str> =
-        found.iter().map(|(key, reason)| (key.to_string(), reason.as_str())).collect();
+    let got: BTreeMap<String, &str> = found.iter().map(|(key, reason)| (key.to_string(), reason.as_str())).collect();
     let wanted = want.get("targets").or_else(|| case.data["observed"].get("targets"));
     if let Some(list) = wanted.and_then(Value::as_array) {
         let wanted: BTreeMap<String, &str> = list
             .iter()
-            .map(|it| (it["workload"].as_str().unwrap_or_default().to_owned(), it["reason"].as_str().unwrap_or_default()))
+            .map(|it| {
+                (it["workload"].as_str().unwrap_or_default().to_owned(), it["reason"].as_str().unwrap_or_default())
+            })
             .collect();
         differences_found.extend(differences("targets", &json!(wanted), &json!(got)));
     }
@@ -103,18 +106,21 @@ pub fn fair_ordering(case: &Case) -> Verdict {
     for object in &admitted {
         world.upsert(object.clone());
     }
-    let queues: Vec<&str> = input["candidateClusterQueues"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let queues: Vec<&str> =
+        input["candidateClusterQueues"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let candidates: Vec<WorkloadKey> = admitted
         .iter()
         .filter(|it| {
-            let queue = it.status.as_ref().and_then(|status| status.admission.as_ref()).map(|it| it.cluster_queue.as_str());
+            let queue =
+                it.status.as_ref().and_then(|status| status.admission.as_ref()).map(|it| it.cluster_queue.as_str());
             queue.is_some_and(|queue| queues.contains(&queue))
         })
         .map(workload_key)
         .collect();
     let drops: Vec<bool> = input["actions"].as_array().into_iter().flatten().map(|it| it == "drop").collect();
     let preemptor = api::Workload {
-        metadata: serde_json::from_value(json!({"name": "preemptor-workload", "namespace": "nowhere"})).unwrap_or_default(),
+        metadata: serde_json::from_value(json!({"name": "preemptor-workload", "namespace": "nowhere"}))
+            .unwrap_or_default(),
         ..api::Workload::default()
     };
     let key = workload_key(&preemptor);
@@ -179,7 +185,8 @@ pub fn candidates_ordering(case: &Case) -> Verdict {
 pub fn policy(case: &Case) -> Verdict {
     let input = &case.data["input"];
     let mut world = World::new(case)?;
-    let (preemptor, candidate): (api::Workload, api::Workload) = (object(input, "preemptor")?, object(input, "candidate")?);
+    let (preemptor, candidate): (api::Workload, api::Workload) =
+        (object(input, "preemptor")?, object(input, "candidate")?);
     let keys = (workload_key(&preemptor), workload_key(&candidate));
     world.upsert(preemptor);
     world.upsert(candidate);

@@ -26,6 +26,8 @@ pub struct World {
     pub workloads: BTreeMap<WorkloadKey, api::Workload>,
     pub queues: BTreeMap<String, api::ClusterQueue>,
     pub events: Vec<Value>,
+    /// The kind of error every write of an admission meets, if the case has one.
+    write_error: Option<String>,
     limit_ranges: Vec<LimitRange>,
     resources: Resources,
 }
@@ -90,6 +92,7 @@ impl World {
             workloads: BTreeMap::new(),
             queues: BTreeMap::new(),
             events: Vec::new(),
+            write_error: input["admissionError"]["kind"].as_str().map(str::to_owned),
             limit_ranges: Vec::new(),
             resources,
         };
@@ -113,8 +116,12 @@ impl World {
                 world.apply(Event::NodePodUpserted(pod));
             }
         }
-        for flavor in objects::<api::ResourceFlavor>(input, "resourceFlavors")? {
-            world.apply(Event::FlavorUpserted(translate::flavor(&flavor)));
+        for flavor in objects::<Value>(input, "resourceFlavors")? {
+            let flavor = match flavor.as_str() {
+                Some(name) => berth_engine::model::ResourceFlavor { name: Name::from(name), ..Default::default() },
+                None => translate::flavor(&serde_json::from_value(flavor).map_err(|error| error.to_string())?),
+            };
+            world.apply(Event::FlavorUpserted(flavor));
         }
         for check in objects::<api::AdmissionCheck>(input, "admissionChecks")? {
             world.apply(Event::AdmissionCheckUpserted(translate::admission_check(&check)));
@@ -206,6 +213,13 @@ impl World {
     }
 
     fn admit(&mut self, key: &WorkloadKey, admit: &Admit) {
+        if let Some(kind) = self.write_error.clone() {
+            // An object that is gone is not queued again; its removal would be seen next.
+            if kind != "NotFound" {
+                self.apply(Event::AdmissionFailed(key.clone()));
+            }
+            return;
+        }
         let (now, gates) = (self.now, self.gates.clone());
         let Some(object) = self.workloads.get_mut(key) else { return };
         let reserved_before = status::has_quota_reservation(object);

@@ -1,0 +1,421 @@
+//! Queue suites: order, places, requeue rules, flushes, back-off, second passes; and small helpers of the scheduler.
+
+use std::collections::BTreeMap;
+
+use berth_api::kueue::v1beta2 as api;
+use berth_controllers::translate::{self, workload_key};
+use berth_engine::lab::{self, FlavorAmounts};
+use berth_engine::model::{ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey};
+use berth_engine::{Event, Name, PendingReason, RequeueReason};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::super::{Case, Verdict};
+use super::assigner::flavor_amounts;
+use super::compare::{differences, verdict};
+use super::world::{World, object, objects};
+
+fn name(text: &str) -> Name {
+    Name::from(text)
+}
+
+fn requeue_reason(text: &str) -> RequeueReason {
+    match text {
+        "FailedAfterNomination" => RequeueReason::FailedAfterNomination,
+        "NamespaceMismatch" => RequeueReason::NamespaceMismatch,
+        "PendingPreemption" => RequeueReason::PendingPreemption,
+        "PendingMigration" => RequeueReason::PendingMigration,
+        "PreemptionFailed" => RequeueReason::PreemptionFailed,
+        "PreemptionGated" => RequeueReason::PreemptionGated,
+        "NoFit" => RequeueReason::NoFit,
+        "PreemptionNoCandidates" => RequeueReason::PreemptionNoCandidates,
+        _ => RequeueReason::Generic,
+    }
+}
+
+fn pending_reason(text: &str) -> PendingReason {
+    const ALL: [PendingReason; 12] = [
+        PendingReason::NoMatchingFlavor,
+        PendingReason::ExceedsMaxQuota,
+        PendingReason::WaitingForQuota,
+        PendingReason::TopologyPlacementFailed,
+        PendingReason::WaitingForPreemptedWorkloads,
+        PendingReason::Misconfigured,
+        PendingReason::Suspended,
+        PendingReason::PendingEvaluation,
+        PendingReason::WaitingForPodsReady,
+        PendingReason::AdmissionGated,
+        PendingReason::OnHold,
+        PendingReason::Deactivated,
+    ];
+    ALL.into_iter().find(|reason| reason.as_str() == text).unwrap_or(PendingReason::PendingEvaluation)
+}
+
+/// A queue named `cq` with a local queue for every one the workloads name.
+fn with_queue(case: &Case, workloads: &[api::Workload]) -> Result<World, String> {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    let ordering = input["workloadOrdering"]["podsReadyRequeuingTimestamp"].as_str();
+    if ordering.is_some_and(|text| text != "Eviction") {
+        let mut config = world.engine.config().clone();
+        config.requeuing_timestamp = berth_engine::RequeuingTimestamp::Creation;
+        world.engine = berth_engine::Engine::new(config);
+    }
+    let mut queue = ClusterQueue::new("cq");
+    if input["queueingStrategy"] == "StrictFIFO" {
+        queue.strategy = QueueingStrategy::StrictFifo;
+    }
+    if let Some(text) = input["namespaceSelector"].as_str() {
+        queue.namespace_selector = Some(parse_selector(text));
+    }
+    world.apply(Event::ClusterQueueUpserted(queue));
+    for workload in workloads {
+        let local = LocalQueue {
+            namespace: workload_key(workload).namespace,
+            name: name(&workload.spec.queue_name),
+            cluster_queue: name("cq"),
+            stop_policy: StopPolicy::None,
+            fair_weight_milli: 1000,
+        };
+        world.apply(Event::LocalQueueUpserted(local));
+    }
+    Ok(world)
+}
+
+/// `key in (a,b)`, the only form the cases use.
+fn parse_selector(text: &str) -> LabelSelector {
+    let Some((key, values)) = text.split_once(" in ") else { return LabelSelector::default() };
+    let values = values.trim_matches(['(', ')']).split(',').map(name).collect();
+    LabelSelector { requirements: vec![Requirement { key: name(key), operator: Operator::In, values }] }
+}
+
+/// Which of two workloads is the head.
+pub fn strict_fifo(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let pair: [api::Workload; 2] = [object(input, "w1")?, object(input, "w2")?];
+    let mut world = with_queue(case, &pair)?;
+    for workload in pair {
+        world.upsert(workload);
+    }
+    let head = world.engine.lab().pop("cq");
+    let got = head.map(|key| key.name.to_string());
+    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+}
+
+/// One head per active queue.
+pub fn heads(case: &Case) -> Verdict {
+    let mut world = World::new(case)?;
+    let mut got = Vec::new();
+    for queue in world.queues.clone().into_keys().filter(|name| name.contains("active-")) {
+        got.extend(world.engine.lab().pop(&queue).map(|key| key.name.to_string()));
+    }
+    got.sort();
+    let wanted = case.data["want"].get("workloads").cloned().unwrap_or(json!([]));
+    verdict(differences("workloads", &wanted, &json!(got)))
+}
+
+/// The head where local queues are ordered by usage.
+pub fn admission_fair_sharing(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    let queue: api::ClusterQueue = object(input, "cq")?;
+    world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
+    for mut local in objects::<api::LocalQueue>(input, "lqs")? {
+        local.spec.cluster_queue = queue.name_any();
+        world.apply(Event::LocalQueueUpserted(translate::local_queue(&local)));
+    }
+    for (key, consumed) in input["initConsumedResources"].as_object().into_iter().flatten() {
+        let (namespace, local) = key.split_once('/').unwrap_or_default();
+        let consumed = serde_json::from_value(consumed.clone()).unwrap_or_default();
+        let consumed = translate::amounts::from_resource_list(&consumed);
+        let at = world.time();
+        world.apply(Event::LocalQueueUsageRestored { namespace: name(namespace), name: name(local), consumed, at });
+    }
+    for workload in objects::<api::Workload>(input, "wls")? {
+        world.upsert(workload);
+    }
+    let got = world.engine.lab().pop(&queue.name_any()).map(|key| key.name.to_string());
+    verdict(differences("wl", &case.data["want"]["wl"]["metadata"]["name"], &json!(got)))
+}
+
+/// Where a popped workload goes, and whether it sticks to the head.
+pub fn requeue(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let workload: api::Workload = object(input, "workload")?;
+    let key = workload_key(&workload);
+    let mut world = with_queue(case, std::slice::from_ref(&workload))?;
+    world.upsert(workload);
+    let now = world.time();
+    let mut lab = world.engine.lab();
+    lab.take_out(&key);
+    let tried = input["lastAssignment"]["lastTriedFlavorIdx"].as_array().into_iter().flatten().map(|set| {
+        let indices = set.as_object().into_iter().flatten();
+        indices.map(|(key, it)| (name(key), it.as_i64().and_then(|it| i32::try_from(it).ok()).unwrap_or(-1))).collect()
+    });
+    let tried: Vec<BTreeMap<Name, i32>> = tried.collect();
+    if !tried.is_empty() {
+        lab.set_scan(&key, &tried);
+    }
+    // A pop that nothing followed: no flush counts as newer than it.
+    lab.pop("cq");
+    let reason = requeue_reason(input["reason"].as_str().unwrap_or_default());
+    let (added, active) = lab.requeue(&key, reason, PendingReason::PendingEvaluation, now);
+    let sticky = lab.sticky("cq").is_some();
+    let (again, _) = lab.requeue(&key, reason, PendingReason::PendingEvaluation, now);
+    let got = json!({"inadmissible": !active, "sticky": sticky});
+    let mut found = differences("", &case.data["want"], &got);
+    if !added || again {
+        found.push(format!("added: want true then false, got {added} then {again}"));
+    }
+    verdict(found)
+}
+
+/// Whether a reason sets the workload's class aside, and what is remembered for it.
+pub fn class_reason(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let workload: api::Workload = object(input, "workload")?;
+    let key = workload_key(&workload);
+    let mut world = with_queue(case, std::slice::from_ref(&workload))?;
+    world.upsert(workload);
+    let now = world.time();
+    let mut lab = world.engine.lab();
+    lab.pop("cq");
+    lab.take_out(&key);
+    let reason = input.get("reason").or(input.get("requeueReason")).and_then(Value::as_str).unwrap_or_default();
+    let shown = pending_reason(input["conditionReason"].as_str().unwrap_or_default());
+    lab.requeue(&key, requeue_reason(reason), shown, now);
+    if input["deleteFromInadmissible"] == json!(true) {
+        world.apply(Event::WorkloadRemoved(key.clone()));
+    }
+    let set_aside = world.engine.lab().class_set_aside("cq", &key);
+    let want = &case.data["want"];
+    if let Some(wanted) = want.get("schedulingHashRecordedAsInadmissible") {
+        return verdict(differences("recorded", wanted, &json!(set_aside.is_some())));
+    }
+    let mut found = differences("ok", &want["ok"], &json!(set_aside.is_some()));
+    let got = set_aside.map_or("", |reason| reason.as_str());
+    found.extend(differences("reason", &json!(want["reason"].as_str().unwrap_or_default()), &json!(got)));
+    verdict(found)
+}
+
+/// Requeueing through the manager.
+pub fn requeue_workload(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    let workload: api::Workload = object(input, "workload")?;
+    let key = workload_key(&workload);
+    if input["inClient"] == json!(true) || input["inQueue"] == json!(true) {
+        world.upsert(workload);
+    }
+    if input["inQueue"] != json!(true) {
+        world.engine.lab().take_out(&key);
+    }
+    if input["inClient"] != json!(true) {
+        world.apply(Event::WorkloadRemoved(key.clone()));
+    }
+    let now = world.time();
+    let (added, _) = world.engine.lab().requeue(&key, RequeueReason::Generic, PendingReason::PendingEvaluation, now);
+    verdict(differences("requeued", &case.data["want"]["requeued"], &json!(added)))
+}
+
+/// A script of operations on one queue.
+pub fn operations(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let list = |key: &str| objects::<api::Workload>(input, key);
+    let keys = ["workloadsToAdd", "inadmissibleWorkloadsToRequeue", "admissibleWorkloadsToRequeue", "workloadsToUpdate"];
+    let mut all = Vec::new();
+    for key in keys {
+        all.extend(list(key)?);
+    }
+    let mut world = with_queue(case, &all)?;
+    for workload in list("workloadsToAdd")? {
+        world.upsert(workload);
+    }
+    // The cases pop nothing; a pop of an empty queue keeps "flushed since" from being true for ever.
+    for (suite, reason) in [
+        ("inadmissibleWorkloadsToRequeue", RequeueReason::Generic),
+        ("admissibleWorkloadsToRequeue", RequeueReason::FailedAfterNomination),
+    ] {
+        for workload in list(suite)? {
+            let key = workload_key(&workload);
+            if !world.engine.lab().is_waiting(&key) {
+                world.upsert(workload);
+                world.engine.lab().take_out(&key);
+            }
+            let now = world.time();
+            world.engine.lab().requeue(&key, reason, PendingReason::PendingEvaluation, now);
+        }
+    }
+    for workload in list("workloadsToUpdate")? {
+        world.upsert(workload);
+    }
+    for workload in list("workloadsToDelete")? {
+        world.apply(Event::WorkloadRemoved(workload_key(&workload)));
+    }
+    let now = world.time();
+    let moved = if input["queueInadmissibleWorkloads"] == json!(true) { world.engine.lab().flush("cq", now) } else { 0 };
+    let positions = world.engine.pending("cq");
+    let mut active: Vec<String> =
+        positions.iter().filter(|it| !it.inadmissible).map(|it| it.workload.to_string()).collect();
+    active.sort();
+    let got = json!({"activeWorkloads": active, "pending": positions.len(), "inadmissibleWorkloadsRequeued": moved});
+    verdict(differences("", &case.data["want"], &got))
+}
+
+/// A push, a push of an update, a pop.
+pub fn push(case: &Case) -> Verdict {
+    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let mut world = with_queue(case, std::slice::from_ref(&workload))?;
+    world.upsert(workload.clone());
+    world.upsert(workload);
+    let head = world.engine.lab().pop("cq").map(|key| key.to_string());
+    let positions = world.engine.pending("cq");
+    let aside: Vec<String> = positions.iter().filter(|it| it.inadmissible).map(|it| it.workload.to_string()).collect();
+    let mut found = differences("head", &case.data["want"]["head"], &json!(head));
+    found.extend(differences("inadmissible", &case.data["want"]["inadmissible"], &json!(aside)));
+    verdict(found)
+}
+
+/// Whether the back-off is over.
+pub fn backoff(case: &Case) -> Verdict {
+    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let key = workload_key(&workload);
+    let mut world = World::new(case)?;
+    world.upsert(workload);
+    let now = world.time();
+    let got = world.engine.lab().is_backoff_over(&key, now);
+    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+}
+
+/// Flushes of trees.
+pub fn inadmissible(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    world.apply(Event::NamespaceUpserted { name: name("default"), labels: BTreeMap::new() });
+    for queue in world.queues.clone().into_keys() {
+        while let Some(key) = world.engine.lab().pop(&queue) {
+            let now = world.time();
+            world.engine.lab().requeue(&key, RequeueReason::Generic, PendingReason::PendingEvaluation, now);
+        }
+    }
+    let now = world.time();
+    let mut moved = 0;
+    for queue in input["cqNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        moved += world.engine.lab().flush(queue, now);
+    }
+    let (active, aside) = world.waiting();
+    let want = &case.data["want"];
+    let mut found = differences("movedCount", &want["movedCount"], &json!(moved));
+    found.extend(differences("active", &want["active"], &json!(active)));
+    found.extend(differences("inadmissible", &want["inadmissible"], &json!(aside)));
+    verdict(found)
+}
+
+/// Which local queue a workload is assigned to, and why to none.
+pub fn add_workload(case: &Case) -> Verdict {
+    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let key = workload_key(&workload);
+    let local = format!("{}/{}", key.namespace, workload.spec.queue_name);
+    let mut world = World::new(case)?;
+    world.upsert(workload);
+    let (assigned, error) = place(&mut world, &key, &local);
+    let mut found = differences("assigned", &case.data["want"]["assigned"], &assigned);
+    let wanted = case.data["want"]["err"].as_str().unwrap_or_default();
+    found.extend(differences("err", &json!(wanted), &json!(error)));
+    verdict(found)
+}
+
+/// Where a workload is, in upstream's words.
+fn place(world: &mut World, key: &WorkloadKey, local: &str) -> (Value, &'static str) {
+    let (namespace, queue) = local.split_once('/').unwrap_or_default();
+    let object = world.workloads.get(key).cloned().unwrap_or_default();
+    let model = world.translate(&object);
+    if model.finished || model.admission.is_some() || !model.active {
+        return (json!({}), "workload is inadmissible and can't be added to a LocalQueue");
+    }
+    if world.engine.local_queue_status(namespace, queue).is_none() {
+        return (json!({}), "localQueue doesn't exist or inactive");
+    }
+    let assigned = json!({key.to_string(): local});
+    if world.engine.lab().is_waiting(key) { (assigned, "") } else { (assigned, "clusterQueue doesn't exist") }
+}
+
+/// A workload that moves between local queues.
+pub fn update_workload(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    for local in objects::<api::LocalQueue>(input, "queues")? {
+        world.apply(Event::LocalQueueUpserted(translate::local_queue(&local)));
+    }
+    let updated: api::Workload = object(input, "updatedWorkload")?;
+    let key = workload_key(&updated);
+    let local = format!("{}/{}", key.namespace, updated.spec.queue_name);
+    world.upsert(updated);
+    let (assigned, error) = place(&mut world, &key, &local);
+    let want = &case.data["want"];
+    let mut found = differences("assigned", &want["assigned"], &assigned);
+    found.extend(differences("err", &json!(want["err"].as_str().unwrap_or_default()), &json!(error)));
+    let mut order: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for queue in world.queues.clone().into_keys() {
+        while let Some(key) = world.engine.lab().pop(&queue) {
+            order.entry(queue.clone()).or_default().push(key.to_string());
+        }
+    }
+    found.extend(differences("queueOrder", &want["queueOrder"], &json!(order)));
+    verdict(found)
+}
+
+/// Second passes that are due.
+pub fn second_pass(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    if let Ok(update) = object::<api::Workload>(input, "updateWorkload") {
+        if update.metadata.name.is_some() {
+            world.upsert(update);
+        }
+    }
+    let seconds = input["passTime"].as_str().unwrap_or("0s").trim_end_matches('s').parse::<f64>().unwrap_or(0.0);
+    world.now += jiff::SignedDuration::from_secs_f64(seconds);
+    let now = world.time();
+    let mut due: Vec<String> = world.engine.lab().second_pass_due(now).iter().map(ToString::to_string).collect();
+    due.sort();
+    verdict(differences("ready", &case.data["want"]["ready"], &json!(due)))
+}
+
+/// What is kept for an entry that must wait for preemption.
+pub fn resources_to_reserve(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    world.engine.lab().add_usage("cq", &flavor_amounts(&input["cqUsage"]));
+    let usage = flavor_amounts(&input["assignmentUsage"]);
+    let borrows = input["borrowing"].as_u64().unwrap_or(0) > 0;
+    let got: FlavorAmounts = if input["assignmentMode"] == "Preempt" {
+        world.engine.lab().amounts_to_reserve("cq", &usage, borrows)
+    } else {
+        usage
+    };
+    let got: BTreeMap<String, i64> =
+        got.into_iter().map(|((flavor, resource), amount)| (format!("{flavor}/{resource}"), amount)).collect();
+    verdict(differences("reserved", &case.data["want"]["reserved"], &json!(got)))
+}
+
+/// Whether a recorded scan has to start over.
+pub fn last_assignment(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let args = &input["args"];
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let class = |value: &Value| match value.as_str() {
+        None | Some("") => 0,
+        Some(text) => u32::from(text.bytes().last().unwrap_or(1)),
+    };
+    let last = &args["last"];
+    let recorded = (number(&last["schedulingCycle"]), number(&last["clusterQueueGeneration"]), class(&last["schedulingHash"]));
+    let got = lab::is_scan_outdated(
+        input["preserveProgress"] == json!(true),
+        recorded,
+        number(&args["currentSchedulingCycle"]),
+        number(&args["currentCQGeneration"]),
+        class(&args["currentSchedulingHash"]),
+    );
+    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+}
