@@ -105,6 +105,53 @@ pub fn documents(text: &str) -> Result<Vec<Value>, DecodeError> {
     Ok(documents)
 }
 
+/// Writes JSON with numbers in the shortest form, whole floats without a fraction, as Kubernetes' own encoder does.
+pub fn to_text(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, &mut text);
+    text
+}
+
+fn write(value: &Value, text: &mut String) {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => {
+                let magnitude = float.abs();
+                if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) {
+                    // Exponents have a sign and no leading zero.
+                    text.push_str(&format!("{float:e}").replace('e', if magnitude < 1.0 { "e" } else { "e+" }));
+                } else {
+                    text.push_str(&format!("{float}"));
+                }
+            }
+            _ => text.push_str(&number.to_string()),
+        },
+        Value::Array(list) => {
+            text.push('[');
+            for (i, item) in list.iter().enumerate() {
+                if i > 0 {
+                    text.push(',');
+                }
+                write(item, text);
+            }
+            text.push(']');
+        }
+        Value::Object(map) => {
+            text.push('{');
+            for (i, (key, item)) in map.iter().enumerate() {
+                if i > 0 {
+                    text.push(',');
+                }
+                text.push_str(&Value::from(key.as_str()).to_string());
+                text.push(':');
+                write(item, text);
+            }
+            text.push('}');
+        }
+        scalar => text.push_str(&scalar.to_string()),
+    }
+}
+
 /// The texts between lines that begin with `---`.
 fn yaml_parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();

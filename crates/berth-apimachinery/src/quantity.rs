@@ -237,6 +237,16 @@ impl Quantity {
         if self.nanos % NANO == 0 { whole as f64 } else { self.decimal().parse().unwrap_or(whole as f64) }
     }
 
+    /// The amount as a float, cheaply: digits times a power of ten, which may be off in the last place.
+    pub fn as_approximate_f64(&self) -> f64 {
+        let (mut digits, mut exponent) = (self.nanos, -9);
+        while exponent < 0 && digits % 10 == 0 {
+            digits /= 10;
+            exponent += 1;
+        }
+        digits as f64 * 10_f64.powi(exponent)
+    }
+
     /// The exact amount as a plain decimal number without suffix.
     pub fn decimal(&self) -> String {
         let magnitude = self.nanos.unsigned_abs();
