@@ -69,16 +69,20 @@ pub fn install(manager: &mut Manager) {
                 .filter_map(|pod| ObjectKey::of_controller_owner::<Job>(pod.as_ref()))
                 .collect();
             for key in owners {
-                let siblings = by_owner.count(&key.to_string());
-                let delay = match siblings {
-                    0..=GATHER_FROM_PODS => Duration::ZERO,
-                    _ => GATHER_PER_POD.saturating_mul(u32::try_from(siblings).unwrap_or(u32::MAX)).min(GATHER_MAX),
-                };
+                let delay = gather_delay(by_owner.count(&key.to_string()));
                 queue.add_after(key, delay);
             }
             None
         })
         .run(controller);
+}
+
+/// How long changes of an owner's `count` objects are gathered.
+pub(crate) fn gather_delay(count: usize) -> Duration {
+    match count {
+        0..=GATHER_FROM_PODS => Duration::ZERO,
+        _ => GATHER_PER_POD.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(GATHER_MAX),
+    }
 }
 
 /// True when the Job with this UID controls the pod.

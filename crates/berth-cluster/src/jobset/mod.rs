@@ -18,6 +18,7 @@ pub mod plan;
 pub mod policies;
 pub mod webhook;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_api::jobset::constants::{CONTROLLER_NAME, JOBSET_NAME};
@@ -27,6 +28,8 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
+
+use crate::job::gather_delay;
 
 pub use gates::Gates;
 pub use plan::{Plan, plan};
@@ -41,6 +44,9 @@ pub fn install_with(manager: &mut Manager, gates: Gates) {
     let sets = manager.cache::<JobSet>();
     let jobs = manager.cache::<Job>();
     let pods = manager.cache::<Pod>();
+    let jobs_of_set = jobs.index(|job: &Job| {
+        ObjectKey::of_controller_owner::<JobSet>(job).map(|key| key.to_string()).into_iter().collect()
+    });
     let controller = JobSetController {
         client: manager.client(),
         clock: manager.clock(),
@@ -49,13 +55,22 @@ pub fn install_with(manager: &mut Manager, gates: Gates) {
         jobs: jobs.clone(),
         services: manager.cache::<Service>(),
         claims: manager.cache::<PersistentVolumeClaim>(),
-        jobs_of_set: jobs.index(|job: &Job| {
-            ObjectKey::of_controller_owner::<JobSet>(job).map(|key| key.to_string()).into_iter().collect()
-        }),
+        jobs_of_set: jobs_of_set.clone(),
         pods_of_set: pods.index(pod_set),
         gates,
     };
-    let builder = manager.controller("jobset").watch_self(&sets).watch_owned::<JobSet, Job>(&jobs);
+    let builder = manager.controller("jobset");
+    let queue = builder.queue();
+    let builder = builder.watch_self(&sets).watch(&jobs, move |delta| {
+        let owners = [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten();
+        let owners: BTreeSet<_> =
+            owners.filter_map(|job| ObjectKey::of_controller_owner::<JobSet>(job.as_ref())).collect();
+        for key in owners {
+            let delay = gather_delay(jobs_of_set.count(&key.to_string()));
+            queue.add_after(key, delay);
+        }
+        None
+    });
     let builder = if gates.in_place_restart {
         builder.watch(&pods, |delta| {
             let pod = delta.latest();

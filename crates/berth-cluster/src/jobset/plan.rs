@@ -28,6 +28,13 @@ use super::names::{job_name, replicas, set_name};
 use super::policies::{dependencies_reached, has_started, is_in_order, successes, successes_needed, time_left};
 use crate::job::facts;
 
+/// Condition, reason and message while entries wait for their turn.
+const IN_PROGRESS: (&str, &str, &str) =
+    (STARTUP_POLICY_IN_PROGRESS, "InOrderStartupPolicyInProgress", "in order startup policy is in progress");
+/// Condition, reason and message once the last entry has started.
+const STARTED: (&str, &str, &str) =
+    (STARTUP_POLICY_COMPLETED, "InOrderStartupPolicyCompleted", "in order startup policy has completed");
+
 /// A job to be let go.
 #[derive(Clone, Debug)]
 pub struct Resume {
@@ -151,22 +158,14 @@ impl Plan {
             }
             self.create.extend(missing_jobs(set, entry, children, gates));
             if in_order {
-                self.set(
-                    false,
-                    condition(
-                        STARTUP_POLICY_IN_PROGRESS,
-                        true,
-                        STARTUP_POLICY_IN_PROGRESS,
-                        "startup policy in progress",
-                        now,
-                    ),
-                );
+                let (type_, reason, message) = IN_PROGRESS;
+                self.set(false, condition(type_, true, reason, message, now));
                 return;
             }
         }
         if in_order {
-            let message = "startup policy completed";
-            self.set(false, condition(STARTUP_POLICY_COMPLETED, true, STARTUP_POLICY_COMPLETED, message, now));
+            let (type_, reason, message) = STARTED;
+            self.set(false, condition(type_, true, reason, message, now));
         }
     }
 

@@ -254,7 +254,7 @@ fn in_order_entries_start_one_after_the_other() {
     let mut world = World::new(&[("driver", 1), ("worker", 1)], more);
     world.settle();
     assert_eq!(world.names(), ["s-driver-0"]);
-    assert_eq!(world.conditions(), ["StartupPolicyInProgress=True StartupPolicyInProgress"]);
+    assert_eq!(world.conditions(), ["StartupPolicyInProgress=True InOrderStartupPolicyInProgress"]);
     world.set_status("s-driver-0", json!({"ready": 1, "active": 1}));
     world.settle();
     assert_eq!(world.names(), ["s-driver-0", "s-worker-0"]);
@@ -262,7 +262,10 @@ fn in_order_entries_start_one_after_the_other() {
     world.settle();
     assert_eq!(
         world.conditions(),
-        ["StartupPolicyInProgress=False StartupPolicyInProgress", "StartupPolicyCompleted=True StartupPolicyCompleted"]
+        [
+            "StartupPolicyInProgress=False InOrderStartupPolicyInProgress",
+            "StartupPolicyCompleted=True InOrderStartupPolicyCompleted"
+        ]
     );
 }
 
