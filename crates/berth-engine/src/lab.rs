@@ -187,7 +187,7 @@ impl Lab<'_> {
         let fr = self.fr(flavor, resource);
         let world = &self.engine.world;
         let node = world.queue(self.queue(queue)?).node;
-        Some((world.tree.available(node, fr), world.tree.potential(node, fr)))
+        Some((world.tree.available(node, fr).or_zero(), world.tree.potential(node, fr)))
     }
 
     /// Quota and usage of a cluster queue.

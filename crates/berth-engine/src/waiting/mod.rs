@@ -103,9 +103,10 @@ impl Rooms {
         let gates = world.config.gates.clone();
         let strategy = strategy(world, queue);
         let record = world.record(id);
-        if matches!(record.place, Place::Heap(_) | Place::Inadmissible(_)) {
-            return Requeued { active: matches!(record.place, Place::Heap(_)), ..Requeued::default() };
+        if matches!(record.place, Place::Heap(_)) {
+            return Requeued { active: true, ..Requeued::default() };
         }
+        let was_aside = matches!(record.place, Place::Inadmissible(_));
         let generation = record.facts.generation;
         let class = record.class;
         let queueable = is_queueable(&record.facts, &gates) && record.holding.is_none();
@@ -134,6 +135,9 @@ impl Rooms {
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }
         self.put_aside(world, queue, id);
+        if was_aside {
+            return Requeued::default();
+        }
         let mut bypassed = Vec::new();
         if gates.scheduling_equivalence_hashing
             && strategy == QueueingStrategy::BestEffortFifo

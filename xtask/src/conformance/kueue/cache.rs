@@ -56,8 +56,14 @@ pub fn fair_sharing(case: &Case) -> Verdict {
         return verdict(differences("serialized", &want["serialized"], &json!(format!("{share}"))));
     }
     let mut world = World::new(case)?;
-    let usage = flavor_amounts(&input["usage"]);
-    world.engine.lab().add_usage("cq", &usage);
+    let per_queue = input["usage"].as_object().is_some_and(|map| map.values().any(Value::is_object));
+    if per_queue {
+        for (queue, usage) in input["usage"].as_object().into_iter().flatten() {
+            world.engine.lab().add_usage(queue, &flavor_amounts(usage));
+        }
+    } else {
+        world.engine.lab().add_usage("cq", &flavor_amounts(&input["usage"]));
+    }
     if want.get("borrowingOnRequested").is_some() {
         let requested = flavor_amounts(&input["requestedFRs"]);
         let share = world.engine.lab().share_with(("cq", true), "cq", &BTreeMap::new());
@@ -67,7 +73,8 @@ pub fn fair_sharing(case: &Case) -> Verdict {
         });
         return verdict(differences("", want, &got));
     }
-    let added = flavor_amounts(&input["additionalRequest"]);
+    let added = input["additionalRequest"].get("cq").unwrap_or(&input["additionalRequest"]);
+    let added = flavor_amounts(added);
     let mut found = Vec::new();
     for share in want["shares"].as_array().into_iter().flatten() {
         let name = share["name"].as_str().unwrap_or_default();

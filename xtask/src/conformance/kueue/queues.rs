@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::translate::{self, workload_key};
 use berth_engine::lab::{self, FlavorAmounts};
-use berth_engine::model::{ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey};
+use berth_engine::model::{
+    ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey,
+};
 use berth_engine::{Event, Name, PendingReason, RequeueReason};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -163,7 +165,11 @@ pub fn requeue(case: &Case) -> Verdict {
     let sticky = lab.sticky("cq").is_some();
     let (again, _) = lab.requeue(&key, reason, PendingReason::PendingEvaluation, now);
     let got = json!({"inadmissible": !active, "sticky": sticky});
-    let mut found = differences("", &case.data["want"], &got);
+    let mut want = case.data["want"].clone();
+    if want.get("sticky").is_none() {
+        want["sticky"] = json!(false);
+    }
+    let mut found = differences("", &want, &got);
     if !added || again {
         found.push(format!("added: want true then false, got {added} then {again}"));
     }
@@ -222,7 +228,8 @@ pub fn requeue_workload(case: &Case) -> Verdict {
 pub fn operations(case: &Case) -> Verdict {
     let input = &case.data["input"];
     let list = |key: &str| objects::<api::Workload>(input, key);
-    let keys = ["workloadsToAdd", "inadmissibleWorkloadsToRequeue", "admissibleWorkloadsToRequeue", "workloadsToUpdate"];
+    let keys =
+        ["workloadsToAdd", "inadmissibleWorkloadsToRequeue", "admissibleWorkloadsToRequeue", "workloadsToUpdate"];
     let mut all = Vec::new();
     for key in keys {
         all.extend(list(key)?);
@@ -253,7 +260,8 @@ pub fn operations(case: &Case) -> Verdict {
         world.apply(Event::WorkloadRemoved(workload_key(&workload)));
     }
     let now = world.time();
-    let moved = if input["queueInadmissibleWorkloads"] == json!(true) { world.engine.lab().flush("cq", now) } else { 0 };
+    let moved =
+        if input["queueInadmissibleWorkloads"] == json!(true) { world.engine.lab().flush("cq", now) } else { 0 };
     let positions = world.engine.pending("cq");
     let mut active: Vec<String> =
         positions.iter().filter(|it| !it.inadmissible).map(|it| it.workload.to_string()).collect();
@@ -405,11 +413,12 @@ pub fn last_assignment(case: &Case) -> Verdict {
     let args = &input["args"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let class = |value: &Value| match value.as_str() {
-        None | Some("") => 0,
+        None | Some("" | "unknown") => 0,
         Some(text) => u32::from(text.bytes().last().unwrap_or(1)),
     };
     let last = &args["last"];
-    let recorded = (number(&last["schedulingCycle"]), number(&last["clusterQueueGeneration"]), class(&last["schedulingHash"]));
+    let recorded =
+        (number(&last["schedulingCycle"]), number(&last["clusterQueueGeneration"]), class(&last["schedulingHash"]));
     let got = lab::is_scan_outdated(
         input["preserveProgress"] == json!(true),
         recorded,

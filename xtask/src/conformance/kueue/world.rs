@@ -11,7 +11,8 @@ use berth_controllers::{Config, Gates};
 use berth_engine::model::{ResourceList, Time, WorkloadKey};
 use berth_engine::{Admit, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict, Victim, Wait};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{LimitRange, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -36,7 +37,15 @@ pub struct World {
 pub fn objects<T: DeserializeOwned>(input: &Value, key: &str) -> Result<Vec<T>, String> {
     match input.get(key) {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(list) => serde_json::from_value(list.clone()).map_err(|error| format!("input.{key}: {error}")),
+        Some(list) => {
+            // Some suites wrap a workload in what upstream's queues keep about it.
+            let unwrapped = |entry: &Value| match entry.get("workload") {
+                Some(workload) if entry.get("totalRequests").is_some() => workload.clone(),
+                _ => entry.clone(),
+            };
+            let list: Vec<Value> = list.as_array().into_iter().flatten().map(unwrapped).collect();
+            serde_json::from_value(Value::Array(list)).map_err(|error| format!("input.{key}: {error}"))
+        }
     }
 }
 
@@ -101,9 +110,12 @@ impl World {
                 world.limit_ranges.push(serde_json::from_value(object).map_err(|error| error.to_string())?);
             }
         }
-        for namespace in objects::<Namespace>(input, "namespaces")? {
-            let labels = translate::labels(namespace.metadata.labels.as_ref());
-            world.apply(Event::NamespaceUpserted { name: Name::from(namespace.name_any()), labels });
+        for namespace in objects::<Value>(input, "namespaces")? {
+            // Either an object or just its metadata.
+            let metadata = if namespace["metadata"].is_object() { &namespace["metadata"] } else { &namespace };
+            let metadata: ObjectMeta = serde_json::from_value(metadata.clone()).map_err(|error| error.to_string())?;
+            let labels = translate::labels(metadata.labels.as_ref());
+            world.apply(Event::NamespaceUpserted { name: Name::from(metadata.name.unwrap_or_default()), labels });
         }
         for topology in objects::<api::Topology>(input, "topologies")? {
             world.apply(Event::TopologyUpserted(translate::topology(&topology)));
@@ -139,7 +151,9 @@ impl World {
             world.apply(Event::LocalQueueUpserted(translate::local_queue(&queue)));
         }
         for workload in objects::<api::Workload>(input, "workloads")? {
-            world.upsert(workload);
+            if !world.workloads.contains_key(&translate::workload_key(&workload)) {
+                world.upsert(workload);
+            }
         }
         Ok(world)
     }
