@@ -17,3 +17,6 @@ pub use provision::derive_pool;
 pub use scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
 pub use scale_up::{Growth, ScaleUp, plan_scale_up};
 pub use view::{View, is_complete};
+
+#[cfg(test)]
+mod tests;

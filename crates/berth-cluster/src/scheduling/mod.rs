@@ -22,3 +22,6 @@ pub use plan::{Packing, Placement, place};
 pub use pod::PodInfo;
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
+
+#[cfg(test)]
+mod tests;

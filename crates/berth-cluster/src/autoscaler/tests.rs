@@ -1,0 +1,243 @@
+//! What grows, what is made, what shrinks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Site;
+use crate::pools::{REMOVAL_TAINT, template};
+use crate::scheduling::PodInfo;
+
+fn configuration(more: Value) -> ClusterConfiguration {
+    let mut spec = json!({ "autoscaling": { "unneededTime": "60s", "delayAfterAdd": "0s" } });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    ClusterConfiguration::from_value(spec).unwrap()
+}
+
+fn site() -> Site {
+    Site { cluster: "c".into(), region: "us-central1".into(), version: "v1".into(), seed: 1 }
+}
+
+fn pool(name: &str, machine: &str, nodes: i32, max: i32, more: Value) -> Arc<NodePool> {
+    let mut spec = json!({ "machineType": machine, "nodes": nodes, "maxNodes": max });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let mut pool = NodePool::new(name, serde_json::from_value(spec).unwrap());
+    pool.status = Some(NodePoolStatus { nodes, ..Default::default() });
+    Arc::new(pool)
+}
+
+/// The nodes a pool wants, ready.
+fn nodes(pool: &NodePool) -> Vec<Arc<Node>> {
+    let count = pool.spec.nodes.unwrap_or(0);
+    (0..count)
+        .map(|i| Arc::new(template(pool, "us-central1", "us-central1-a", &format!("{}-{i}", pool.name_any()), "v1")))
+        .collect()
+}
+
+fn gpu_pod(name: &str, count: i64, more: Value) -> Arc<PodInfo> {
+    let mut spec = json!({
+        "containers": [{ "name": "c", "resources": { "requests": { "cpu": "2" }, "limits": { "nvidia.com/gpu": count } } }],
+        "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
+    });
+    if count == 0 {
+        spec["containers"][0]["resources"] = json!({ "requests": { "cpu": "2" } });
+    }
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    let pod: Pod =
+        serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec })).unwrap();
+    Arc::new(PodInfo::new(Arc::new(pod)))
+}
+
+fn view(pools: &[Arc<NodePool>], bound: Vec<Arc<PodInfo>>, pending: Vec<Arc<PodInfo>>) -> View {
+    let all = pools.iter().flat_map(|pool| nodes(pool)).collect();
+    View::new(pools.to_vec(), all, bound, pending, site())
+}
+
+fn growths(plan: &ScaleUp) -> Vec<(String, i32, i32, usize)> {
+    plan.growths.iter().map(|g| (g.pool.clone(), g.from, g.to, g.pods.len())).collect()
+}
+
+#[test]
+fn the_cheapest_pool_grows_by_what_the_pods_need() {
+    let pools = [
+        pool("big", "g2-standard-96", 0, 10, json!({})),
+        pool("cpu", "n2-standard-16", 0, 10, json!({})),
+        pool("small", "g2-standard-24", 1, 10, json!({})),
+        pool("static", "g2-standard-4", 0, 10, json!({ "static": true })),
+        pool("dws", "g2-standard-4", 0, 10, json!({ "provisioning": "queued" })),
+    ];
+    let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
+    let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
+    assert_eq!(growths(&plan), [("small".into(), 1, 6, 5)], "one pod fits on the node that is there");
+    assert!(plan.hopeless.is_empty());
+}
+
+#[test]
+fn a_full_pool_leaves_the_rest_to_the_next_and_the_hopeless_are_told_why() {
+    let pools = [pool("large", "g2-standard-48", 0, 1, json!({})), pool("small", "g2-standard-24", 0, 2, json!({}))];
+    let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
+    let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
+    assert_eq!(growths(&plan), [("large".into(), 0, 1, 2), ("small".into(), 0, 2, 2)]);
+    let told: Vec<_> = plan.hopeless.values().cloned().collect();
+    assert_eq!(told, ["pod didn't trigger scale-up: 2 max node group size reached"; 2]);
+}
+
+#[test]
+fn machines_on_their_way_are_not_ordered_twice() {
+    let ordered = pool("small", "g2-standard-24", 3, 10, json!({}));
+    let mut starting = nodes(&ordered);
+    starting.truncate(1);
+    let pending = (0..3).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
+    let view = View::new(vec![ordered], starting, Vec::new(), pending, site());
+    assert_eq!(growths(&plan_scale_up(&view, &configuration(json!({})))), []);
+}
+
+fn compact(name: &str, group: &str) -> Arc<PodInfo> {
+    let equal =
+        |key: &str, value: &str| json!({ "key": key, "operator": "Equal", "value": value, "effect": "NoSchedule" });
+    gpu_pod(
+        name,
+        1,
+        json!({
+            "nodeSelector": { "cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true",
+                "cloud.google.com/gke-placement-group": group, "placement-group": group, "resource-type": "compact" },
+            "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }, equal("placement-group", group),
+                equal("resource-type", "compact"), equal("cloud.google.com/gke-placement-group", group),
+                equal("cloud.google.com/gke-spot", "true")],
+        }),
+    )
+}
+
+fn provisioning(limit: &str) -> ClusterConfiguration {
+    configuration(json!({ "nodeAutoProvisioning": { "enabled": true, "limits": {
+        "cpu": { "max": "1000" }, "memory": { "max": "4000Gi" }, "nvidia-tesla-a100": { "max": limit } } } }))
+}
+
+#[test]
+fn each_placement_group_gets_a_pool_within_the_limits() {
+    let pending = ["a", "b"].iter().flat_map(|g| [0, 1].map(|i| compact(&format!("{g}{i}"), g))).collect();
+    let plan = plan_scale_up(&view(&[], Vec::new(), pending), &provisioning("3"));
+    assert_eq!(growths(&plan), [("a".into(), 0, 2, 2), ("b".into(), 0, 1, 1)]);
+    assert_eq!(plan.hopeless.len(), 1);
+    let made = plan.growths[0].made.as_ref().unwrap();
+    assert_eq!(made.spec.machine_type.as_deref(), Some("a2-highgpu-1g"));
+    assert_eq!(made.spec.placement_group.as_deref(), Some("a"));
+}
+
+#[test]
+fn a_pool_is_only_made_for_what_the_pod_tolerates_and_limits_allow() {
+    let why = |pod: Arc<PodInfo>| derive_pool(&pod, &provisioning("8")).unwrap_err();
+    let unknown = gpu_pod("p", 1, json!({ "nodeSelector": { "team": "x" } }));
+    assert_eq!(why(unknown), "no.scale.up.nap.pod: selects team=x without tolerating it");
+    let other_gpu = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/gke-accelerator": "nvidia-l4" } }));
+    assert_eq!(why(other_gpu), "no.scale.up.nap.pod.gpu.no.limit.defined: nvidia-l4");
+    let invented = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/compute-class": "x" } }));
+    assert!(why(invented).contains("cannot be made"));
+    let huge = gpu_pod("p", 17, json!({}));
+    assert!(why(huge).contains("no allowed machine type"));
+}
+
+#[test]
+fn workload_separation_makes_label_and_taint() {
+    let pod = gpu_pod(
+        "p",
+        0,
+        json!({
+        "nodeSelector": { "team": "x" }, "tolerations": [{ "key": "team", "operator": "Equal", "value": "x" }] }),
+    );
+    let pool = derive_pool(&pod, &provisioning("8")).unwrap();
+    assert_eq!(pool.spec.labels["team"], "x");
+    assert_eq!((pool.spec.taints[0].key.as_str(), pool.spec.taints[0].value.as_str()), ("team", "x"));
+    assert!(pool.name_any().starts_with("nap-e2-standard-4-"), "{}", pool.name_any());
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn tainted(node: &Node, key: &str, since: Timestamp) -> Arc<Node> {
+    let mut node = node.clone();
+    node.spec.as_mut().unwrap().taints.get_or_insert_default().push(Taint {
+        key: key.into(),
+        value: Some(since.as_second().to_string()),
+        effect: "PreferNoSchedule".into(),
+        time_added: None,
+    });
+    Arc::new(node)
+}
+
+fn bound(name: &str, node: &str, phase: &str) -> Arc<PodInfo> {
+    let pod = gpu_pod(name, 2, json!({ "nodeName": node }));
+    let mut object = pod.pod.as_ref().clone();
+    object.status = Some(serde_json::from_value(json!({ "phase": phase })).unwrap());
+    Arc::new(PodInfo::new(Arc::new(object)))
+}
+
+fn down(pool: &Arc<NodePool>, nodes: Vec<Arc<Node>>, pods: Vec<Arc<PodInfo>>, now: Timestamp) -> ScaleDown {
+    let view = View::new(vec![pool.clone()], nodes, pods, Vec::new(), site());
+    plan_scale_down(&view, &configuration(json!({})).autoscaling, &BTreeMap::new(), None, now)
+}
+
+#[test]
+fn an_idle_node_is_marked_after_its_time_and_then_its_pool_wants_less() {
+    let pool = pool("p", "g2-standard-24", 2, 10, json!({}));
+    let ready = nodes(&pool);
+    let busy = vec![bound("work", "p-0", "Running")];
+    let found = down(&pool, ready.clone(), busy.clone(), at(0));
+    assert_eq!((found.candidates, found.due), (vec!["p-1".to_owned()], Some(at(60))));
+    let idle = vec![ready[0].clone(), tainted(&ready[1], CANDIDATE_TAINT, at(0))];
+    assert_eq!(down(&pool, idle.clone(), busy.clone(), at(59)).mark, Vec::<String>::new());
+    assert_eq!(down(&pool, idle.clone(), busy.clone(), at(60)).mark, ["p-1"]);
+    let needed = vec![bound("work", "p-0", "Running"), bound("more", "p-1", "Running")];
+    assert_eq!(down(&pool, idle, needed, at(60)).needed_again, ["p-1"]);
+    let marked = vec![ready[0].clone(), tainted(&ready[1], REMOVAL_TAINT, at(60))];
+    assert_eq!(down(&pool, marked.clone(), busy.clone(), at(65)).shrink, []);
+    let gone = down(&pool, marked, busy, at(70)).shrink;
+    assert_eq!(gone.iter().map(|(name, spec)| (name.as_str(), spec.nodes)).collect::<Vec<_>>(), [("p", Some(1))]);
+}
+
+#[test]
+fn a_pool_never_falls_below_its_minimum_and_static_pools_stay() {
+    let least = pool("p", "g2-standard-24", 2, 10, json!({ "minNodes": 2 }));
+    assert_eq!(down(&least, nodes(&least), Vec::new(), at(0)), ScaleDown::default());
+    let fixed = pool("p", "g2-standard-24", 2, 10, json!({ "static": true }));
+    assert_eq!(down(&fixed, nodes(&fixed), Vec::new(), at(0)), ScaleDown::default());
+}
+
+#[test]
+fn booked_nodes_are_kept_and_recent_growth_holds_everything() {
+    let queued = pool(
+        "p",
+        "g2-standard-24",
+        0,
+        10,
+        json!({ "provisioning": "queued", "resizeRequests": [{ "name": "r", "nodes": 1 }] }),
+    );
+    let mut node = template(&queued, "us-central1", "us-central1-a", "p-0", "v1");
+    crate::pools::label_for_request(&mut node, "r");
+    let idle = tainted(&node, CANDIDATE_TAINT, at(0));
+    let view = View::new(vec![queued], vec![idle], Vec::new(), Vec::new(), site());
+    let scaling =
+        configuration(json!({ "autoscaling": { "unneededTime": "60s", "delayAfterAdd": "300s" } })).autoscaling;
+    let booked = BTreeMap::from([("r".to_owned(), at(600))]);
+    let plan = plan_scale_down(&view, &scaling, &booked, None, at(100));
+    assert_eq!((plan.mark.len(), plan.due), (0, Some(at(600))));
+    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), Some(at(0)), at(100));
+    assert_eq!((plan.mark.len(), plan.due), (0, Some(at(300))));
+    let plan = plan_scale_down(&view, &scaling, &BTreeMap::new(), Some(at(0)), at(300));
+    assert_eq!(plan.mark, ["p-0"]);
+}
+
+#[test]
+fn an_empty_pool_made_for_pods_is_deleted() {
+    let made = pool("nap", "g2-standard-24", 0, 10, json!({ "autoprovisioned": true }));
+    assert_eq!(down(&made, Vec::new(), Vec::new(), at(0)).delete_pools, ["nap"]);
+}
