@@ -38,7 +38,7 @@ pub fn shorten(object: &mut Value, grace_period_seconds: Option<i64>, now: Times
         .and_then(|start| start.checked_add(SignedDuration::from_secs(wish)))
         .unwrap_or(now);
     // An end in the past means now, with a last second to get it done unless none is wanted.
-    let (end, left) = if shortened < now && wish > 0 { (now, 1) } else { (shortened, wish) };
+    let (end, left) = if shortened < now { (now, wish.min(1)) } else { (shortened, wish) };
     meta::set(object, "deletionTimestamp", &times::time(end));
     meta::metadata_mut(object).insert("deletionGracePeriodSeconds".to_owned(), Value::from(left));
     (Deletion::Graceful, Some(wish))

@@ -94,7 +94,7 @@ pub fn read_at(
     limit: u64,
 ) -> Result<ReadAt, String> {
     if recursive && !token.is_empty() {
-        let next = Continue::decode(token, key_prefix)?;
+        let next = Continue::decode(token, key_prefix).map_err(|error| format!("invalid continue token: {error}"))?;
         if !resource_version.is_empty() && resource_version != "0" {
             return Err("specifying resource version is not allowed when using continue".to_owned());
         }

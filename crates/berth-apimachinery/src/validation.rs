@@ -57,7 +57,7 @@ pub fn validate_annotations(annotations: &Value, path: &Path<'_>) -> Vec<Error> 
 /// Checks one owner reference list.
 pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    let mut controller: Option<&str> = None;
+    let mut controller: Option<String> = None;
     for (i, reference) in references.as_array().into_iter().flatten().enumerate() {
         let at = path.index(i);
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -86,15 +86,15 @@ pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Err
             }
         }
         if reference.get("controller").and_then(Value::as_bool).unwrap_or_default() {
-            match controller {
+            let this = format!("{}/{}", text("kind"), text("name"));
+            match &controller {
                 Some(first) => {
                     let detail = format!(
-                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
-                        text("name")
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
                     errors.push(Error::invalid(path, references.clone(), detail));
                 }
-                None => controller = Some(text("name")),
+                None => controller = Some(this),
             }
         }
     }
