@@ -96,11 +96,9 @@ impl CustomColumn {
 
     /// The cell of an object; null where there is nothing to show.
     pub fn cell(&self, object: &Value, now: Timestamp) -> Value {
-        let found = self.path.find(object);
-        let Some(first) = found.first() else { return Value::Null };
+        let Some(first) = self.path.first(object) else { return Value::Null };
         if self.column.column_type == "string" {
-            let texts: Vec<String> = found.iter().map(|value| text_of(value)).collect();
-            return Value::String(texts.join(" "));
+            return Value::String(text_of(first));
         }
         typed_cell(&self.column.column_type, first, now)
     }

@@ -3,6 +3,7 @@
 //! Each suite is a function from a case to a verdict, beside its neighbours in one of the modules below. Only what the
 //! cases' `want` asserts is compared; texts in `observed` are not.
 
+mod custom;
 mod managed;
 mod ownership;
 mod patches;
@@ -15,7 +16,8 @@ use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
-    managed::runner(suite)
+    custom::runner(suite)
+        .or_else(|| managed::runner(suite))
         .or_else(|| ownership::runner(suite))
         .or_else(|| patches::runner(suite))
         .or_else(|| validation::runner(suite))

@@ -35,7 +35,12 @@ impl Schema {
                                 errors.push(Error::invalid(&path.index(i), item.clone(), detail));
                             }
                         }
-                        distinct(list, path, errors, |item| item.as_object().map(|item| keys_of(item, node)));
+                        distinct(list, path, errors, |item| match item {
+                            Value::Object(item) => Some(keys_of(item, node)),
+                            // An explicit null has no keys, as has an item without any of them.
+                            Value::Null => Some(Value::Object(Map::new())),
+                            _ => None,
+                        });
                     }
                     _ => {}
                 }

@@ -51,7 +51,10 @@ impl Pruner {
                     }
                 }
                 for name in dropped {
-                    self.below_name(&name, Pruner::report);
+                    // The outermost apiVersion, kind and metadata are never news to anybody.
+                    if !(self.path.is_empty() && is_meta_field(&name)) {
+                        self.below_name(&name, Pruner::report);
+                    }
                     map.remove(&name);
                 }
             }

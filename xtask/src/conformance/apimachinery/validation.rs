@@ -366,16 +366,34 @@ fn field_selector(case: &Case) -> Verdict {
 fn predicate(case: &Case) -> Verdict {
     let labels = LabelSelector::parse(input_text(case, "labelSelector")).map_err(|e| e.to_string())?;
     let fields = FieldSelector::parse(input_text(case, "fieldSelector")).map_err(|e| e.to_string())?;
-    if !want(case, "matches").is_null() {
+    let either = |a: &str, b: &str| {
+        let wanted = want(case, a);
+        if wanted.is_null() { want(case, b).clone() } else { wanted.clone() }
+    };
+    if !either("matches", "shouldMatch").is_null() {
         // Without attributes (they could not be read) nothing matches.
         let matches = input(case, "labels").as_object().is_some_and(|have| labels.matches(have))
             && fields.matches(lookup(input(case, "fields")));
-        equal("matches", &json!(matches), want(case, "matches"))?;
-        return equal(
-            "singleName",
-            &json!(fields.exact("metadata.name").unwrap_or_default()),
-            want(case, "singleName"),
-        );
+        equal("matches", &json!(matches), &either("matches", "shouldMatch"))?;
+        let name = fields.exact("metadata.name").unwrap_or_default();
+        return equal("singleName", &json!(name), &either("singleName", "matchSingleKey"));
+    }
+    if let Some(expected) = want(case, "expected").as_array() {
+        let namespace = input(case, "requestInfo").get("namespace").and_then(Value::as_str).filter(|ns| !ns.is_empty());
+        let mut index = Vec::new();
+        for field in texts(input(case, "indexFields")) {
+            let value = fields.exact(&field).or(namespace.filter(|_| field == "metadata.namespace"));
+            index.extend(value.map(|value| json!({"indexName": format!("f:{field}"), "value": value})));
+        }
+        for label in texts(input(case, "indexLabels")) {
+            index.extend(labels.exact(&label).map(|value| json!({"indexName": format!("l:{label}"), "value": value})));
+        }
+        return equal("expected", &Value::from(index), &Value::from(expected.clone()));
+    }
+    if case.data["want"].as_object().is_some_and(Map::is_empty) {
+        let indexed = texts(input(case, "indexFields")).iter().any(|field| fields.exact(field).is_some())
+            || texts(input(case, "indexLabels")).iter().any(|label| labels.exact(label).is_some());
+        return if indexed { Err("must not use an index".to_owned()) } else { Ok(()) };
     }
     let mut index = Vec::new();
     for field in texts(input(case, "indexFields")) {
@@ -416,11 +434,11 @@ fn continue_token(case: &Case) -> Verdict {
 
 fn storage_list(case: &Case) -> Verdict {
     let opts = input(case, "opts");
-    let (source, names) = if opts.is_null() { (&case.data["input"], false) } else { (opts, true) };
-    let text = |key: &str| source.get(key).and_then(Value::as_str).unwrap_or_default();
+    let source = if opts.is_null() { &case.data["input"] } else { opts };
+    let page = source.get("predicate").unwrap_or(source);
+    let text = |key: &str| source.get(key).or(page.get(key)).and_then(Value::as_str).unwrap_or_default();
     let recursive = source.get("recursive").and_then(Value::as_bool).unwrap_or_default();
-    let limit = source.get("limit").and_then(Value::as_u64).unwrap_or_default();
-    let _ = names;
+    let limit = page.get("limit").and_then(Value::as_u64).unwrap_or_default();
     let got = revision::read_at(
         text("keyPrefix"),
         recursive,
