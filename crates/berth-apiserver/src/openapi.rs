@@ -258,6 +258,8 @@ mod tests {
             .collect();
         assert!(names.contains(&"fieldValidation") && names.contains(&"dryRun"));
         assert_eq!(item["get"]["x-kubernetes-group-version-kind"]["kind"], "Widget");
+        let content = item["patch"]["requestBody"]["content"].as_object().expect("an object");
+        assert!(!content.contains_key("application/strategic-merge-patch+json"), "custom resources have none");
         let schema = &document["components"]["schemas"]["com.example.shop.v1.Widget"];
         assert_eq!(schema["properties"]["spec"]["properties"]["size"]["nullable"], true);
         assert_eq!(schema["x-kubernetes-group-version-kind"][0]["group"], "shop.example.com");

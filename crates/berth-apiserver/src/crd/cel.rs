@@ -5,7 +5,7 @@
 //! from whoever may define kinds. A rule that does not compile fails every object that has the field, as upstream.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_apimachinery::field::{self, Path};
 use berth_apimachinery::schema::{AdditionalProperties, ListType, Rule, Schema, Type};
@@ -32,8 +32,13 @@ struct Node {
     all_of: Vec<Node>,
 }
 
+/// A rule, compiled when it is first needed: most rules of most kinds never are.
 struct Compiled {
     rule: Rule,
+    expressions: OnceLock<Expressions>,
+}
+
+struct Expressions {
     program: Result<Program, String>,
     message: Option<Program>,
     is_transition: bool,
@@ -134,12 +139,12 @@ impl Node {
             let old_value = self
                 .rules
                 .iter()
-                .any(|rule| rule.is_transition)
+                .any(|rule| rule.expressions().is_transition)
                 .then(|| old.map(|old| convert(old, &self.schema, root)))
                 .flatten();
             for rule in &self.rules {
                 // Unchanged values keep what they were allowed before a rule was added or tightened.
-                let unchanged = !rule.is_transition && old.is_some_and(|old| old == value);
+                let unchanged = !rule.expressions().is_transition && old.is_some_and(|old| old == value);
                 if !unchanged {
                     rule.evaluate(&scope, old_value.as_ref(), value, path, errors);
                 }
@@ -150,11 +155,17 @@ impl Node {
 
 impl Compiled {
     fn new(rule: &Rule) -> Compiled {
-        let program = Program::compile(&rule.rule).map_err(|error| error.to_string());
-        let is_transition =
-            program.as_ref().is_ok_and(|program| program.references().variables().contains(&"oldSelf"));
-        let message = rule.message_expression.as_ref().and_then(|text| Program::compile(text).ok());
-        Compiled { rule: rule.clone(), program, message, is_transition }
+        Compiled { rule: rule.clone(), expressions: OnceLock::new() }
+    }
+
+    fn expressions(&self) -> &Expressions {
+        self.expressions.get_or_init(|| {
+            let program = Program::compile(&self.rule.rule).map_err(|error| error.to_string());
+            let is_transition =
+                program.as_ref().is_ok_and(|program| program.references().variables().contains(&"oldSelf"));
+            let message = self.rule.message_expression.as_ref().and_then(|text| Program::compile(text).ok());
+            Expressions { program, message, is_transition }
+        })
     }
 
     fn evaluate(
@@ -165,7 +176,8 @@ impl Compiled {
         path: &Path<'_>,
         errors: &mut Vec<field::Error>,
     ) {
-        let program = match &self.program {
+        let Expressions { program, is_transition, .. } = self.expressions();
+        let program = match program {
             Ok(program) => program,
             Err(error) => {
                 let detail = format!("rule compile error: {error}");
@@ -174,7 +186,7 @@ impl Compiled {
             }
         };
         let mut scope = scope.new_inner_scope();
-        if self.is_transition {
+        if *is_transition {
             match (old, self.rule.optional_old_self) {
                 (Some(old), Some(true)) => bind_optional(&mut scope, Some(old)),
                 (None, Some(true)) => bind_optional(&mut scope, None),
@@ -194,7 +206,7 @@ impl Compiled {
     }
 
     fn message(&self, scope: &Context<'_>) -> String {
-        if let Some(program) = &self.message
+        if let Some(program) = &self.expressions().message
             && let Ok(Cel::String(text)) = program.execute(scope)
             && !text.trim().is_empty()
             && !text.contains('\n')

@@ -1,10 +1,10 @@
 //! What the server fills in on CustomResourceDefinition objects: defaults and status (accepted names, conditions, stored
 //! versions).
 
-use std::sync::Arc;
-
-use berth_apimachinery::meta;
+use berth_apimachinery::{field, meta};
 use serde_json::{Value, json};
+
+use crate::registry::{Origin, Registry, ResourceInfo};
 
 /// Holds a definition until its objects are gone.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -51,16 +51,17 @@ fn default_names(spec: &mut serde_json::Map<String, Value>) {
     }
 }
 
-/// Computes the status: names that no other definition of the group has are accepted, accepted names make the
-/// definition established, the storage version joins the stored versions.
-pub(crate) fn set_status(definition: &mut Value, others: &[Arc<Value>], now: &str) {
-    let group = definition["spec"]["group"].clone();
-    let name = meta::name(definition).to_owned();
+/// Computes the status: names that no other kind of the group has are accepted, accepted names make the definition
+/// established, the storage version joins the stored versions. `served` is absent when the names were accepted before.
+pub(crate) fn set_status(definition: &mut Value, served: Option<&Registry>, now: &str) {
+    let group = definition["spec"]["group"].as_str().unwrap_or_default().to_owned();
+    let own = Origin::Custom(meta::name(definition).to_owned());
     let names = definition["spec"]["names"].clone();
-    let conflict = others
+    let conflict = served
         .iter()
-        .filter(|other| meta::name(other) != name && other["spec"]["group"] == group && is_accepted(other))
-        .find_map(|other| name_conflict(&names, &other["status"]["acceptedNames"]));
+        .flat_map(|registry| registry.rows())
+        .filter(|row| row.group == group && row.origin != own)
+        .find_map(|row| name_conflict(&names, row));
     let old = definition["status"].clone();
     let mut stored: Vec<Value> = old["storedVersions"].as_array().cloned().unwrap_or_default();
     for version in definition["spec"]["versions"].as_array().into_iter().flatten() {
@@ -106,32 +107,25 @@ fn is_established(status: &Value) -> bool {
     condition(&json!({"status": status}), "Established") == Some("True")
 }
 
-fn name_conflict(names: &Value, taken: &Value) -> Option<(&'static str, String)> {
-    let list = |names: &Value| -> Vec<String> {
-        let mut all: Vec<String> = ["plural", "singular"]
-            .iter()
-            .filter_map(|field| names[*field].as_str())
-            .map(str::to_owned)
-            .collect();
-        all.extend(names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
-        all
+fn name_conflict(names: &Value, taken: &ResourceInfo) -> Option<(&'static str, String)> {
+    let is_taken = |name: &str| {
+        taken.plural == name || taken.singular == name || taken.short_names.iter().any(|short| short == name)
     };
-    let taken_names = list(taken);
+    let in_use = |name: &str| format!("{} is already in use", field::quote(name));
     for (field, reason) in [("plural", "PluralConflict"), ("singular", "SingularConflict")] {
         let name = names[field].as_str().unwrap_or_default();
-        if !name.is_empty() && taken_names.iter().any(|taken| taken == name) {
-            return Some((reason, format!("{name:?} is already in use")));
+        if !name.is_empty() && is_taken(name) {
+            return Some((reason, in_use(name)));
         }
     }
-    for name in names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        if taken_names.iter().any(|taken| taken == name) {
-            return Some(("ShortNamesConflict", format!("{name:?} is already in use")));
-        }
+    let mut short_names = names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(name) = short_names.find(|name| is_taken(name)) {
+        return Some(("ShortNamesConflict", in_use(name)));
     }
-    let taken_kinds = [&taken["kind"], &taken["listKind"]];
     for (field, reason) in [("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
-        if taken_kinds.contains(&&names[field]) {
-            return Some((reason, format!("{} is already in use", names[field])));
+        let name = names[field].as_str().unwrap_or_default();
+        if name == taken.kind || name == taken.list_kind {
+            return Some((reason, in_use(name)));
         }
     }
     None

@@ -19,7 +19,7 @@ use berth_apimachinery::status::Status;
 use serde_json::Value;
 
 use crate::ApiServer;
-use crate::registry::{Origin, ResourceInfo, SchemaSource};
+use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
 
 pub(crate) use cel::Rules;
 pub(crate) use validate::{validate, validate_update};
@@ -160,16 +160,16 @@ fn put(kinds: &mut crate::server::Kinds, row: ResourceInfo, custom: Arc<CustomKi
 }
 
 fn same_schemas(a: &ResourceInfo, b: &ResourceInfo) -> bool {
-    let schemas = |row: &ResourceInfo| -> Vec<(String, Option<Value>)> {
-        row.versions
-            .iter()
-            .map(|version| match &version.schema {
-                SchemaSource::Custom(custom) => (version.name.clone(), Some(custom.raw.clone())),
-                _ => (version.name.clone(), None),
-            })
-            .collect()
+    let same = |(a, b): (&VersionInfo, &VersionInfo)| {
+        let same_schema = match (&a.schema, &b.schema) {
+            (SchemaSource::Custom(a), SchemaSource::Custom(b)) => a.raw == b.raw,
+            _ => false,
+        };
+        a.name == b.name && same_schema
     };
-    a.storage_version == b.storage_version && schemas(a) == schemas(b)
+    a.storage_version == b.storage_version
+        && a.versions.len() == b.versions.len()
+        && a.versions.iter().zip(&b.versions).all(same)
 }
 
 fn uninstall(server: &ApiServer, object: &Value) {

@@ -7,18 +7,17 @@ use serde_json::{Map, Value, json};
 use super::definitions::{name_of, reference};
 use super::{Style, root};
 use crate::discovery::rows;
-use crate::registry::{Subresource, VersionInfo};
+use crate::registry::{Origin, Subresource, VersionInfo};
 use crate::{Registry, ResourceInfo};
 
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
-const PATCH_TYPES: [&str; 4] = [
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
+/// What every kind takes as a patch.
+const PATCH_TYPES: [&str; 3] =
+    ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+/// What built-in kinds take as well. kubectl looks for it here before it computes such a patch.
+const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
 /// Name, type and meaning of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
@@ -58,6 +57,7 @@ struct Target<'a> {
     kind: &'a str,
     /// `NamespacedPod`: the end of operation ids.
     id: String,
+    patch_types: Vec<&'static str>,
 }
 
 /// The paths of one group and version.
@@ -79,11 +79,17 @@ pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) 
                 version: &sub.version,
                 kind: &sub.kind,
                 id: format!("{scoped}{}{}", row.kind, capitalized(&sub.name)),
+                patch_types: patch_types(row),
             };
             paths.insert(format!("{collection}/{{name}}/{}", sub.name), subresource(&target, row.namespaced, sub));
         }
     }
     paths
+}
+
+fn patch_types(row: &ResourceInfo) -> Vec<&'static str> {
+    let strategic = (!matches!(row.origin, Origin::Custom(_))).then_some(STRATEGIC_PATCH);
+    PATCH_TYPES.into_iter().chain(strategic).collect()
 }
 
 fn scope_name(row: &ResourceInfo) -> &'static str {
@@ -109,6 +115,7 @@ fn add_kind(
         version: &version.name,
         kind: &row.kind,
         id: format!("{}{}", scope_name(row), row.kind),
+        patch_types: patch_types(row),
     };
     let has = |verb: &str| row.verbs.iter().any(|own| own == verb);
     let object = name_of(&row.group, &version.name, &row.kind);
@@ -133,7 +140,7 @@ fn add_kind(
     whole.insert("parameters".to_owned(), path_parameters(style, row.namespaced, false));
     paths.insert(collection.to_owned(), Value::Object(whole));
     if row.namespaced && has("list") {
-        let everywhere = Target { id: format!("{}ForAllNamespaces", row.kind), ..target };
+        let everywhere = Target { id: format!("{}ForAllNamespaces", row.kind), patch_types: Vec::new(), ..target };
         paths.insert(
             format!("{base}/{}", row.plural),
             json!({
@@ -142,7 +149,6 @@ fn add_kind(
             }),
         );
     }
-    let target = Target { id: format!("{}{}", scope_name(row), row.kind), ..target };
     let mut one = Map::new();
     if has("get") {
         one.insert("get".to_owned(), target.operation("get", &[], None, &object));
@@ -184,9 +190,10 @@ impl Target<'_> {
         let parameters: Vec<Parameter> = WRITE.into_iter().chain([FORCE]).collect();
         let mut operation = self.operation("patch", &parameters, Some(PATCH), object);
         match self.style {
-            Style::V2 => operation["consumes"] = json!(PATCH_TYPES),
+            Style::V2 => operation["consumes"] = json!(self.patch_types),
             Style::V3 => {
-                let content: Map<String, Value> = PATCH_TYPES
+                let content: Map<String, Value> = self
+                    .patch_types
                     .iter()
                     .map(|media| ((*media).to_owned(), json!({"schema": reference(self.style, PATCH)})))
                     .collect();

@@ -147,7 +147,9 @@ fn prepare(call: &Call, object: &mut Value) {
     if own.has_generation() {
         meta::set_generation(object, 1);
     }
-    own.prepare_create(object, &strategy::Context { objects: &server.inner.objects, now: server.now() });
+    let registry = server.registry();
+    let context = strategy::Context { objects: &server.inner.objects, registry: &registry, now: server.now() };
+    own.prepare_create(object, &context);
     own.default(object);
 }
 

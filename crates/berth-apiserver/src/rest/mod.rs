@@ -9,6 +9,7 @@ mod decode;
 mod delete;
 mod encode;
 mod list;
+mod log;
 mod managed;
 mod negotiate;
 pub(crate) mod options;

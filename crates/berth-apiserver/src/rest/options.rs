@@ -48,6 +48,7 @@ pub(crate) struct Options {
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) container: String,
     pub(crate) tail_lines: Option<usize>,
+    pub(crate) follow: bool,
     pub(crate) limit_bytes: Option<usize>,
 }
 
@@ -133,6 +134,7 @@ impl Options {
             "propagationPolicy" => self.propagation_policy = (!value.is_empty()).then(|| value.to_owned()),
             "orphanDependents" => self.orphan_dependents = Some(boolean(value)),
             "container" => self.container = value.to_owned(),
+            "follow" => self.follow = boolean(value),
             "tailLines" => self.tail_lines = number(key, value)?,
             "limitBytes" => self.limit_bytes = number(key, value)?,
             _ => {}

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::Status;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::call::Call;
 use super::check::Target;
 use super::create::Tracking;
 use super::patch::{self, set_at};
-use super::{delete, list, update};
+use super::{delete, list, log, update};
 use crate::registry::ScalePaths;
 use crate::{Body, auth};
 
@@ -27,7 +27,7 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
             bind(call, &decoded.object).await
         }
         ("eviction", _) => evict(call).await,
-        ("log", _) => log(call),
+        ("log", _) => log::read(call),
         ("token", _) => token(call),
         ("finalize", "update") => finalize(call).await,
         (_, "get") => list::get(call),
@@ -244,56 +244,6 @@ fn check_budgets(call: &Call, pod: &Arc<Value>) -> Result<(), Status> {
         }
     }
     Ok(())
-}
-
-/// What a container wrote so far.
-fn log(call: &Call) -> Result<Response<Body>, Status> {
-    let record = call.stored()?;
-    let pod = record.value();
-    let names: Vec<&str> = ["containers", "initContainers"]
-        .iter()
-        .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())
-        .filter_map(|container| container["name"].as_str())
-        .collect();
-    let container = match call.options.container.as_str() {
-        "" => match pod["spec"]["containers"].as_array().map(Vec::as_slice) {
-            Some([only]) => only["name"].as_str().unwrap_or_default(),
-            _ => {
-                let text = format!(
-                    "a container name must be specified for pod {}, choose one of: [{}]",
-                    meta::name(&pod),
-                    names.join(" ")
-                );
-                return Err(Status::bad_request(text));
-            }
-        },
-        name if names.contains(&name) => name,
-        name => {
-            return Err(Status::bad_request(format!("container {name} is not valid for pod {}", meta::name(&pod))));
-        }
-    };
-    let source = call
-        .server
-        .inner
-        .config
-        .pod_logs
-        .as_ref()
-        .ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
-    let mut text = source.read(meta::namespace(&pod), meta::name(&pod), container).map_err(Status::bad_request)?;
-    if let Some(lines) = call.options.tail_lines {
-        let all: Vec<&str> = text.split_inclusive('\n').collect();
-        text = all[all.len().saturating_sub(lines)..].concat();
-    }
-    if let Some(limit) = call.options.limit_bytes {
-        let mut end = limit.min(text.len());
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
-    let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    Ok(response)
 }
 
 /// A token for a service account.

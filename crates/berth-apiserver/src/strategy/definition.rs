@@ -26,8 +26,8 @@ impl Strategy for Definitions {
         {
             finalizers.push(definition::FINALIZER.into());
         }
-        let others = context.objects.list(crd::GROUP, crd::PLURAL, None);
-        definition::set_status(object, &others, &context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        definition::set_status(object, Some(context.registry), &now);
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value) {
@@ -35,7 +35,7 @@ impl Strategy for Definitions {
         // version joins the stored ones.
         let since = old["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
         if definition::is_accepted(old) {
-            definition::set_status(new, &[], &since);
+            definition::set_status(new, None, &since);
         }
     }
 

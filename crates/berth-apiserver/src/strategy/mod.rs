@@ -23,11 +23,12 @@ use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
 use crate::Objects;
-use crate::registry::{Origin, ResourceInfo};
+use crate::registry::{Origin, Registry, ResourceInfo};
 
 /// What preparing an object may look at.
 pub(crate) struct Context<'a> {
     pub(crate) objects: &'a Objects,
+    pub(crate) registry: &'a Registry,
     pub(crate) now: jiff::Timestamp,
 }
 

@@ -201,3 +201,52 @@ fn roles_decide_what_others_may_do() {
         );
     });
 }
+
+#[test]
+fn custom_resources_are_applied_explained_and_printed() {
+    let definition = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.shop.example.com}
+spec:
+  group: shop.example.com
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets, shortNames: [wd]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    additionalPrinterColumns:
+    - {name: Size, type: integer, jsonPath: .spec.size}
+    - {name: Color, type: string, priority: 1, jsonPath: .spec.color}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              size: {type: integer, minimum: 1, description: How large it is.}
+              color: {type: string}
+"#;
+    let widget = |spec: &str| {
+        format!("apiVersion: shop.example.com/v1\nkind: Widget\nmetadata: {{name: w}}\nspec: {{{spec}}}\n")
+    };
+    with_kubectl(move |kubectl| {
+        kubectl.check("apply -f -", definition, &["created"]);
+        kubectl.check(
+            "wait crd/widgets.shop.example.com --for=condition=Established --timeout=20s",
+            "",
+            &["condition met"],
+        );
+        kubectl.check("apply -f -", &widget("size: 2, color: red"), &["widget.shop.example.com/w created"]);
+        kubectl.check("apply -f -", &widget("size: 3, color: red"), &["widget.shop.example.com/w configured"]);
+        kubectl.check("get wd", "", &["NAME   SIZE\nw      3\n"]);
+        kubectl.check("get wd -o wide", "", &["NAME   SIZE   COLOR\nw      3      red\n"]);
+        kubectl.check("explain widget.spec.size", "", &["FIELD: size <integer>", "How large it is."]);
+        kubectl.refuse("apply -f -", &widget("size: 0"), "spec.size in body should be greater than or equal to 1");
+        kubectl.refuse("apply -f -", &widget("sise: 1"), "unknown field \"spec.sise\"");
+        kubectl.check("delete crd widgets.shop.example.com --timeout=20s", "", &["deleted"]);
+        kubectl.refuse("get wd", "", "the server doesn't have a resource type \"wd\"");
+    });
+}

@@ -1,0 +1,121 @@
+//! `pods/log`: what a container wrote, at once or as it comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_apimachinery::meta;
+use berth_apimachinery::status::Status;
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use serde_json::Value;
+
+use super::call::Call;
+use crate::server::PodLogs;
+use crate::{ApiServer, Body};
+
+/// How often a followed log is looked at.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// GET on a pod's log.
+pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
+    let record = call.stored()?;
+    let pod = record.value();
+    let container = container_of(&pod, &call.options.container)?;
+    let source = call.server.inner.config.pod_logs.clone();
+    let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
+    let text =
+        source.read(meta::namespace(&pod), meta::name(&pod), &container).map_err(Status::bad_request)?;
+    let written = text.len();
+    let text = cut(text, call.options.tail_lines, call.options.limit_bytes);
+    let body = if call.options.follow {
+        let follow = Follow { server: call.server.clone(), source, pod, container, written, ended: false };
+        let first = futures::stream::iter((!text.is_empty()).then(|| Bytes::from(text)));
+        let rest = futures::stream::unfold(follow, |mut follow| async move {
+            let chunk = follow.next().await?;
+            Some((chunk, follow))
+        });
+        Body::stream(futures::StreamExt::chain(first, rest))
+    } else {
+        Body::from(text)
+    };
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    Ok(response)
+}
+
+/// The container that was asked for, or the only one.
+fn container_of(pod: &Value, wanted: &str) -> Result<String, Status> {
+    let names: Vec<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())
+        .filter_map(|container| container["name"].as_str())
+        .collect();
+    let only = match pod["spec"]["containers"].as_array().map(Vec::as_slice) {
+        Some([only]) => only["name"].as_str(),
+        _ => None,
+    };
+    match (wanted, only) {
+        ("", Some(only)) => Ok(only.to_owned()),
+        ("", None) => Err(Status::bad_request(format!(
+            "a container name must be specified for pod {}, choose one of: [{}]",
+            meta::name(pod),
+            names.join(" ")
+        ))),
+        (name, _) if names.contains(&name) => Ok(name.to_owned()),
+        (name, _) => Err(Status::bad_request(format!("container {name} is not valid for pod {}", meta::name(pod)))),
+    }
+}
+
+/// The last lines, and of those the first bytes.
+fn cut(mut text: String, tail_lines: Option<usize>, limit_bytes: Option<usize>) -> String {
+    if let Some(lines) = tail_lines {
+        let all: Vec<&str> = text.split_inclusive('\n').collect();
+        text = all[all.len().saturating_sub(lines)..].concat();
+    }
+    if let Some(limit) = limit_bytes {
+        let mut end = limit.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
+}
+
+/// A log that is read again and again until its pod is finished or gone.
+struct Follow {
+    server: ApiServer,
+    source: Arc<dyn PodLogs>,
+    pod: Arc<Value>,
+    container: String,
+    /// Bytes sent so far, counted from the beginning of the log.
+    written: usize,
+    ended: bool,
+}
+
+impl Follow {
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.ended {
+            // Looked at before reading: what was written until the end is still sent.
+            self.ended = self.is_finished();
+            let (namespace, name) = (meta::namespace(&self.pod), meta::name(&self.pod));
+            let text = self.source.read(namespace, name, &self.container).ok()?;
+            if let Some(new) = text.get(self.written..).filter(|new| !new.is_empty()) {
+                self.written = text.len();
+                return Some(Bytes::copy_from_slice(new.as_bytes()));
+            }
+            if !self.ended {
+                tokio::time::sleep(FOLLOW_EVERY).await;
+            }
+        }
+        None
+    }
+
+    fn is_finished(&self) -> bool {
+        let now = self.server.inner.objects.get("", "pods", meta::namespace(&self.pod), meta::name(&self.pod));
+        now.is_none_or(|pod| {
+            meta::uid(&pod) != meta::uid(&self.pod)
+                || matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+        })
+    }
+}
