@@ -89,10 +89,11 @@ impl JsonPath {
 impl Step {
     fn apply<'a>(&self, value: &'a Value, found: &mut Vec<&'a Value>) {
         match self {
-            Step::Field(name) => match value {
-                Value::Object(map) => found.extend(map.get(name)),
-                _ => {}
-            },
+            Step::Field(name) => {
+                if let Value::Object(map) = value {
+                    found.extend(map.get(name));
+                }
+            }
             Step::Wildcard => found.extend(children(value)),
             Step::Descend => {
                 found.push(value);

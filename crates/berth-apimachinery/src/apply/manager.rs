@@ -132,7 +132,7 @@ impl FieldManager {
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
-        let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, managed.clone(), write) {
+        let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
             Ok(updated) => updated,
             Err(_) => managed,
         };
@@ -140,14 +140,14 @@ impl FieldManager {
         store(new, &managed);
     }
 
-    fn updated(&self, live: &Value, new: &Value, managed: Managed, write: Write<'_>) -> Result<Managed, ApplyError> {
+    fn updated(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Result<Managed, ApplyError> {
         let version = meta::api_version(new);
         let live_version = Some(meta::api_version(live)).filter(|version| !version.is_empty()).unwrap_or(version);
-        let Managed { managers, mut times } = managed;
+        let mut times = managed.times.clone();
         let mut managers = self.updater().update(
             Versioned { object: live, version: live_version },
             Versioned { object: new, version },
-            managers,
+            &managed.managers,
             CURRENT,
         )?;
         if let Some(mut current) = managers.remove(CURRENT) {
@@ -207,17 +207,17 @@ impl FieldManager {
             // Everything that is there has been put there by somebody; without a name it would be lost to pruning.
             let before = Write { manager: BEFORE_FIRST_APPLY, subresource: "", now: "" };
             managed = self
-                .updated(&Value::Null, base, managed, before)
+                .updated(&Value::Null, base, &managed, before)
                 .map_err(|error| Status::internal(format!("failed to create manager for existing fields: {error}")))?;
             managed.times.clear();
         }
-        let (mut object, managed) = match self.applied(base, applied, managed.clone(), write, force) {
+        let (mut object, managed) = match self.applied(base, applied, &managed, write, force) {
             Err(ApplyError::Conflicts(conflicts)) if write.manager == KUBECTL => {
                 let rest = self.not_from_client_side_apply(base, conflicts);
                 if !rest.is_empty() {
                     return Err(managed.conflict_status(&rest));
                 }
-                self.applied(base, applied, managed.clone(), write, true)
+                self.applied(base, applied, &managed, write, true)
             }
             result => result,
         }
@@ -233,7 +233,7 @@ impl FieldManager {
         &self,
         live: &Value,
         applied: &Value,
-        managed: Managed,
+        managed: &Managed,
         write: Write<'_>,
         force: bool,
     ) -> Result<(Value, Managed), ApplyError> {
@@ -246,12 +246,12 @@ impl FieldManager {
             subresource: write.subresource.to_owned(),
         };
         let key = identity.key();
-        let Managed { managers, mut times } = managed;
-        let before = managers.get(&key).cloned();
+        let mut times = managed.times.clone();
+        let before = managed.managers.get(&key);
         let (object, mut managers) = self.updater().apply(
             Versioned { object: live, version: live_version },
             Versioned { object: applied, version },
-            managers,
+            &managed.managers,
             &key,
             force,
         )?;
@@ -262,7 +262,7 @@ impl FieldManager {
             }
         }
         // The time is when the entry or the object last changed, not when the same was last said again.
-        if object.is_some() || before.as_ref().map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
+        if object.is_some() || before.map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
             times.insert(key, write.now.to_owned());
         }
         times.retain(|key, _| managers.contains_key(key));

@@ -4,6 +4,7 @@
 //! [`super::managed`]. Sets are in the version the manager wrote in, so the updater converts between versions where
 //! the caller knows how.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -167,16 +168,25 @@ impl Updater<'_> {
         self.versions.typing(version).map_err(|error| failed(error, version))
     }
 
-    /// `None` if the version is gone.
-    fn convert(&self, object: Versioned<'_>, to: &str) -> Result<Option<Value>, ApplyError> {
+    /// `None` if the version is gone. Nothing is copied for the version the object is in.
+    fn convert<'v>(&self, object: Versioned<'v>, to: &str) -> Result<Option<Cow<'v, Value>>, ApplyError> {
         if object.version == to {
-            return Ok(Some(object.object.clone()));
+            return Ok(Some(Cow::Borrowed(object.object)));
         }
         match self.versions.convert(object.object, object.version, to) {
-            Ok(value) => Ok(Some(value)),
+            Ok(value) => Ok(Some(Cow::Owned(value))),
             Err(ConversionError::NoSuchVersion) => Ok(None),
             Err(error) => Err(failed(error, to)),
         }
+    }
+
+    /// The object in a version that must be there.
+    fn converted(&self, object: Value, from: &str, to: &str) -> Result<Value, ApplyError> {
+        if from == to {
+            return Ok(object);
+        }
+        let converted = self.convert(Versioned { object: &object, version: from }, to)?;
+        converted.map(Cow::into_owned).ok_or_else(|| failed(ConversionError::NoSuchVersion, to))
     }
 
     fn comparison(&self, old: &Value, new: &Value, version: &str) -> Result<Comparison, ApplyError> {
@@ -189,19 +199,20 @@ impl Updater<'_> {
     }
 
     /// Rewrites sets that do not fit the schema any more, and forgets managers of versions that are gone.
-    fn reconciled(&self, live: Versioned<'_>, managers: Managers) -> Result<Managers, ApplyError> {
+    fn reconciled(&self, live: Versioned<'_>, managers: &Managers) -> Result<Managers, ApplyError> {
         let mut result = Managers::new();
-        for (name, mut owned) in managers {
+        for (name, owned) in managers {
             let typing = match self.versions.typing(&owned.version) {
                 Ok(typing) => typing,
                 Err(ConversionError::NoSuchVersion) => continue,
                 Err(error) => return Err(failed(error, &owned.version)),
             };
             let Some(object) = self.convert(live, &owned.version)? else { continue };
-            if let Some(set) = reconcile(&typing.types, &typing.root, &object, &owned.set)? {
-                owned.set = set;
-            }
-            result.insert(name, owned);
+            let owned = match reconcile(&typing.types, &typing.root, &object, &owned.set)? {
+                Some(set) => Owned { set, ..owned.clone() },
+                None => owned.clone(),
+            };
+            result.insert(name.clone(), owned);
         }
         Ok(result)
     }
@@ -272,7 +283,7 @@ impl Updater<'_> {
         &self,
         live: Versioned<'_>,
         new: Versioned<'_>,
-        managers: Managers,
+        managers: &Managers,
         manager: &str,
     ) -> Result<Managers, ApplyError> {
         let managers = self.reconciled(live, managers)?;
@@ -294,7 +305,7 @@ impl Updater<'_> {
         &self,
         live: Versioned<'_>,
         applied: Versioned<'_>,
-        managers: Managers,
+        managers: &Managers,
         manager: &str,
         force: bool,
     ) -> Result<(Option<Value>, Managers), ApplyError> {
@@ -339,8 +350,7 @@ impl Updater<'_> {
         let pruned = remove(&typing.types, &typing.root, &merged_then, &named)?;
         let pruned = self.add_back_owned(&merged_then, pruned, &last.version, managers)?;
         let pruned = add_back_dangling(&typing, &merged_then, &pruned, &last.set)?;
-        self.convert(Versioned { object: &pruned, version: &last.version }, version)?
-            .ok_or_else(|| failed(ConversionError::NoSuchVersion, version))
+        self.converted(pruned, &last.version, version)
     }
 
     /// Puts back what somebody owns. The version of the pruned object comes first, so that fields that other versions
@@ -374,11 +384,10 @@ impl Updater<'_> {
             let left = to_set(&typing.types, &typing.root, &pruned_there)?;
             let unowned = named(&all).difference(&named(&left).union(named(&owned)));
             pruned = remove(&typing.types, &typing.root, &merged_there, &unowned)?;
-            merged = merged_there;
+            merged = merged_there.into_owned();
             other.clone_into(&mut at);
         }
-        self.convert(Versioned { object: &pruned, version: &at }, version)?
-            .ok_or_else(|| failed(ConversionError::NoSuchVersion, version))
+        self.converted(pruned, &at, version)
     }
 
     /// What a manager's set names of the live object, for extract-and-apply.

@@ -503,7 +503,7 @@ fn script(case: &Case) -> Verdict {
                     converter.typing(&version).map_err(|_| ApplyError::Conversion("no such version".to_owned()))?;
                 apply::validate(&typing.types, &typing.root, object, true)?;
                 let new = Versioned { object, version: &version };
-                let managers = updater.update(live_here, new, managers.clone(), manager)?;
+                let managers = updater.update(live_here, new, &managers, manager)?;
                 Ok((Some(object.clone()), managers))
             }
             "ExtractApply" => {
@@ -517,17 +517,11 @@ fn script(case: &Case) -> Verdict {
                     }
                     _ => object.clone(),
                 };
-                updater.apply(
-                    live_here,
-                    Versioned { object: &applied, version: &version },
-                    managers.clone(),
-                    manager,
-                    true,
-                )
+                updater.apply(live_here, Versioned { object: &applied, version: &version }, &managers, manager, true)
             }
             op => {
                 let applied = Versioned { object, version: &version };
-                updater.apply(live_here, applied, managers.clone(), manager, op == "ForceApply")
+                updater.apply(live_here, applied, &managers, manager, op == "ForceApply")
             }
         })();
         match result {
@@ -566,12 +560,11 @@ fn script(case: &Case) -> Verdict {
             }
         }
         // The first wrong step is the useful one.
-        if let Some(observed) = case.data.pointer(&format!("/observed/afterStep/{number}")) {
-            if let (Some((got, _)), Some(wanted)) = (&live, observed.get("live"))
-                && !same(got, wanted)
-            {
-                return Err(format!("after step {number}: live {got}, want {wanted}"));
-            }
+        let observed = case.data.pointer(&format!("/observed/afterStep/{number}/live"));
+        if let (Some((got, _)), Some(wanted)) = (&live, observed)
+            && !same(got, wanted)
+        {
+            return Err(format!("after step {number}: live {got}, want {wanted}"));
         }
     }
     match (failure, wants_error(case)) {
