@@ -157,12 +157,7 @@ impl Scheduler {
     async fn explain(&self, pod: &PodInfo, message: &str, nominated: Option<&str>) -> Result<(), kube::Error> {
         let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let known = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
-        let is_said = known.is_some_and(|known| {
-            known.status == "False"
-                && known.reason.as_deref() == Some("Unschedulable")
-                && known.message.as_deref() == Some(message)
-        });
-        if is_said && (nominated.is_none() || nominated == pod.nominated_node()) {
+        if state::is_said(pod, message) && (nominated.is_none() || nominated == pod.nominated_node()) {
             return Ok(());
         }
         let now = stamp(self.clock.now());

@@ -48,6 +48,15 @@ pub enum Wake {
 /// Order of trying: most important first, then longest waiting; pods of one second in the order they were seen.
 type Turn = (Reverse<i32>, Timestamp, u64);
 
+/// A pod without a node.
+#[derive(Clone)]
+struct Waiting {
+    turn: Turn,
+    pod: Arc<PodInfo>,
+    /// What it shares with all pods that fit where it fits; none when its place depends on other pods.
+    class: Option<Arc<str>>,
+}
+
 /// The scheduler's memory. All of it can be rebuilt from the API.
 pub struct State {
     scheduler: String,
@@ -56,9 +65,13 @@ pub struct State {
     cluster: Cluster,
     seen: u64,
     /// Pods without a node, by key.
-    waiting: BTreeMap<ObjectKey, (Turn, Arc<PodInfo>)>,
-    /// Those worth trying, in turn.
+    waiting: BTreeMap<ObjectKey, Waiting>,
+    /// All of them, in turn.
+    turns: BTreeMap<Turn, ObjectKey>,
+    /// New ones, not tried yet.
     active: BTreeMap<Turn, ObjectKey>,
+    /// Something happened that may help any of them.
+    retries_all: bool,
     /// Pods whose binding is being written: they count on their node, and changes of the unbound pod mean nothing.
     assumed: BTreeSet<ObjectKey>,
 }
@@ -73,7 +86,9 @@ impl State {
             cluster: Cluster::default(),
             seen: 0,
             waiting: BTreeMap::new(),
+            turns: BTreeMap::new(),
             active: BTreeMap::new(),
+            retries_all: false,
             assumed: BTreeSet::new(),
         }
     }
@@ -112,16 +127,12 @@ impl State {
         }
         match self.waiting.get_mut(&info.key) {
             // Only the status changed, most likely by our own hand: no reason to try again.
-            Some((_, known)) if is_same => {
-                *known = info;
+            Some(known) if is_same => {
+                known.pod = info;
                 Wake::Never
             }
             _ => {
-                self.stop_waiting(&info.key);
-                self.seen += 1;
-                let turn = (Reverse(info.priority), info.created(), self.seen);
-                self.active.insert(turn, info.key.clone());
-                self.waiting.insert(info.key.clone(), (turn, info));
+                self.wait(info);
                 Wake::Now
             }
         }
@@ -154,7 +165,8 @@ impl State {
     }
 
     fn soon(&self) -> Wake {
-        if self.active.is_empty() { Wake::Never } else { Wake::Soon }
+        let has_work = !self.active.is_empty() || self.retries_all && !self.waiting.is_empty();
+        if has_work { Wake::Soon } else { Wake::Never }
     }
 
     /// Takes in a change of a namespace's labels.
@@ -166,32 +178,32 @@ impl State {
     /// Takes back a decision that could not be written.
     pub fn binding_failed(&mut self, key: &ObjectKey) {
         if self.assumed.remove(key) {
-            let pod = self.cluster.remove_pod(key);
-            if let Some(pod) = pod {
-                self.seen += 1;
-                let turn = (Reverse(pod.priority), pod.created(), self.seen);
-                self.active.insert(turn, key.clone());
-                self.waiting.insert(key.clone(), (turn, pod));
+            if let Some(pod) = self.cluster.remove_pod(key) {
+                self.wait(pod);
             }
         }
     }
 
     /// Decides every pod worth trying.
     pub fn decide(&mut self) -> Vec<Decision> {
-        let active = std::mem::take(&mut self.active);
-        let mut decisions = Vec::with_capacity(active.len());
+        let new = std::mem::take(&mut self.active);
+        let turns = if std::mem::take(&mut self.retries_all) { self.turns.clone() } else { new };
+        let mut decisions = Vec::new();
         // Placing pods only takes room away: what does not fit now fits no pod of the same class later in this round.
-        let mut hopeless: BTreeMap<String, String> = BTreeMap::new();
-        for key in active.into_values() {
-            let Some((_, pod)) = self.waiting.get(&key).cloned() else { continue };
-            let class = (!pod.depends_on_pods() && pod.nominated_node().is_none()).then(|| pod.class());
+        let mut hopeless: BTreeMap<Arc<str>, String> = BTreeMap::new();
+        for key in turns.into_values() {
+            let Some(Waiting { pod, class, .. }) = self.waiting.get(&key).cloned() else { continue };
+            let class = class.filter(|_| pod.nominated_node().is_none());
             if let Some(message) = class.as_ref().and_then(|class| hopeless.get(class)) {
-                decisions.push(Decision::Wait { pod, message: message.clone(), nominated: None, victims: Vec::new() });
+                if !is_said(&pod, message) {
+                    let message = message.clone();
+                    decisions.push(Decision::Wait { pod, message, nominated: None, victims: Vec::new() });
+                }
                 continue;
             }
             match place(&pod, &self.cluster, self.packing) {
                 Placement::Node(node) => {
-                    self.waiting.remove(&key);
+                    self.stop_waiting(&key);
                     self.assumed.insert(key);
                     self.cluster.place(pod.clone(), &node);
                     decisions.push(Decision::Bind { pod, node });
@@ -236,15 +248,35 @@ impl State {
         }
     }
 
+    fn wait(&mut self, pod: Arc<PodInfo>) {
+        self.stop_waiting(&pod.key);
+        self.seen += 1;
+        let turn = (Reverse(pod.priority), pod.created(), self.seen);
+        self.active.insert(turn, pod.key.clone());
+        self.turns.insert(turn, pod.key.clone());
+        let class = (!pod.depends_on_pods()).then(|| Arc::from(pod.class()));
+        self.waiting.insert(pod.key.clone(), Waiting { turn, pod, class });
+    }
+
     fn stop_waiting(&mut self, key: &ObjectKey) {
-        if let Some((turn, _)) = self.waiting.remove(key) {
+        if let Some(Waiting { turn, .. }) = self.waiting.remove(key) {
             self.active.remove(&turn);
+            self.turns.remove(&turn);
         }
     }
 
     fn activate_all(&mut self) {
-        for (key, (turn, _)) in &self.waiting {
-            self.active.insert(*turn, key.clone());
-        }
+        self.retries_all = true;
     }
+}
+
+/// Does the pod's condition say so already?
+pub(super) fn is_said(pod: &PodInfo, message: &str) -> bool {
+    let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|known| {
+        known.type_ == "PodScheduled"
+            && known.status == "False"
+            && known.reason.as_deref() == Some("Unschedulable")
+            && known.message.as_deref() == Some(message)
+    })
 }
