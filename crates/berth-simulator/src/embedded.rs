@@ -14,14 +14,16 @@ use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_runtime::{Clock, Manager, ManagerError};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::admission::JobSetWebhook;
+use crate::resource::ApiFailure;
 
 /// Where objects are kept.
 #[derive(Clone, Debug)]
@@ -60,7 +62,7 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
     /// The data folder or the store in it.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Storage {
         /// The folder.
         path: PathBuf,
@@ -75,13 +77,13 @@ pub enum EmbeddedError {
     #[error("controller configuration: {0}")]
     Configuration(String),
     /// The API refused something Berth installs at start.
-    #[error("cannot install {what}: {source}")]
+    #[error("cannot install {what}")]
     Install {
         /// What.
         what: String,
         /// Why not.
         #[source]
-        source: kube::Error,
+        source: ApiFailure,
     },
 }
 
@@ -127,6 +129,7 @@ impl Embedded {
         let server = ApiServer::new(config);
         let client = Client::new(server.in_process(UserInfo::master(CONTROLLER_USER)), "default");
         install_definitions(&client).await?;
+        install_namespaces(&client).await?;
         let mut manager = Manager::new(client, options.clock.clone());
         berth_controllers::install(&mut manager, Default::default());
         let cluster = berth_cluster::Options { configuration, seed: options.seed, logs, root_ca: options.root_ca };
@@ -205,15 +208,38 @@ impl berth_apiserver::PodLogs for Logs {
     }
 }
 
+/// Namespaces a cluster with Berth has: its own, and the one manifests written for Kueue refer to (a ServiceMonitor for
+/// the controller's metrics, say).
+const NAMESPACES: [&str; 2] = ["berth-system", "kueue-system"];
+
+async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    for name in NAMESPACES {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+        match api.create(&PostParams::default(), &Namespace { metadata, ..Default::default() }).await {
+            Ok(_) => {}
+            Err(error) if berth_runtime::is_already_exists(&error) => {}
+            Err(error) => {
+                let what = format!("Namespace {name}");
+                return Err(EmbeddedError::Install { what, source: ApiFailure(error) });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
 async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let monitoring = berth_api::monitoring::crds();
     for definition in berth_api::crds().iter().chain(&monitoring) {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
-        let failed = |source| EmbeddedError::Install { what: format!("CustomResourceDefinition {name}"), source };
-        let typed: CustomResourceDefinition = serde_json::from_value(definition.clone())
-            .map_err(|error| failed(kube::Error::SerdeError(error)))?;
+        let failed = |error| EmbeddedError::Install {
+            what: format!("CustomResourceDefinition {name}"),
+            source: ApiFailure(error),
+        };
+        let typed: CustomResourceDefinition =
+            serde_json::from_value(definition.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
         match api.create(&PostParams::default(), &typed).await {
             Ok(_) => {}
             Err(error) if berth_runtime::is_already_exists(&error) => {

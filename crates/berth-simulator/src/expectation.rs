@@ -278,7 +278,7 @@ impl CountExpectation {
         };
         let mut params = ListParams::default();
         params.label_selector = self.selector.clone();
-        let list = api.list(&params).await.map_err(|source| ResourceError::Api { what: self.of.clone(), source })?;
+        let list = api.list(&params).await.map_err(|source| ResourceError::api(self.of.clone(), source))?;
         let mut objects = Vec::new();
         for object in list.items.into_iter().map(to_value) {
             if compare("", &self.filter, &object, resources).await?.is_empty() {

@@ -78,7 +78,7 @@ impl Fault {
     pub async fn inject(&self, resources: &Resources, now: jiff::Timestamp) -> Result<String, ResourceError> {
         let failed = |what: &str| {
             let what = what.to_owned();
-            move |source| ResourceError::Api { what, source }
+            move |source| ResourceError::api(what, source)
         };
         match self {
             Self::NodesLost(fault) => {

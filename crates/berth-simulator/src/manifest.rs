@@ -16,7 +16,7 @@ const FIELD_MANAGER: &str = "berth-run";
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// A file or folder cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Read {
         /// The path.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum ManifestError {
         problem: String,
     },
     /// The API does not know the kind, or refused.
-    #[error("{origin}: {source}")]
+    #[error("{origin}")]
     Api {
         /// Where the manifest came from.
         origin: String,
@@ -106,7 +106,8 @@ pub fn read(path: &Path, variables: &BTreeMap<String, String>) -> Result<Vec<Man
         path: path.to_owned(),
         problem: problem.to_string(),
     };
-    let documents = berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(|error| invalid(&error))?;
+    let documents =
+        berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(|error| invalid(&error))?;
     let origin = path.display().to_string();
     let mut manifests = Vec::new();
     for object in documents {
@@ -190,7 +191,7 @@ impl Manifest {
     }
 
     fn failed(&self, source: kube::Error) -> ManifestError {
-        ManifestError::Api { origin: self.origin.clone(), source: ResourceError::Api { what: self.title(), source } }
+        ManifestError::Api { origin: self.origin.clone(), source: ResourceError::api(self.title(), source) }
     }
 }
 

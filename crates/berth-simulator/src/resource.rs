@@ -5,7 +5,8 @@
 
 use std::sync::{Arc, RwLock};
 
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope};
 use kube::{Api, Client};
 use serde::Deserialize;
@@ -52,15 +53,37 @@ pub enum ResourceError {
     #[error("{0}: expected name or ownedBy")]
     Unnamed(Reference),
     /// The API refused or failed.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Api {
         /// What was asked.
         what: String,
         /// The answer.
         #[source]
-        source: kube::Error,
+        source: ApiFailure,
     },
 }
+
+impl ResourceError {
+    /// An answer of the API about something.
+    pub fn api(what: impl Into<String>, error: kube::Error) -> Self {
+        Self::Api { what: what.into(), source: ApiFailure(error) }
+    }
+}
+
+/// An answer of the API that is no success, shown as people need it: message and reason, no dump of the Status.
+#[derive(Debug)]
+pub struct ApiFailure(pub kube::Error);
+
+impl std::fmt::Display for ApiFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            kube::Error::Api(status) => write!(f, "{} ({})", status.message, status.reason),
+            other => other.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ApiFailure {}
 
 /// What the API serves, learned once and again whenever a name is unknown (a manifest may have brought a CRD).
 #[derive(Clone)]
@@ -153,17 +176,24 @@ impl Resources {
         let discovery = Discovery::new(self.client.clone())
             .run()
             .await
-            .map_err(|source| ResourceError::Api { what: "discovery".into(), source })?;
+            .map_err(|source| ResourceError::api("discovery", source))?;
         let discovery = Arc::new(discovery);
         *self.known.write().expect(LOCK) = Some(discovery.clone());
         Ok(discovery)
+    }
+
+    /// The API's present revision: as long as it stays, so does everything.
+    pub async fn revision(&self) -> Result<Option<String>, ResourceError> {
+        let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
+        let list = api.list_metadata(&ListParams::default().limit(1)).await;
+        Ok(list.map_err(|error| ResourceError::api("revision", error))?.metadata.resource_version)
     }
 
     /// Fetches one object; `None` when it does not exist.
     pub async fn get(&self, reference: &Reference) -> Result<Option<Value>, ResourceError> {
         let found = self.by_name(&reference.kind).await?;
         let api = found.api(&self.client, reference.namespace.as_deref());
-        let failed = |source| ResourceError::Api { what: reference.to_string(), source };
+        let failed = |source| ResourceError::api(reference.to_string(), source);
         if let Some(name) = &reference.name {
             let object = api.get_opt(name).await.map_err(failed)?;
             return Ok(object.map(to_value));

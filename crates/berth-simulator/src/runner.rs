@@ -13,7 +13,7 @@ use crate::embedded::{Embedded, EmbeddedError, Options};
 use crate::expectation::{Differences, Expectation};
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::report::Report;
-use crate::resource::{ResourceError, Resources};
+use crate::resource::{ApiFailure, ResourceError, Resources};
 use crate::scenario::{
     Action, ClusterSource, DeleteAction, Loop, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show,
     Step,
@@ -21,8 +21,9 @@ use crate::scenario::{
 use crate::table::Table;
 use berth_runtime::Clock;
 
-/// How often a condition that may become true is looked at, in cluster time.
-const POLL: Duration = Duration::from_millis(500);
+/// How often a condition that may become true is looked at, in cluster time. A look costs a request for one object
+/// unless something has changed since the last.
+const POLL: Duration = Duration::from_secs(1);
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub enum RunError {
     #[error(transparent)]
     Embedded(#[from] EmbeddedError),
     /// An action failed.
-    #[error("step {step:?}: {source}")]
+    #[error("step {step:?}")]
     Action {
         /// The step.
         step: String,
@@ -54,7 +55,7 @@ pub enum RunError {
         source: ActionError,
     },
     /// No runtime could be made.
-    #[error("cannot start: {0}")]
+    #[error("cannot start")]
     Runtime(#[source] std::io::Error),
 }
 
@@ -196,11 +197,18 @@ impl<'a> Run<'a> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
         loop {
+            let seen = self.resources.revision().await?;
             let differences = expectation.check(&self.resources).await?;
             if differences.is_empty() || self.clock.now() >= deadline {
                 return Ok(differences);
             }
-            self.clock.sleep(POLL).await;
+            // What is true changes only with the API's revision, and asking for that is cheap.
+            while self.clock.now() < deadline {
+                self.clock.sleep(POLL).await;
+                if self.resources.revision().await? != seen {
+                    break;
+                }
+            }
         }
     }
 
@@ -305,7 +313,7 @@ impl<'a> Run<'a> {
             let api = found.api(acting.client(), reference.namespace.as_deref());
             api.delete(&name, &DeleteParams::background())
                 .await
-                .map_err(|source| ResourceError::Api { what: reference.to_string(), source })?;
+                .map_err(|source| ResourceError::api(reference.to_string(), source))?;
             self.report.line(&format!("  {reference} deleted"));
         }
         Ok(())
@@ -320,7 +328,7 @@ impl<'a> Run<'a> {
             Some(subresource) => api.patch_subresource(subresource, &name, &params, &body).await,
             None => api.patch(&name, &params, &body).await,
         };
-        let object = answer.map_err(|source| ResourceError::Api { what: patch.object.to_string(), source })?;
+        let object = answer.map_err(|source| ResourceError::api(patch.object.to_string(), source))?;
         self.report.line(&format!("  {} {} patched", patch.object.kind, object.name_any()));
         Ok(())
     }
@@ -343,7 +351,9 @@ impl<'a> Run<'a> {
             Ok(_) => return Err(not_refused("it was accepted".into())),
             Err(error) => error,
         };
-        let ManifestError::Api { source: ResourceError::Api { source: kube::Error::Api(status), .. }, .. } = &error
+        let ManifestError::Api {
+            source: ResourceError::Api { source: ApiFailure(kube::Error::Api(status)), .. }, ..
+        } = &error
         else {
             return Err(error.into());
         };

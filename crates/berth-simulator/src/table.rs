@@ -25,7 +25,7 @@ impl Table {
     /// Fetches what `kubectl get RESOURCE` would show.
     pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
         let found = resources.by_name(&show.resource).await?;
-        let failed = |source| ResourceError::Api { what: show.resource.clone(), source };
+        let failed = |source| ResourceError::api(show.resource.clone(), source);
         if let Some(path) = &show.group_by {
             let mut params = ListParams::default();
             params.label_selector = show.selector.clone();
@@ -86,7 +86,7 @@ impl Table {
         }
         let mut rows: Vec<Vec<String>> = groups.into_iter().map(|(value, n)| vec![value, n.to_string()]).collect();
         rows.push(vec!["(total)".into(), total.to_string()]);
-        Self { columns: vec![path.to_string().to_uppercase(), "COUNT".into()], rows }
+        Self { columns: vec![path.to_string(), "COUNT".into()], rows }
     }
 
     /// The position of a column, by name without regard to case.

@@ -33,7 +33,8 @@ async fn send(client: &Client, method: Method, path: &str, content_type: &str, b
         .map(|value| value.to_str().expect("warnings are ASCII").to_owned())
         .collect();
     let bytes = response.into_body().collect().await.expect("the body arrives").to_bytes();
-    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+    let body =
+        serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
     Answer { code, body, warnings }
 }
 
@@ -86,7 +87,11 @@ async fn wrong_cluster_queues_are_refused_with_their_field_and_nothing_changes()
     assert_eq!(get(&client, &format!("{QUEUES}/unknown")).await.code, 404);
     let warned = create(&client, &format!("{QUEUES}?fieldValidation=Warn"), &unknown).await;
     assert_eq!(warned.code, 201, "{}", warned.body);
-    assert!(warned.warnings.iter().any(|w| w.contains("unknown field \\\"spec.qeueingStrategy\\\"")), "{:?}", warned.warnings);
+    assert!(
+        warned.warnings.iter().any(|w| w.contains("unknown field \\\"spec.qeueingStrategy\\\"")),
+        "{:?}",
+        warned.warnings
+    );
     assert!(warned.body["spec"].get("qeueingStrategy").is_none());
 
     let quota = |quota: Value| queue("bad", json!({"resourceGroups": [group(&["cpu"], "f", quota)]}));
@@ -168,7 +173,8 @@ async fn submit(client: &Client, namespace: &str, name: &str, queue: &str, cpu: 
     assert_eq!(stored["spec"]["suspend"], true, "a job that cannot be admitted stays suspended");
     let workloads = get(client, &format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads")).await.body;
     let items = workloads["items"].as_array().expect("a list has items");
-    let workload = items.iter().find(|w| w["metadata"]["ownerReferences"][0]["name"] == name).expect("the job has a workload");
+    let workload =
+        items.iter().find(|w| w["metadata"]["ownerReferences"][0]["name"] == name).expect("the job has a workload");
     let conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let condition = conditions.into_iter().find(|c| c["type"] == "QuotaReserved").unwrap_or_default();
     assert_eq!(condition["status"], "False", "{workload}");

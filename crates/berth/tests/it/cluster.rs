@@ -94,7 +94,11 @@ impl Cluster {
     /// Runs kubectl, which must fail; returns what it said.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments);
-        assert!(!output.status.success(), "kubectl {arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            !output.status.success(),
+            "kubectl {arguments:?} succeeded: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 

@@ -17,10 +17,13 @@ fn a_newcomer_follows_the_quickstart() {
     cluster.run(&["apply", "-f", &jobs]);
     cluster.wait_until("two jobs to be admitted and one to wait", 30, |cluster| {
         let table = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
-        table.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == ["blue", "research", "BestEffortFIFO", "1", "2"])
+        table
+            .lines()
+            .any(|line| line.split_whitespace().collect::<Vec<_>>() == ["blue", "research", "BestEffortFIFO", "1", "2"])
     });
     let header = cluster.run(&["get", "clusterqueues", "-o", "wide"]);
-    let columns: Vec<&str> = header.lines().next().unwrap_or_default().split("   ").map(str::trim).filter(|c| !c.is_empty()).collect();
+    let columns: Vec<&str> =
+        header.lines().next().unwrap_or_default().split("   ").map(str::trim).filter(|c| !c.is_empty()).collect();
     assert_eq!(columns, ["NAME", "COHORT", "STRATEGY", "PENDING WORKLOADS", "ADMITTED WORKLOADS"]);
 
     // A waiting workload says why.

@@ -36,16 +36,16 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
         return;
     }
     let work = tempfile::tempdir().expect("a temporary folder");
-    let cluster = Cluster::ephemeral(&[
-        "--time-scale",
-        "60",
-        "--config",
-        &file("examples/gke-batch-refarch/cluster.yaml"),
-    ]);
+    let cluster =
+        Cluster::ephemeral(&["--time-scale", "60", "--config", &file("examples/gke-batch-refarch/cluster.yaml")]);
     for folder in ["platform/priorityclass", "platform/teams", "platform/kueue"] {
         cluster.run(&["apply", "-f", &root.join(folder).display().to_string()]);
     }
-    cluster.run(&["apply", "-f", &root.join("platform/monitoring/kueue-service-monitoring.yaml").display().to_string()]);
+    cluster.run(&[
+        "apply",
+        "-f",
+        &root.join("platform/monitoring/kueue-service-monitoring.yaml").display().to_string(),
+    ]);
     assert_eq!(cluster.get(&["nodes"])["items"].as_array().map(Vec::len), Some(10));
 
     submit(&cluster, &root, "low_priority", "low-priority-job", work.path());

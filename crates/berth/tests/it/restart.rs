@@ -24,9 +24,9 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
     cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
     cluster.wait_until("two jobs to run", 60, |cluster| {
         let list = cluster.get(&["pods", "-n", "team-blue"]);
-        list["items"].as_array().is_some_and(|pods| {
-            pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count() == 4
-        })
+        list["items"]
+            .as_array()
+            .is_some_and(|pods| pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count() == 4)
     });
     let before = pods(&cluster);
     cluster.kill();
@@ -35,9 +35,9 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
     assert!(pods(&cluster).is_superset(&before), "pods were lost");
     cluster.wait_until("all jobs to complete", 120, |cluster| {
         let jobs = cluster.get(&["jobs", "-n", "team-blue"]);
-        jobs["items"].as_array().is_some_and(|jobs| {
-            jobs.len() == 3 && jobs.iter().all(|job| job["status"]["succeeded"] == 2)
-        })
+        jobs["items"]
+            .as_array()
+            .is_some_and(|jobs| jobs.len() == 3 && jobs.iter().all(|job| job["status"]["succeeded"] == 2))
     });
     let after = pods(&cluster);
     assert_eq!(after.len(), 6, "two pods for each of three jobs, none twice: {after:?}");
