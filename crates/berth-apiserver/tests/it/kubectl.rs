@@ -247,6 +247,6 @@ spec:
         kubectl.refuse("apply -f -", &widget("size: 0"), "spec.size in body should be greater than or equal to 1");
         kubectl.refuse("apply -f -", &widget("sise: 1"), "unknown field \"spec.sise\"");
         kubectl.check("delete crd widgets.shop.example.com --timeout=20s", "", &["deleted"]);
-        kubectl.refuse("get wd", "", "the server doesn't have a resource type \"wd\"");
+        kubectl.refuse("get wd", "", "the server could not find the requested resource");
     });
 }
