@@ -57,6 +57,7 @@ pub fn install(manager: &mut Manager) {
         by_owner: by_owner.clone(),
         records: Mutex::default(),
     };
+    let orphans = Orphans { client: manager.client(), pods: pods.clone() };
     let builder = manager.controller("job");
     let queue = builder.queue();
     builder
@@ -75,6 +76,14 @@ pub fn install(manager: &mut Manager) {
             None
         })
         .run(controller);
+    manager
+        .controller("job-orphans")
+        .watch(&pods, |delta| {
+            let pod = delta.new.as_ref()?;
+            (is_tracked(pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none())
+                .then(|| ObjectKey::of(pod.as_ref()))
+        })
+        .run(orphans);
 }
 
 /// How long changes of an owner's `count` objects are gathered.
@@ -233,19 +242,7 @@ impl JobController {
     }
 
     async fn strip_finalizer(&self, pods: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
-        // The UID makes the patch fail on another pod of the same name.
-        let patch = json!({"metadata": {
-            "uid": pod.metadata.uid,
-            "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
-        }});
-        match pods.patch(name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
-            Ok(stored) => {
-                self.pods.observe(stored);
-                Ok(())
-            }
-            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        strip_finalizer(pods, pod, &self.pods).await
     }
 
     /// Deletes a finished Job when its time to live is over, or says when to look again.
@@ -285,6 +282,39 @@ impl JobController {
 
     fn forget(&self, key: &ObjectKey) {
         self.records.lock().expect(LOCK).remove(key);
+    }
+}
+
+/// Lets go of pods that were cut loose from their Job (`kubectl delete job --cascade=orphan`): nobody counts them.
+struct Orphans {
+    client: Client,
+    pods: Cache<Pod>,
+}
+
+impl Reconciler for Orphans {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
+        if is_tracked(&pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none() {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+            strip_finalizer(&pods, &pod, &self.pods).await?;
+        }
+        Ok(Action::Wait)
+    }
+}
+
+async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, cache: &Cache<Pod>) -> Result<(), Error> {
+    // The UID makes the patch fail on another pod of the same name.
+    let patch = json!({"metadata": {
+        "uid": pod.metadata.uid,
+        "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+    }});
+    match pods.patch(name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+        Ok(stored) => {
+            cache.observe(stored);
+            Ok(())
+        }
+        Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
