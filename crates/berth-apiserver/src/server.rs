@@ -19,7 +19,7 @@ use berth_store::Store;
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::Tokens;
 use crate::crd::{Converter, CustomKind};
-use crate::registry::{Registry, ResourceInfo};
+use crate::registry::{Registry, ResourceInfo, SchemaSource};
 use crate::{Body, Objects, UserInfo, bootstrap, crd, rest};
 
 /// What time it is, as the embedded cluster counts it.
@@ -178,7 +178,13 @@ impl ApiServer {
     pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
         let key = (row.group.clone(), row.kind.clone(), version.to_owned());
         let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Arc::new(row.schema(version).map_or_else(Types::deduced, |schema| Types::from_schema(&schema)));
+        let make = || {
+            let schema = match row.version(version).map(|version| &version.schema) {
+                Some(SchemaSource::Custom(custom)) => crd::schema_with_metadata(&custom.raw),
+                _ => row.schema(version),
+            };
+            Arc::new(schema.map_or_else(Types::deduced, |schema| Types::from_schema(&schema)))
+        };
         types.entry(key).or_insert_with(make).clone()
     }
 

@@ -24,7 +24,7 @@ pub use error::{CommitError, ReadError};
 pub use memory::MemoryStore;
 pub use record::{Change, Event, Record};
 pub use sqlite::{OpenError, SqliteOptions, SqliteStore};
-pub use watch::{Watcher, WatchEnd};
+pub use watch::{WatchEnd, Watcher};
 
 use std::future::Future;
 use std::pin::Pin;

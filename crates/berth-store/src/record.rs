@@ -43,7 +43,8 @@ impl Record {
         if let Some(value) = parsed.upgrade() {
             return value;
         }
-        let value: Value = serde_json::from_slice(&self.bytes).expect("the store holds only JSON that it wrote or checked");
+        let value: Value =
+            serde_json::from_slice(&self.bytes).expect("the store holds only JSON that it wrote or checked");
         let value = Arc::new(value);
         *parsed = Arc::downgrade(&value);
         value
@@ -74,12 +75,7 @@ pub struct Event {
 
 impl Event {
     pub(crate) fn new(record: Arc<Record>, change: Change, value: Option<Arc<Value>>) -> Event {
-        Event {
-            record,
-            change,
-            value: value.map(OnceLock::from).unwrap_or_default(),
-            previous: OnceLock::new(),
-        }
+        Event { record, change, value: value.map(OnceLock::from).unwrap_or_default(), previous: OnceLock::new() }
     }
 
     /// The revision of the write.
@@ -96,9 +92,7 @@ impl Event {
     pub fn previous(&self) -> Option<&Arc<Value>> {
         match &self.change {
             Change::Created => None,
-            Change::Updated(record) | Change::Deleted(record) => {
-                Some(self.previous.get_or_init(|| record.value()))
-            }
+            Change::Updated(record) | Change::Deleted(record) => Some(self.previous.get_or_init(|| record.value())),
         }
     }
 

@@ -238,7 +238,8 @@ impl Writer {
         }
         let transaction = self.connection.transaction()?;
         {
-            let mut insert = transaction.prepare_cached("INSERT INTO log (revision, key, value) VALUES (?1, ?2, ?3)")?;
+            let mut insert =
+                transaction.prepare_cached("INSERT INTO log (revision, key, value) VALUES (?1, ?2, ?3)")?;
             for write in writes {
                 let record = &write.event.record;
                 let value = (!write.is_delete()).then_some(record.bytes.as_ref());
@@ -250,8 +251,7 @@ impl Writer {
             for revision in garbage {
                 delete.execute([*revision as i64])?;
             }
-            let mut meta =
-                transaction.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?1, ?2)")?;
+            let mut meta = transaction.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?1, ?2)")?;
             meta.execute(params!["compacted", compacted as i64])?;
             // The rows alone may not show the last revision, when it was a delete.
             let last = writes.last().map_or_else(|| self.mvcc.revision(), |write| write.event.revision());

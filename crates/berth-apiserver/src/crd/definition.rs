@@ -29,9 +29,12 @@ pub(crate) fn default(definition: &mut Value) {
     if let Some(conversion) = conversion.as_object_mut() {
         conversion.entry("strategy").or_insert_with(|| "None".into());
         if conversion["strategy"] == "Webhook"
-            && let Some(service) = conversion.get_mut("webhook").and_then(|hook| hook["clientConfig"].get_mut("service"))
+            && let Some(service) = conversion
+                .get_mut("webhook")
+                .and_then(|hook| hook.get_mut("clientConfig"))
+                .and_then(|client| client.get_mut("service"))
             && service.is_object()
-            && service["port"].is_null()
+            && service.get("port").is_none_or(Value::is_null)
         {
             service["port"] = 443.into();
         }

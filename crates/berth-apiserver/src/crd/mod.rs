@@ -14,9 +14,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use berth_apimachinery::meta;
+use berth_apimachinery::schema::Schema;
 use berth_apimachinery::status::Status;
-use serde_json::Value;
+use berth_apimachinery::{builtin, meta};
+use serde_json::{Value, json};
 
 use crate::ApiServer;
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
@@ -63,6 +64,9 @@ impl CustomKind {
                 let mut converted = converter.convert(object, to_api_version).map_err(|error| {
                     Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
                 })?;
+                if !converted.is_object() {
+                    return Err(Status::internal(format!("conversion from {from} to {to_api_version} gave no object")));
+                }
                 // Of metadata a conversion may change labels and annotations only.
                 let own = converted["metadata"].take();
                 let mut metadata = metadata;
@@ -80,6 +84,32 @@ impl CustomKind {
             }
         }
     }
+}
+
+/// The schema of a custom resource together with what every object has (a definition need not declare it): whose
+/// fields those are is tracked too. `None` when the schema cannot be read, which validation prevents.
+pub(crate) fn schema_with_metadata(raw: &Value) -> Option<Arc<Schema>> {
+    let mut whole = raw.clone();
+    let properties = meta::map_mut(meta::map_mut(&mut whole).entry("properties").or_insert_with(|| json!({})));
+    for field in ["apiVersion", "kind"] {
+        properties.insert(field.to_owned(), json!({"type": "string"}));
+    }
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    let owner = builtin::structural("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference")?;
+    let metadata = json!({"type": "object", "properties": {
+        "name": text, "generateName": text, "namespace": text, "uid": text, "resourceVersion": text, "selfLink": text,
+        "creationTimestamp": text, "deletionTimestamp": text,
+        "generation": {"type": "integer"}, "deletionGracePeriodSeconds": {"type": "integer"},
+        "labels": texts, "annotations": texts,
+        "finalizers": {"type": "array", "items": text, "x-kubernetes-list-type": "set"},
+        "ownerReferences": {"type": "array", "items": owner,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]},
+        "managedFields": {"type": "array", "x-kubernetes-list-type": "atomic",
+            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+    }});
+    properties.insert("metadata".to_owned(), metadata);
+    Schema::parse_crd(&whole).ok()
 }
 
 /// Whether a row is that of CustomResourceDefinitions.
@@ -149,8 +179,10 @@ fn install(server: &ApiServer, object: &Value) {
         })
         .collect();
     let converter = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
+    // No schema change is newer than the definition itself.
+    let since = meta::resource_version(object).parse().unwrap_or_else(|_| server.store().revision());
     server.forget_types(&row.group, &row.kind);
-    let custom = Arc::new(CustomKind { since: server.store().revision(), converter, rules });
+    let custom = Arc::new(CustomKind { since, converter, rules });
     server.change_kinds(|kinds| put(kinds, row, custom));
 }
 

@@ -4,7 +4,7 @@
 //! the published schema (as decoding into their Go types would) and defaulted by their strategy.
 
 use berth_apimachinery::field::Path;
-use berth_apimachinery::schema::Root;
+use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{decode, meta};
 use serde_json::Value;
@@ -92,6 +92,11 @@ impl Call {
         if let Some(schema) = self.row.schema(&version) {
             if self.custom.is_none() {
                 self.check_types(&schema, &object)?;
+            } else {
+                let options = CoerceOptions { is_resource_root: true, drop_invalid_fields: false };
+                let unknown = coerce_metadata(Some(&schema), &mut object, options)
+                    .map_err(|error| self.undecodable(&error.to_string()))?;
+                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
             }
             let unknown = schema.prune(&mut object, Root::Resource);
             complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
@@ -118,8 +123,7 @@ impl Call {
                 if patched {
                     return Err(Status::bad_request(text));
                 }
-                let (kind, version) = (&self.row.kind, &self.version().name);
-                Err(Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {text}")))
+                Err(self.undecodable(&text))
             }
         }
     }
@@ -136,11 +140,12 @@ impl Call {
         if errors.is_empty() {
             return Ok(());
         }
+        Err(self.undecodable(&errors.join(", ")))
+    }
+
+    fn undecodable(&self, why: &str) -> Status {
         let (kind, version) = (&self.row.kind, &self.version().name);
-        Err(Status::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: {}",
-            errors.join(", ")
-        )))
+        Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
     }
 }
 

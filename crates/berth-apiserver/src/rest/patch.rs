@@ -85,7 +85,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
     if let Patch::Apply(applied) = patch {
         let applied = check_applied(call, applied.clone())?;
         let mut object = call.apply(Some(old), &applied)?;
-        call.strategy().default(&mut object);
+        complete_applied(call, &mut object);
         return Ok((object, Tracking::Done));
     }
     let mut object = merge(call, patch, old)?;
@@ -155,6 +155,15 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
     Ok(applied)
 }
 
+/// Defaults of what an apply made.
+fn complete_applied(call: &Call, object: &mut Value) {
+    if let Some(schema) = call.row.schema(&call.version().name) {
+        schema.drop_nulls(object);
+        schema.apply_defaults(object);
+    }
+    call.strategy().default(object);
+}
+
 /// Server-side apply of an object that does not exist.
 async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Arc<Value>, Status> {
     if !meta::uid(&applied).is_empty() {
@@ -164,11 +173,7 @@ async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Arc<Value>, 
     let mut applied = check_applied(call, applied)?;
     meta::metadata_mut(&mut applied).remove("resourceVersion");
     let mut object = call.apply(None, &applied)?;
-    if let Some(schema) = call.row.schema(&call.version().name) {
-        schema.drop_nulls(&mut object);
-        schema.apply_defaults(&mut object);
-    }
-    call.strategy().default(&mut object);
+    complete_applied(call, &mut object);
     store_new(call, object, Tracking::Done).await
 }
 

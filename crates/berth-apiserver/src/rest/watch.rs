@@ -49,7 +49,6 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
     } else {
         (Vec::new(), version)
     };
-    // Watch the one key when only one object is asked for, so that changes of others cost nothing.
     let watcher = match store.watch(&prefix, after) {
         Ok(watcher) => Ok(watcher),
         Err(ReadError::Compacted { requested, oldest }) => {

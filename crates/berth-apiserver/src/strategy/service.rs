@@ -44,7 +44,7 @@ impl Strategy for Services {
     fn prepare_create(&self, service: &mut Value, context: &Context<'_>) {
         map_mut(service).insert("status".to_owned(), json!({"loadBalancer": {}}));
         let spec = spec_mut(service);
-        if spec["type"] == "ExternalName" {
+        if spec.get("type").is_some_and(|kind| kind == "ExternalName") {
             return;
         }
         if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
@@ -59,7 +59,7 @@ impl Strategy for Services {
         let spec = spec_mut(new);
         for field in ["clusterIP", "clusterIPs"] {
             if spec.get(field).is_none_or(Value::is_null)
-                && spec["type"] != "ExternalName"
+                && spec.get("type").is_none_or(|kind| kind != "ExternalName")
                 && let Some(value) = old["spec"].get(field)
             {
                 spec.insert(field.to_owned(), value.clone());

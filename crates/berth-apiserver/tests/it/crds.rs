@@ -170,3 +170,33 @@ async fn kinds_come_back_after_a_restart() {
     let second = Server { api: berth_apiserver::ApiServer::new(berth_apiserver::Config::new(store, clock)) };
     assert_eq!(second.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["length"], 5);
 }
+
+#[tokio::test(start_paused = true)]
+async fn labels_that_are_no_texts_are_refused() {
+    let server = harbor().await;
+    let mut odd = boat("a", json!({"length": 5}));
+    odd["metadata"]["labels"] = json!({"x": 1});
+    let refused = server.post(BOATS, odd).await.expect(400);
+    assert!(refused["message"].as_str().unwrap().starts_with("Boat in version \"v1\" cannot be handled as a Boat"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn applied_configurations_are_defaulted_and_owned() {
+    let server = harbor().await;
+    let created = server
+        .patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5})))
+        .await
+        .expect(201);
+    assert_eq!(created["spec"]["name"], "unnamed");
+    let status = json!({"apiVersion": "harbor.dev/v1", "kind": "Boat", "status": {"afloat": true}});
+    let status = server.patch(&format!("{BOATS}/a/status?fieldManager=me"), "apply", status).await.expect(200);
+    assert_eq!((&status["status"]["afloat"], &status["spec"]["length"]), (&json!(true), &json!(5)));
+    let again = server
+        .patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5})))
+        .await
+        .expect(200);
+    assert_eq!(again["metadata"]["resourceVersion"], status["metadata"]["resourceVersion"]);
+    let entries = again["metadata"]["managedFields"].as_array().unwrap().clone();
+    assert_eq!(entries.len(), 2);
+    assert_eq!(entries[1]["subresource"], "status");
+}

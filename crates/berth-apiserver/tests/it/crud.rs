@@ -213,3 +213,50 @@ async fn priority_classes_keep_their_value() {
         "PriorityClass.scheduling.k8s.io \"high\" is invalid: value: Forbidden: may not be changed in an update."
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_are_one_kind_under_two_groups() {
+    let server = server();
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}, "note": "hello", "reason": "Greeting",
+        "type": "Normal", "action": "Greet", "reportingController": "berth.dev/test", "reportingInstance": "a",
+        "eventTime": "2026-01-01T00:00:00.000000Z"});
+    server.post("/apis/events.k8s.io/v1/namespaces/default/events", event).await.expect(201);
+    let core = server.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp").await.expect(200);
+    assert_eq!((&core["items"][0]["message"], &core["items"][0]["apiVersion"]), (&json!("hello"), &json!("v1")));
+    let new = server.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
+    assert_eq!(new["note"], "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_of_the_wrong_shape_is_refused_and_nothing_breaks() {
+    let server = server();
+    let shapes = [json!("text"), json!(7), json!([]), json!({"spec": "x"}), json!({"metadata": 3}),
+        json!({"metadata": {"name": "a", "labels": {"x": 1}}}), json!({"metadata": {"name": "a"}, "spec": []}),
+        json!({"metadata": {"name": "a"}, "spec": {"template": "x"}, "status": 1}),
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [null]}}),
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [{"resources": {"limits": {"cpu": {}}}}]}}),
+        json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": "x"}], "versions": [1], "names": 2}})];
+    for uri in [
+        "/api/v1/namespaces/default/pods",
+        "/api/v1/namespaces/default/services",
+        "/api/v1/namespaces/default/secrets",
+        "/apis/batch/v1/namespaces/default/jobs",
+        "/apis/batch/v1/namespaces/default/cronjobs",
+        "/apis/apps/v1/namespaces/default/deployments",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    ] {
+        for shape in &shapes {
+            let answer = server.post(&format!("{uri}?dryRun=All"), shape.clone()).await;
+            assert!(matches!(answer.code, 201 | 400 | 422), "{uri} {shape}: {answer:?}");
+        }
+    }
+    server.post("/api/v1/namespaces", json!({"metadata": {"name": "odd"}})).await.expect(201);
+    for kind in ["merge-patch", "json-patch", "strategic-merge-patch", "apply"] {
+        for shape in &shapes {
+            let answer = server.patch("/api/v1/namespaces/odd?fieldManager=x", kind, shape.clone()).await;
+            assert!(matches!(answer.code, 200 | 400 | 409 | 422), "{kind} {shape}: {answer:?}");
+        }
+    }
+}
