@@ -473,7 +473,13 @@ impl Lab<'_> {
     }
 
     /// Puts a popped workload back. Whether it was queued by that, and whether it is in the heap.
-    pub fn requeue(&mut self, workload: &WorkloadKey, reason: RequeueReason, shown: PendingReason, now: Time) -> (bool, bool) {
+    pub fn requeue(
+        &mut self,
+        workload: &WorkloadKey,
+        reason: RequeueReason,
+        shown: PendingReason,
+        now: Time,
+    ) -> (bool, bool) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return (false, false) };
         let Some(queue) = self.engine.waiting_queue(id) else { return (false, false) };
         let requeued = self.engine.rooms.requeue(&mut self.engine.world, queue, id, reason, shown, now);
@@ -530,6 +536,36 @@ impl Lab<'_> {
     pub fn is_waiting(&self, workload: &WorkloadKey) -> bool {
         let world = &self.engine.world;
         world.workloads.id(workload).is_some_and(|id| world.record(id).place.queue().is_some())
+    }
+
+    /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per pod set, or why nowhere.
+    /// A workload with failed nodes keeps the rest of its placement.
+    pub fn place(
+        &mut self,
+        workload: &WorkloadKey,
+        queue: &str,
+        flavor: &Name,
+    ) -> Vec<(Name, Result<TopologyAssignment, String>)> {
+        let (Some(queue), Some(id)) = (self.queue(queue), self.engine.world.workloads.id(workload)) else {
+            return Vec::new();
+        };
+        let flavor = self.engine.world.flavor_id(flavor);
+        let record = self.engine.world.record(id);
+        let ask = Ask {
+            queue,
+            workload: id,
+            pod_sets: record.shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect(),
+            pinned: None,
+            replaced: None,
+            second_pass: record.holding.is_some(),
+            resume: false,
+        };
+        crate::topology::request::places_in(&mut self.engine.world, &ask, flavor)
+    }
+
+    /// Says what is used of a node through all flavors together, in place of what is known.
+    pub fn set_node_usage(&mut self, host: &Name, usage: ResourceList) {
+        self.engine.world.topologies.set_total_usage(vec![host.clone()], usage);
     }
 }
 

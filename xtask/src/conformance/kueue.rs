@@ -9,6 +9,7 @@ mod compare;
 mod preemption;
 mod queues;
 mod schedule;
+mod topology;
 mod world;
 
 use super::Runner;
@@ -57,6 +58,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "queue-second-pass" => queues::second_pass,
         "schedule-resources-to-reserve" => queues::resources_to_reserve,
         "schedule-last-assignment" => queues::last_assignment,
+        "cache-tas-assignment" => topology::assignment,
         _ => return None,
     })
 }

@@ -92,7 +92,8 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         unhealthy_nodes: status.unhealthy_nodes.iter().map(|node| name(&node.name)).collect(),
         replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).map(|text| replaced(text, &key)),
         variant: annotation(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS).map(|text| variant(object, text)),
-        owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod"),
+        owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
+            && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
         job_uid: object.labels().get("kueue.x-k8s.io/job-uid").map(|uid| name(uid)),
         ..Workload::new(key.namespace.clone(), key.name)
     }
@@ -155,7 +156,8 @@ fn shape(spec: &PodSpec) -> u64 {
     hasher.finish()
 }
 
-fn topology_request(request: &api::PodSetTopologyRequest) -> TopologyRequest {
+/// What a pod set asks of the topology.
+pub fn topology_request(request: &api::PodSetTopologyRequest) -> TopologyRequest {
     let mode = match (&request.required, &request.preferred, request.unconstrained) {
         (Some(level), ..) => Some(TopologyMode::Required(name(level))),
         (None, Some(level), _) => Some(TopologyMode::Preferred(name(level))),
@@ -168,7 +170,7 @@ fn topology_request(request: &api::PodSetTopologyRequest) -> TopologyRequest {
     if slices.is_empty() {
         let level = request.pod_set_slice_required_topology.as_deref();
         slices.extend(
-            level.map(|level| SliceConstraint { level: name(level), size: request.pod_set_slice_size.unwrap_or(1) }),
+            level.map(|level| SliceConstraint { level: name(level), size: request.pod_set_slice_size.unwrap_or(0) }),
         );
     }
     TopologyRequest { mode, slices, group: request.pod_set_group_name.as_deref().map(name) }

@@ -148,12 +148,15 @@ impl Engine {
         if self.world.flavor(id).is_some_and(|old| **old == flavor) {
             return;
         }
-        self.world.flavors[id.index()] = Some(Arc::new(flavor));
+        let flavor = Arc::new(flavor);
+        self.world.topologies.upsert_flavor(id, Some(flavor.clone()));
+        self.world.flavors[id.index()] = Some(flavor);
         self.facts_changed(|engine, queue| engine.world.queue(queue).config.flavors().contains(&id), effects, now);
     }
 
     pub(super) fn remove_flavor(&mut self, name: &Name, effects: &mut Effects, now: Time) {
         let id = self.world.flavor_id(name);
+        self.world.topologies.upsert_flavor(id, None);
         self.world.flavors[id.index()] = None;
         self.facts_changed(|engine, queue| engine.world.queue(queue).config.flavors().contains(&id), effects, now);
     }

@@ -69,7 +69,7 @@ pub enum TopologyMode {
 pub struct SliceConstraint {
     /// Level.
     pub level: Name,
-    /// Pods per slice.
+    /// Pods per slice; zero when the object does not say, which is an error of the request.
     pub size: i32,
 }
 

@@ -94,6 +94,8 @@ impl FrTable {
 
 impl World {
     pub fn new(config: EngineConfig) -> Self {
+        let mut topologies = Topologies::default();
+        topologies.overlapping = config.gates.tas_handle_overlapping_flavors;
         World {
             config: Arc::new(config),
             flavor_names: Interner::default(),
@@ -109,7 +111,7 @@ impl World {
             local_ids: HashMap::new(),
             workloads: Workloads::default(),
             tree: QuotaTree::default(),
-            topologies: Topologies::default(),
+            topologies,
             hidden: BTreeSet::new(),
             cycle: 0,
         }
