@@ -102,7 +102,8 @@ pub fn bearer_token(header: &str) -> Bearer<'_> {
 pub fn x509_user(der: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    // Of several common names the last counts, as in Go.
+    let name = subject.iter_common_name().last()?.as_str().ok()?.to_owned();
     if name.is_empty() {
         return None;
     }

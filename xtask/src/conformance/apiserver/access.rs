@@ -1,0 +1,246 @@
+//! Who is asking and may they: authentication, impersonation, RBAC.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_apimachinery::meta;
+use berth_apiserver::UserInfo;
+use berth_apiserver::auth::authn::{Bearer, bearer_token, with_authenticated_group, x509_user};
+use berth_apiserver::auth::rbac::{self, Policies, Rule};
+use berth_apiserver::auth::{Attributes, Decision, authn, impersonation};
+use serde_json::Value;
+
+use super::{input, same, text, texts, want};
+use crate::conformance::{Case, Runner, Verdict};
+
+pub(super) fn runner(suite: &str) -> Option<Runner> {
+    Some(match suite {
+        "authn-anonymous" => anonymous,
+        "authn-bearer-token" => bearer,
+        "authn-group-adder" => group_adder,
+        "authn-x509" => x509,
+        "forbidden-message" => forbidden_message,
+        "impersonation" => impersonate,
+        "rbac-authorizer" => authorizer,
+        "rbac-covers" => covers,
+        "rbac-non-resource-url-covers" => url_covers,
+        "rbac-rule-allows" => rule_allows,
+        "rbac-rules-for" => rules_for,
+        "rbac-subject-applies" => subject_applies,
+        _ => return None,
+    })
+}
+
+fn user(value: &Value) -> UserInfo {
+    let extra = value.get("extra").and_then(Value::as_object).into_iter().flatten();
+    UserInfo {
+        name: text(value, "name").to_owned(),
+        uid: text(value, "uid").to_owned(),
+        groups: texts(value.get("groups").unwrap_or(&Value::Null)),
+        extra: extra.map(|(key, values)| (key.clone(), texts(values))).collect(),
+    }
+}
+
+fn anonymous(case: &Case) -> Verdict {
+    let url = input(case, "path").as_str().unwrap_or_default();
+    let path = url.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or(url);
+    let authenticator = authn::Authenticator::new(BTreeMap::new(), None);
+    let got = authenticator.authenticate(None, path, &mut http::HeaderMap::new());
+    same("allowed", got.is_ok(), want(case, "wantAllowed").as_bool().unwrap_or_default())?;
+    same("user", got.unwrap_or_default(), user(want(case, "want")))
+}
+
+fn bearer(case: &Case) -> Verdict {
+    let headers = texts(input(case, "authorizationHeaders"));
+    let got = headers.first().map_or(Bearer::None, |header| bearer_token(header));
+    let known = case.name.starts_with("valid");
+    let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
+    same("ok", matches!(got, Bearer::Token(_)) && known, flag("expectedOK"))?;
+    same("error", matches!(got, Bearer::Token(_)) && !known, flag("expectedErr"))?;
+    let warned = !want(case, "expectedRecordedWarning").as_str().unwrap_or_default().is_empty();
+    same("warning", got == Bearer::Misspelt, warned)
+}
+
+fn group_adder(case: &Case) -> Verdict {
+    same("user", with_authenticated_group(user(input(case, "inputUser"))), user(want(case, "expectedUser")))
+}
+
+fn x509(case: &Case) -> Verdict {
+    let pem = input(case, "certificates").pointer("/0/pem").and_then(Value::as_str).unwrap_or_default();
+    let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
+    let mut wanted = user(&want(case, "response")["user"]);
+    let mut got = x509_user(&decode_base64(&body)).ok_or("no user")?;
+    if case.name.contains("feature gate disabled") {
+        (got.uid, wanted.uid) = (String::new(), String::new());
+    }
+    same("user", got, wanted)
+}
+
+fn decode_base64(text: &str) -> Vec<u8> {
+    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
+    for byte in text.bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => continue,
+        };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+        }
+    }
+    out
+}
+
+fn attributes(value: &Value) -> Attributes<'_> {
+    Attributes {
+        verb: text(value, "verb"),
+        group: text(value, "apiGroup"),
+        resource: text(value, "resource"),
+        subresource: text(value, "subresource"),
+        name: text(value, "name"),
+        namespace: text(value, "namespace"),
+        path: text(value, "path"),
+        is_resource_request: value.get("resourceRequest").and_then(Value::as_bool).unwrap_or_default(),
+    }
+}
+
+fn forbidden_message(case: &Case) -> Verdict {
+    let asked = input(case, "attributes");
+    let status = attributes(asked).forbidden(&user(&asked["user"]), text(&case.data["input"], "reason"));
+    let wanted: Value = serde_json::from_str(want(case, "expected").as_str().unwrap_or_default())
+        .map_err(|error| format!("expectation: {error}"))?;
+    same("status", status.to_value(), wanted)
+}
+
+/// The fake authorizer of the recorded cases, as their README describes it.
+fn may_impersonate(user: &UserInfo, asked: &Attributes<'_>) -> bool {
+    if user.name == "system:admin" {
+        return true;
+    }
+    let group = |at: usize| user.groups.get(at).map(String::as_str).unwrap_or_default();
+    let by_first = match group(0) {
+        "wheel" | "regular-impersonater" => asked.resource == "users",
+        "sa-impersonater" => asked.resource == "serviceaccounts",
+        "everything-impersonater" => match asked.resource {
+            "users" | "groups" => asked.group.is_empty(),
+            "uids" => asked.group == "authentication.k8s.io" && asked.name == "some-uid",
+            "userextras" => asked.group == "authentication.k8s.io" && asked.subresource == "scopes",
+            _ => false,
+        },
+        _ => false,
+    };
+    let by_second = match group(1) {
+        "group-impersonater" => asked.resource == "groups",
+        "extra-setter-scopes" => asked.resource == "userextras" && asked.subresource == "scopes",
+        "extra-setter-particular-scopes" => {
+            asked.resource == "userextras" && asked.subresource == "scopes" && asked.name == "scope-a"
+        }
+        "extra-setter-project" => asked.resource == "userextras" && asked.subresource == "project",
+        "escaped-scopes" | "almost-escaped-scopes" => true,
+        _ => false,
+    };
+    user.name != "tester" && (by_first || by_second)
+}
+
+fn impersonate(case: &Case) -> Verdict {
+    let mut headers = http::HeaderMap::new();
+    for (name, values) in input(case, "headers").as_object().into_iter().flatten() {
+        let name: http::HeaderName = name.parse().map_err(|error| format!("{name}: {error}"))?;
+        for value in texts(values) {
+            headers.append(name.clone(), value.parse().map_err(|error| format!("{value}: {error}"))?);
+        }
+    }
+    let before = user(input(case, "user"));
+    let decide = |user: &UserInfo, asked: &Attributes<'_>| Decision {
+        allowed: may_impersonate(user, asked),
+        reason: String::new(),
+    };
+    let (code, got) = match impersonation::apply(before.clone(), &mut headers, decide) {
+        Ok(user) => (200, user),
+        Err(status) => (i64::from(status.code), before),
+    };
+    same("code", code, want(case, "code").as_i64().unwrap_or_default())?;
+    same("user", got, user(want(case, "user")))
+}
+
+/// Roles and bindings of a case.
+struct Recorded<'a>(&'a Value);
+
+impl Recorded<'_> {
+    fn all(&self, field: &str) -> impl Iterator<Item = Arc<Value>> {
+        self.0.get(field).and_then(Value::as_array).into_iter().flatten().cloned().map(Arc::new)
+    }
+}
+
+impl Policies for Recorded<'_> {
+    fn role(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.all("roles").find(|role| meta::namespace(role) == namespace && meta::name(role) == name)
+    }
+
+    fn cluster_role(&self, name: &str) -> Option<Arc<Value>> {
+        self.all("clusterRoles").find(|role| meta::name(role) == name)
+    }
+
+    fn cluster_roles(&self) -> Vec<Arc<Value>> {
+        self.all("clusterRoles").collect()
+    }
+
+    fn role_bindings(&self, namespace: &str) -> Vec<Arc<Value>> {
+        self.all("roleBindings").filter(|binding| meta::namespace(binding) == namespace).collect()
+    }
+
+    fn cluster_role_bindings(&self) -> Vec<Arc<Value>> {
+        self.all("clusterRoleBindings").collect()
+    }
+}
+
+fn authorizer(case: &Case) -> Verdict {
+    let asked = input(case, "attributes");
+    let decision = rbac::decide(&Recorded(&case.data["input"]), &attributes(asked), &user(&asked["user"]));
+    same("allowed", decision.allowed, want(case, "allowed").as_bool().unwrap_or_default())
+}
+
+fn rules(list: &Value) -> Vec<Rule> {
+    list.as_array().into_iter().flatten().map(Rule::from_value).collect()
+}
+
+fn covers(case: &Case) -> Verdict {
+    let got = rbac::uncovered(&rules(input(case, "ownerRules")), &rules(input(case, "requestedRules")));
+    same("covered", got.is_empty(), want(case, "covered").as_bool().unwrap_or_default())?;
+    same("uncovered", sorted(got), sorted(rules(want(case, "uncovered"))))
+}
+
+fn sorted(rules: Vec<Rule>) -> Vec<String> {
+    let mut texts: Vec<String> = rules.iter().map(|rule| rule.to_value().to_string()).collect();
+    texts.sort();
+    texts
+}
+
+fn url_covers(case: &Case) -> Verdict {
+    let url = |field: &str| input(case, field).as_str().unwrap_or_default();
+    same("covers", rbac::url_covers(url("owner"), url("requested")), want(case, "want").as_bool().unwrap_or_default())
+}
+
+fn rule_allows(case: &Case) -> Verdict {
+    let got = Rule::from_value(input(case, "rule")).allows(&attributes(input(case, "attributes")));
+    same("match", got, want(case, "match").as_bool().unwrap_or_default())
+}
+
+fn rules_for(case: &Case) -> Verdict {
+    let namespace = input(case, "namespace").as_str().unwrap_or_default();
+    let (got, _) = rbac::rules_for(&Recorded(&case.data["input"]), &user(input(case, "user")), namespace);
+    same("rules", sorted(got), sorted(rules(want(case, "rules"))))
+}
+
+fn subject_applies(case: &Case) -> Verdict {
+    let (user, namespace) = (user(input(case, "user")), input(case, "namespace").as_str().unwrap_or_default());
+    let subjects = input(case, "subjects").as_array().into_iter().flatten();
+    let got = subjects.into_iter().any(|subject| rbac::applies_to(&user, subject, namespace));
+    same("applies", got, want(case, "appliesTo").as_bool().unwrap_or_default())
+}
