@@ -26,7 +26,8 @@ impl Objects {
     /// All objects of a kind, in one namespace or (`None`) everywhere, by namespace and name.
     pub fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let prefix = prefix(group, resource, namespace);
-        let listing = self.store.list(&berth_store::ListQuery::all(&prefix)).expect("the current revision is never compacted");
+        let listing =
+            self.store.list(&berth_store::ListQuery::all(&prefix)).expect("the current revision is never compacted");
         listing.records.iter().map(|record| record.value()).collect()
     }
 }

@@ -42,11 +42,8 @@ impl RequestInfo {
     /// Reads a request line. `query` is the raw query string without `?`. Never fails: what is not understood is a
     /// request that is not about resources, or one whose resource nobody serves.
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
-        let mut info = RequestInfo {
-            path: path.to_owned(),
-            verb: method.as_str().to_lowercase(),
-            ..RequestInfo::default()
-        };
+        let mut info =
+            RequestInfo { path: path.to_owned(), verb: method.as_str().to_lowercase(), ..RequestInfo::default() };
         let trimmed = path.trim_matches('/');
         let parts: Vec<&str> = if trimmed.is_empty() { Vec::new() } else { trimmed.split('/').collect() };
         if parts.len() < 3 || !(parts[0] == "api" || parts[0] == "apis") {
@@ -86,13 +83,13 @@ impl RequestInfo {
             }
             .to_owned();
         }
-        if rest[0] == "namespaces" {
-            if let Some(namespace) = rest.get(1) {
-                info.namespace = (*namespace).to_owned();
-                // /namespaces/<ns>/<resource>: step over the scope, unless the third part belongs to the namespace.
-                if rest.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&rest[2]) {
-                    rest = &rest[2..];
-                }
+        if rest[0] == "namespaces"
+            && let Some(namespace) = rest.get(1)
+        {
+            info.namespace = (*namespace).to_owned();
+            // /namespaces/<ns>/<resource>: step over the scope, unless the third part belongs to the namespace.
+            if rest.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&rest[2]) {
+                rest = &rest[2..];
             }
         }
         info.parts = rest.iter().map(|part| (*part).to_owned()).collect();
@@ -109,7 +106,8 @@ impl RequestInfo {
         }
         if info.name.is_empty() && info.verb == "get" {
             let watch = query_values(query, "watch").next();
-            let is_watch = watch.is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "False" | "FALSE" | "f" | "F"));
+            let is_watch =
+                watch.is_some_and(|value| !matches!(value.as_str(), "0" | "false" | "False" | "FALSE" | "f" | "F"));
             info.verb = if is_watch { "watch" } else { "list" }.to_owned();
         }
         if info.name.is_empty() && info.verb == "delete" {

@@ -32,9 +32,7 @@ impl AdmissionPlugin for NamespaceLifecycle {
         };
         if meta::deletion_timestamp(&namespace).is_some() {
             let name = request.namespace;
-            let why = format!(
-                "unable to create new content in namespace {name} because it is being terminated"
-            );
+            let why = format!("unable to create new content in namespace {name} because it is being terminated");
             return Err(forbidden(request, &why).with_causes([Cause {
                 reason: "NamespaceTerminating".to_owned(),
                 message: format!("namespace {name} is being terminated"),

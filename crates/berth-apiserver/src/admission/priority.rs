@@ -62,7 +62,8 @@ impl AdmissionPlugin for Priority {
 
     fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
         let is_class = request.group == GROUP && request.resource == PLURAL;
-        let Some(object) = request.object.as_ref().filter(|_| is_class && request.operation != Operation::Delete) else {
+        let Some(object) = request.object.as_ref().filter(|_| is_class && request.operation != Operation::Delete)
+        else {
             return Ok(());
         };
         if object["globalDefault"] != true {

@@ -197,7 +197,9 @@ impl Compiled {
         match program.execute(&scope) {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => errors.push(self.error(path, value, self.message(&scope))),
-            Ok(_) => errors.push(self.error(path, value, format!("rule {} does not answer true or false", self.rule.rule))),
+            Ok(_) => {
+                errors.push(self.error(path, value, format!("rule {} does not answer true or false", self.rule.rule)))
+            }
             Err(error) => {
                 let detail = format!("rule evaluation error: {error}");
                 errors.push(field::Error::invalid(path, shown(value), format!("{}: {detail}", self.rule.rule)));
@@ -362,8 +364,27 @@ fn convert_text(text: &str, schema: &Schema) -> Cel {
 
 /// Words of CEL that cannot be field names.
 const RESERVED: [&str; 21] = [
-    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
-    "loop", "package", "namespace", "return", "var", "void", "while",
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 /// A field's name as expressions write it: `__dash__` for `-` and so on, `__int__` around reserved words.

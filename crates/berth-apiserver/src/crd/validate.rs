@@ -78,7 +78,8 @@ fn validate_names(given: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         }
         let label = if is_kind { name.to_lowercase() } else { name.to_owned() };
         for message in names::is_dns1035_label(&label) {
-            let detail = if is_kind { format!("may have mixed case, but should otherwise match: {message}") } else { message };
+            let detail =
+                if is_kind { format!("may have mixed case, but should otherwise match: {message}") } else { message };
             errors.push(Error::invalid(&path.child(field), name, detail));
         }
     };

@@ -143,10 +143,13 @@ impl Call {
         let verb = self.info.verb.clone();
         let resource = self.group_resource();
         if !self.info.subresource.is_empty() {
-            let subresource =
-                self.version().subresource(&self.info.subresource).ok_or_else(Status::no_such_path)?;
+            let subresource = self.version().subresource(&self.info.subresource).ok_or_else(Status::no_such_path)?;
             let supported = subresource.verbs.contains(&verb);
-            return if supported { Ok(verb) } else { Err(Status::method_not_supported(&resource, method_verb(method))) };
+            return if supported {
+                Ok(verb)
+            } else {
+                Err(Status::method_not_supported(&resource, method_verb(method)))
+            };
         }
         if self.info.parts.len() > 2 {
             return Err(Status::no_such_path());

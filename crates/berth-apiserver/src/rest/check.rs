@@ -24,8 +24,7 @@ impl Call {
     pub(crate) fn check_create(&self, object: &Value) -> Result<(), Status> {
         let path = Path::new("metadata");
         let name_check = self.strategy().name_check();
-        let mut errors =
-            validation::validate_object_meta(&object["metadata"], self.row.namespaced, name_check, &path);
+        let mut errors = validation::validate_object_meta(&object["metadata"], self.row.namespaced, name_check, &path);
         errors.extend(self.strategy().validate(object));
         self.check_schema(object, None, &mut errors);
         self.refuse(object, errors)

@@ -67,9 +67,7 @@ impl DeleteOptions {
 
     fn check_preconditions(&self, call: &Call, object: &Value) -> Result<(), Status> {
         let conflict = |what: &str, wanted: &str, found: &str| {
-            let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-            );
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
             Err(Status::conflict(&call.group_resource(), meta::name(object), &why))
         };
         match (&self.uid, &self.resource_version) {
@@ -93,9 +91,7 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Response<Body>, Status> {
 fn respond(call: &Call, name: &str, outcome: Outcome) -> Result<Response<Body>, Status> {
     match outcome {
         // Objects that stay for a while are answered as they are now, so that clients see the deletionTimestamp.
-        Outcome::Going(object) => {
-            call.object_response(StatusCode::OK, &object)
-        }
+        Outcome::Going(object) => call.object_response(StatusCode::OK, &object),
         // Pods and namespaces answer with the last object, everything else with a Status, as upstream.
         Outcome::Gone(object) if call.strategy().returns_deleted_object() => {
             call.object_response(StatusCode::OK, &object)
@@ -157,7 +153,10 @@ async fn try_delete(
             metadata.insert("deletionTimestamp".to_owned(), rfc3339(deadline));
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
         }
-    } else if grace > 0 || pending || metadata.get("finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty()) {
+    } else if grace > 0
+        || pending
+        || metadata.get("finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty())
+    {
         let now = call.server.now();
         let deadline = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
         metadata.insert("deletionTimestamp".to_owned(), rfc3339(deadline));
@@ -177,11 +176,8 @@ async fn try_delete(
     let view = call.view();
     let value = view.to_storage(object)?;
     let (key, expected) = (record.key.to_string(), record.revision);
-    let write = if going {
-        Write::Update { key, expected, value }
-    } else {
-        Write::Delete { key, expected, last: Some(value) }
-    };
+    let write =
+        if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
     match call.server.store().commit(write).await {
         Ok(committed) => {
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;

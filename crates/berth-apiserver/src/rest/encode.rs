@@ -77,7 +77,12 @@ impl Call {
     }
 
     /// Objects as a Table.
-    pub(crate) fn table<T: std::borrow::Borrow<Value>>(&self, objects: &[T], version: &str, with_columns: bool) -> Value {
+    pub(crate) fn table<T: std::borrow::Borrow<Value>>(
+        &self,
+        objects: &[T],
+        version: &str,
+        with_columns: bool,
+    ) -> Value {
         let columns = printers::columns(&self.row, self.version());
         let now = self.server.now();
         let rows: Vec<Value> = objects

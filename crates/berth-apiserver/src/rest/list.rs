@@ -104,10 +104,8 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
     let (after, at_revision) = if options.continue_token.is_empty() {
         if options.resource_version_match == Some(VersionMatch::Exact) && options.resource_version.unwrap_or(0) == 0 {
             let path = Path::new("resourceVersionMatch");
-            let error = field::Error::forbidden(
-                &path,
-                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-            );
+            let error =
+                field::Error::forbidden(&path, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
             return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &[error]));
         }
         let exact = match options.resource_version_match {
@@ -181,7 +179,8 @@ fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value)
         Value::from(call.api_version()),
     );
     let long = records.len() > STREAM_FROM;
-    let mut writer = ListWriter { view: view.clone(), records: records.into_iter(), head: Some(head), first: true, done: false };
+    let mut writer =
+        ListWriter { view: view.clone(), records: records.into_iter(), head: Some(head), first: true, done: false };
     if long {
         return json_response(StatusCode::OK, Body::stream(futures::stream::iter(writer)));
     }

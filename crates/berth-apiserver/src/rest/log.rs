@@ -23,8 +23,7 @@ pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
     let container = container_of(&pod, &call.options.container)?;
     let source = call.server.inner.config.pod_logs.clone();
     let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
-    let text =
-        source.read(meta::namespace(&pod), meta::name(&pod), &container).map_err(Status::bad_request)?;
+    let text = source.read(meta::namespace(&pod), meta::name(&pod), &container).map_err(Status::bad_request)?;
     let written = text.len();
     let text = cut(text, call.options.tail_lines, call.options.limit_bytes);
     let body = if call.options.follow {

@@ -55,8 +55,7 @@ impl Call {
     }
 
     fn field_manager(&self) -> FieldManager {
-        let versions =
-            KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
+        let versions = KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
         let mut manager = FieldManager::new(Arc::new(versions));
         if self.has_status_subresource() {
             // What a write cannot change it does not own.

@@ -89,8 +89,7 @@ impl Options {
                 self.label_selector = (!selector.is_empty()).then_some(selector);
             }
             "fieldSelector" => {
-                let selector =
-                    FieldSelector::parse(value).map_err(|error| Status::bad_request(error.to_string()))?;
+                let selector = FieldSelector::parse(value).map_err(|error| Status::bad_request(error.to_string()))?;
                 self.field_selector = (!selector.is_empty()).then_some(selector);
             }
             "dryRun" => match value {

@@ -167,7 +167,10 @@ fn complete_applied(call: &Call, object: &mut Value) {
 /// Server-side apply of an object that does not exist.
 async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Arc<Value>, Status> {
     if !meta::uid(&applied).is_empty() {
-        let why = format!("uid mismatch: the provided object specified uid {}, and no existing object was found", meta::uid(&applied));
+        let why = format!(
+            "uid mismatch: the provided object specified uid {}, and no existing object was found",
+            meta::uid(&applied)
+        );
         return Err(Status::conflict(&call.group_resource(), &call.info.name, &why));
     }
     let mut applied = check_applied(call, applied)?;

@@ -51,8 +51,7 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     }
     let body = call.complete(decoded, false)?;
     let tokens = call.server.tokens();
-    let answer =
-        auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
+    let answer = auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
     call.value_response(StatusCode::CREATED, &answer)
 }
 
@@ -84,7 +83,8 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
         let object = call.view().show(&record)?;
         return call.value_response(StatusCode::OK, &scale_of(&object, &paths));
     }
-    let change = if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(call.decode_body()?.object) };
+    let change =
+        if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(call.decode_body()?.object) };
     let manager = call.manager_name();
     let updated = update::update(call, Target::Main, |call, old| {
         let wanted = match &change {
@@ -158,14 +158,18 @@ pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Bo
         let name = meta::name(old);
         let refuse = |why: String| Err(Status::conflict(&bindings, name, &why));
         if !uid.is_empty() && uid != meta::uid(old) {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
+            let why =
+                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
             return Err(Status::conflict(&pods, name, &why));
         }
         if meta::deletion_timestamp(old).is_some() {
             return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
         }
         if let Some(host) = old["spec"]["nodeName"].as_str().filter(|host| !host.is_empty()) {
-            return refuse(format!("pod {name} is already assigned to node {}", berth_apimachinery::field::quote(host)));
+            return refuse(format!(
+                "pod {name} is already assigned to node {}",
+                berth_apimachinery::field::quote(host)
+            ));
         }
         if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
             return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
@@ -224,12 +228,11 @@ fn check_budgets(call: &Call, pod: &Arc<Value>) -> Result<(), Status> {
     let labels = meta::labels(pod).unwrap_or(&empty);
     let budgets = call.server.inner.objects.list("policy", "poddisruptionbudgets", Some(meta::namespace(pod)));
     for budget in budgets {
-        let selects = LabelSelector::from_object(&budget["spec"]["selector"]).is_ok_and(|selector| selector.matches(labels));
+        let selects =
+            LabelSelector::from_object(&budget["spec"]["selector"]).is_ok_and(|selector| selector.matches(labels));
         if selects && budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0 {
-            let mut status = Status::too_many_requests(
-                "Cannot evict pod as it would violate the pod's disruption budget.",
-                0,
-            );
+            let mut status =
+                Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 0);
             status = status.with_causes([berth_apimachinery::status::Cause {
                 reason: "DisruptionBudget".to_owned(),
                 message: format!(
@@ -251,7 +254,6 @@ fn token(call: &mut Call) -> Result<Response<Body>, Status> {
     let account = call.stored()?.value();
     let decoded = call.decode_body()?;
     let tokens = call.server.tokens();
-    let answer =
-        auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, decoded.object)?;
+    let answer = auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, decoded.object)?;
     call.value_response(StatusCode::CREATED, &answer)
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::call::Call;
 use super::check::Target;
-use super::decode::drop_empty_metadata;
 use super::create::{Tracking, commit_status, store_new};
+use super::decode::drop_empty_metadata;
 use crate::admission::Operation;
 use crate::{Body, admission, crd};
 
@@ -133,11 +133,8 @@ async fn try_update(
     let gone = is_finished_deletion(&new);
     let value = view.to_storage(new)?;
     let (key, expected) = (call.key(), record.revision);
-    let write = if gone {
-        Write::Delete { key, expected, last: Some(value) }
-    } else {
-        Write::Update { key, expected, value }
-    };
+    let write =
+        if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
     let committed = match call.server.store().commit(write).await {
         Ok(committed) => committed,
         Err(CommitError::Conflict { .. }) if !insists || matches!(tracking, Tracking::Done) => return Ok(None),

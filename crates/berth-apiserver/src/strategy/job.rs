@@ -30,7 +30,8 @@ impl Strategy for Jobs {
         default_spec(spec);
         // A job without labels takes those of its pods.
         if labels.is_empty()
-            && let Some(Value::Object(template)) = spec.get("template").and_then(|template| template["metadata"].get("labels"))
+            && let Some(Value::Object(template)) =
+                spec.get("template").and_then(|template| template["metadata"].get("labels"))
             && !template.is_empty()
         {
             let template = template.clone();
@@ -65,9 +66,7 @@ impl Strategy for Jobs {
             // Pods are called <job>-<index>; that must fit a host name.
             let longest = format!("{}-{}", meta::name(job), completions - 1);
             for message in names::is_dns1123_label(&longest) {
-                let detail = format!(
-                    "will not able to create pod with invalid DNS label: {message}"
-                );
+                let detail = format!("will not able to create pod with invalid DNS label: {message}");
                 errors.push(Error::invalid(&Path::new("metadata.name"), meta::name(job), detail));
             }
         }
@@ -76,19 +75,28 @@ impl Strategy for Jobs {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = validate_spec(&new["spec"], &Path::new("spec"));
-        let completions_may_change = new["spec"]["completionMode"] == "Indexed"
-            && new["spec"]["completions"] == new["spec"]["parallelism"];
+        let completions_may_change =
+            new["spec"]["completionMode"] == "Indexed" && new["spec"]["completions"] == new["spec"]["parallelism"];
         if !completions_may_change {
             immutable(new, old, &["spec", "completions"], &mut errors);
         }
-        for field in ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        for field in
+            ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+        {
             immutable(new, old, &["spec", field], &mut errors);
         }
         let mut template = new["spec"]["template"].clone();
         // A suspended job that is not running yet may be told where to run.
         let suspended = old["spec"]["suspend"] == true && old["status"]["startTime"].is_null();
         if suspended {
-            for path in [["spec", "nodeSelector"], ["spec", "affinity"], ["spec", "tolerations"], ["spec", "schedulingGates"], ["metadata", "labels"], ["metadata", "annotations"]] {
+            for path in [
+                ["spec", "nodeSelector"],
+                ["spec", "affinity"],
+                ["spec", "tolerations"],
+                ["spec", "schedulingGates"],
+                ["metadata", "labels"],
+                ["metadata", "annotations"],
+            ] {
                 let value = old["spec"]["template"][path[0]].get(path[1]).cloned();
                 let Some(part) = template.get_mut(path[0]).and_then(Value::as_object_mut) else { continue };
                 match value {
@@ -112,7 +120,11 @@ impl Strategy for Jobs {
             non_negative(&new["status"][field], &status.child(field), &mut errors);
         }
         let finished = |job: &Value, kind: &str| {
-            job["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
+            job["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|c| c["type"] == kind && c["status"] == "True")
         };
         if finished(new, "Complete") && finished(new, "Failed") {
             let detail = "cannot set Complete=True and Failed=true conditions";
@@ -206,9 +218,15 @@ pub(crate) fn default_spec(spec: &mut Map<String, Value>) {
 /// Checks a JobSpec.
 pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    for field in
-        ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex", "maxFailedIndexes"]
-    {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
         non_negative(&spec[field], &path.child(field), &mut errors);
     }
     match spec["completionMode"].as_str() {
@@ -217,22 +235,33 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
                 errors.push(Error::required(&path.child("completions"), "when completion mode is Indexed"));
             }
             if let Some(parallelism) = spec["parallelism"].as_i64().filter(|n| *n > INDEXED_PARALLELISM_MAX) {
-                let detail = format!("must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed");
+                let detail =
+                    format!("must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed");
                 errors.push(Error::invalid(&path.child("parallelism"), parallelism, detail));
             }
         }
         Some("NonIndexed") | None => {
             if !spec["backoffLimitPerIndex"].is_null() {
                 let detail = "requires indexed completion mode";
-                errors.push(Error::invalid(&path.child("backoffLimitPerIndex"), spec["backoffLimitPerIndex"].clone(), detail));
+                errors.push(Error::invalid(
+                    &path.child("backoffLimitPerIndex"),
+                    spec["backoffLimitPerIndex"].clone(),
+                    detail,
+                ));
             }
         }
         Some(mode) => {
             errors.push(Error::not_supported(&path.child("completionMode"), mode, &["Indexed", "NonIndexed"]));
         }
     }
-    if let Some(policy) = spec["podReplacementPolicy"].as_str().filter(|p| !matches!(*p, "Failed" | "TerminatingOrFailed")) {
-        errors.push(Error::not_supported(&path.child("podReplacementPolicy"), policy, &["Failed", "TerminatingOrFailed"]));
+    if let Some(policy) =
+        spec["podReplacementPolicy"].as_str().filter(|p| !matches!(*p, "Failed" | "TerminatingOrFailed"))
+    {
+        errors.push(Error::not_supported(
+            &path.child("podReplacementPolicy"),
+            policy,
+            &["Failed", "TerminatingOrFailed"],
+        ));
     }
     let template = path.child("template");
     let pod = template.child("spec");

@@ -123,13 +123,13 @@ fn is_latest(image: &str) -> bool {
 
 /// The quality-of-service class that requests and limits make.
 pub(crate) fn qos_class(spec: &Value) -> &'static str {
-    let containers: Vec<&Value> = ["containers", "initContainers"]
-        .iter()
-        .flat_map(|kind| spec[*kind].as_array().into_iter().flatten())
-        .collect();
+    let containers: Vec<&Value> =
+        ["containers", "initContainers"].iter().flat_map(|kind| spec[*kind].as_array().into_iter().flatten()).collect();
     let counted = ["cpu", "memory"];
     let any = containers.iter().any(|container| {
-        ["requests", "limits"].iter().any(|list| counted.iter().any(|name| !container["resources"][*list][*name].is_null()))
+        ["requests", "limits"]
+            .iter()
+            .any(|list| counted.iter().any(|name| !container["resources"][*list][*name].is_null()))
     });
     if !any {
         return "BestEffort";

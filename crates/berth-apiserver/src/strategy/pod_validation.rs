@@ -218,7 +218,10 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let gated = old_spec["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
     let gates = |spec: &Value| spec["schedulingGates"].as_array().cloned().unwrap_or_default();
     if let Some(added) = gates(new_spec).iter().find(|gate| !gates(old_spec).contains(gate)) {
-        let detail = format!("only deletion is allowed, but found new scheduling gate '{}'", added["name"].as_str().unwrap_or_default());
+        let detail = format!(
+            "only deletion is allowed, but found new scheduling gate '{}'",
+            added["name"].as_str().unwrap_or_default()
+        );
         errors.push(Error::forbidden(&path.child("schedulingGates"), detail));
     }
     let tolerations = |spec: &Value| spec["tolerations"].as_array().cloned().unwrap_or_default();

@@ -36,7 +36,9 @@ impl Strategy for Secrets {
             check_key(key, &path, &mut errors);
             match STANDARD.decode(value.as_str().unwrap_or_default()) {
                 Ok(bytes) => total += bytes.len(),
-                Err(error) => errors.push(Error::invalid(&path.key(key), value.clone(), format!("illegal base64 data: {error}"))),
+                Err(error) => {
+                    errors.push(Error::invalid(&path.key(key), value.clone(), format!("illegal base64 data: {error}")))
+                }
             }
         }
         if total > DATA_BYTES_MAX {

@@ -35,7 +35,10 @@ impl Strategy for Services {
             let number = port["port"].clone();
             let port = map_mut(port);
             set_default_text(port, "protocol", "TCP");
-            if matches!(port.get("targetPort"), None | Some(Value::Null)) || port["targetPort"] == 0 || port["targetPort"] == "" {
+            if matches!(port.get("targetPort"), None | Some(Value::Null))
+                || port["targetPort"] == 0
+                || port["targetPort"] == ""
+            {
                 port.insert("targetPort".to_owned(), number);
             }
         }

@@ -1,11 +1,14 @@
 //! Deployments, ReplicaSets, StatefulSets, DaemonSets, CronJobs: defaults and the few rules their controllers rely on.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::meta::{map_mut};
+use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::selector::LabelSelector;
 use serde_json::{Map, Value, json};
 
-use super::{Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, set_default, set_default_text, spec_mut};
+use super::{
+    Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, set_default, set_default_text,
+    spec_mut,
+};
 
 fn default_template(spec: &mut Map<String, Value>) {
     let template = map_mut(spec.entry("template").or_insert_with(|| json!({})));
@@ -128,7 +131,11 @@ impl Strategy for StatefulSets {
             let rolling = map_mut(strategy.entry("rollingUpdate").or_insert_with(|| json!({})));
             set_default(rolling, "partition", 0);
         }
-        set_default(spec, "persistentVolumeClaimRetentionPolicy", json!({"whenDeleted": "Retain", "whenScaled": "Retain"}));
+        set_default(
+            spec,
+            "persistentVolumeClaimRetentionPolicy",
+            json!({"whenDeleted": "Retain", "whenScaled": "Retain"}),
+        );
         default_template(spec);
     }
 
@@ -210,7 +217,11 @@ impl Strategy for CronJobs {
         }
         let policy = object["spec"]["concurrencyPolicy"].as_str().unwrap_or_default();
         if !matches!(policy, "Allow" | "Forbid" | "Replace") {
-            errors.push(Error::not_supported(&path.child("concurrencyPolicy"), policy, &["Allow", "Forbid", "Replace"]));
+            errors.push(Error::not_supported(
+                &path.child("concurrencyPolicy"),
+                policy,
+                &["Allow", "Forbid", "Replace"],
+            ));
         }
         let template = path.child("jobTemplate");
         errors.extend(job::validate_spec(&object["spec"]["jobTemplate"]["spec"], &template.child("spec")));

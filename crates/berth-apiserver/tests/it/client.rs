@@ -14,7 +14,8 @@ async fn a_kube_client_works_in_process() {
     let server = server();
     let client = kube::Client::new(server.api.in_process(UserInfo::master("client")), "default");
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let map: ConfigMap = serde_json::from_value(serde_json::json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).unwrap();
+    let map: ConfigMap =
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).unwrap();
     let created = maps.create(&PostParams::default(), &map).await.unwrap();
     let version = created.metadata.resource_version.unwrap();
     let mut events = pin!(maps.watch(&WatchParams::default(), &version).await.unwrap());

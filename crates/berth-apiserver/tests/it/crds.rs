@@ -66,10 +66,12 @@ async fn schema_and_rules_refuse_with_their_paths() {
     let refused = server.post(BOATS, boat("a", json!({}))).await.expect(422);
     assert_eq!(refused["details"]["causes"][0]["reason"], "FieldValueRequired");
     let refused = server.post(BOATS, boat("a", json!({"length": 2, "crew": 3}))).await.expect(422);
-    assert_eq!(refused["message"], "Boat.harbor.dev \"a\" is invalid: spec: Invalid value: \"object\": too many people");
+    assert_eq!(
+        refused["message"],
+        "Boat.harbor.dev \"a\" is invalid: spec: Invalid value: \"object\": too many people"
+    );
     server.post(BOATS, boat("a", json!({"length": 2}))).await.expect(201);
-    let refused =
-        server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"name": "x"}})).await.expect(422);
+    let refused = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"name": "x"}})).await.expect(422);
     assert!(refused["message"].as_str().unwrap().ends_with("name is immutable"), "{refused}");
     let strict = server
         .post(&format!("{BOATS}?fieldValidation=Strict"), boat("b", json!({"length": 2, "sail": 1})))
@@ -88,14 +90,16 @@ async fn status_and_scale_are_subresources() {
     with_status["status"] = json!({"afloat": true});
     let created = server.post(BOATS, with_status).await.expect(201);
     assert!(created.get("status").is_none());
-    let status = json!({"metadata": {"labels": {"x": "y"}}, "spec": {"length": 9}, "status": {"afloat": true, "crew": 1}});
+    let status =
+        json!({"metadata": {"labels": {"x": "y"}}, "spec": {"length": 9}, "status": {"afloat": true, "crew": 1}});
     let updated = server.patch(&format!("{BOATS}/a/status"), "merge-patch", status).await.expect(200);
     assert_eq!((&updated["status"]["afloat"], &updated["spec"]["length"]), (&json!(true), &json!(5)));
     assert!(updated["metadata"].get("labels").is_none());
     assert_eq!(updated["metadata"]["generation"], 1);
     let scale = server.get(&format!("{BOATS}/a/scale")).await.expect(200);
     assert_eq!((&scale["kind"], &scale["status"]["replicas"]), (&json!("Scale"), &json!(1)));
-    let scale = server.patch(&format!("{BOATS}/a/scale"), "merge-patch", json!({"spec": {"replicas": 4}})).await.expect(200);
+    let scale =
+        server.patch(&format!("{BOATS}/a/scale"), "merge-patch", json!({"spec": {"replicas": 4}})).await.expect(200);
     assert_eq!(scale["spec"]["replicas"], 4);
     assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 4);
 }
@@ -177,24 +181,23 @@ async fn labels_that_are_no_texts_are_refused() {
     let mut odd = boat("a", json!({"length": 5}));
     odd["metadata"]["labels"] = json!({"x": 1});
     let refused = server.post(BOATS, odd).await.expect(400);
-    assert!(refused["message"].as_str().unwrap().starts_with("Boat in version \"v1\" cannot be handled as a Boat"), "{refused}");
+    assert!(
+        refused["message"].as_str().unwrap().starts_with("Boat in version \"v1\" cannot be handled as a Boat"),
+        "{refused}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn applied_configurations_are_defaulted_and_owned() {
     let server = harbor().await;
-    let created = server
-        .patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5})))
-        .await
-        .expect(201);
+    let created =
+        server.patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5}))).await.expect(201);
     assert_eq!(created["spec"]["name"], "unnamed");
     let status = json!({"apiVersion": "harbor.dev/v1", "kind": "Boat", "status": {"afloat": true}});
     let status = server.patch(&format!("{BOATS}/a/status?fieldManager=me"), "apply", status).await.expect(200);
     assert_eq!((&status["status"]["afloat"], &status["spec"]["length"]), (&json!(true), &json!(5)));
-    let again = server
-        .patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5})))
-        .await
-        .expect(200);
+    let again =
+        server.patch(&format!("{BOATS}/a?fieldManager=me"), "apply", boat("a", json!({"length": 5}))).await.expect(200);
     assert_eq!(again["metadata"]["resourceVersion"], status["metadata"]["resourceVersion"]);
     let entries = again["metadata"]["managedFields"].as_array().unwrap().clone();
     assert_eq!(entries.len(), 2);

@@ -92,9 +92,7 @@ async fn names_are_generated_from_the_seed() {
 #[tokio::test(start_paused = true)]
 async fn bad_requests_say_what_is_wrong() {
     let server = server();
-    let not_json = server
-        .raw(http::Method::POST, MAPS, &[("content-type", "application/json")], "{\"a\": ")
-        .await;
+    let not_json = server.raw(http::Method::POST, MAPS, &[("content-type", "application/json")], "{\"a\": ").await;
     assert_eq!(not_json.status(), 400);
     let kind = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}});
     let kind = server.post(MAPS, kind).await.expect(400);
@@ -110,9 +108,7 @@ async fn bad_requests_say_what_is_wrong() {
     assert_eq!(nowhere["message"], "namespaces \"nowhere\" not found");
     server.get("/api/v1/namespaces/default/nothings").await.expect(404);
     server.get("/apis/nothing.dev/v1/things").await.expect(404);
-    let cbor = server
-        .raw(http::Method::POST, MAPS, &[("content-type", "application/cbor")], "x")
-        .await;
+    let cbor = server.raw(http::Method::POST, MAPS, &[("content-type", "application/cbor")], "x").await;
     assert_eq!(cbor.status(), 415);
 }
 
@@ -191,7 +187,8 @@ async fn kubectl_gets_tables() {
 async fn a_selection_is_deleted_at_once() {
     let server = server();
     for name in ["a", "b", "c"] {
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"name": name}}});
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"name": name}}});
         server.post(MAPS, map).await.expect(201);
     }
     server.delete(&format!("{MAPS}?labelSelector=name%20in%20(a,b)"), json!(null)).await.expect(200);
@@ -206,8 +203,7 @@ async fn priority_classes_keep_their_value() {
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000});
     let created = server.post(classes, class).await.expect(201);
     assert_eq!(created["preemptionPolicy"], "PreemptLowerPriority");
-    let refused =
-        server.patch(&format!("{classes}/high"), "merge-patch", json!({"value": 2000})).await.expect(422);
+    let refused = server.patch(&format!("{classes}/high"), "merge-patch", json!({"value": 2000})).await.expect(422);
     assert_eq!(
         refused["message"],
         "PriorityClass.scheduling.k8s.io \"high\" is invalid: value: Forbidden: may not be changed in an update."
@@ -231,12 +227,19 @@ async fn events_are_one_kind_under_two_groups() {
 #[tokio::test(start_paused = true)]
 async fn input_of_the_wrong_shape_is_refused_and_nothing_breaks() {
     let server = server();
-    let shapes = [json!("text"), json!(7), json!([]), json!({"spec": "x"}), json!({"metadata": 3}),
-        json!({"metadata": {"name": "a", "labels": {"x": 1}}}), json!({"metadata": {"name": "a"}, "spec": []}),
+    let shapes = [
+        json!("text"),
+        json!(7),
+        json!([]),
+        json!({"spec": "x"}),
+        json!({"metadata": 3}),
+        json!({"metadata": {"name": "a", "labels": {"x": 1}}}),
+        json!({"metadata": {"name": "a"}, "spec": []}),
         json!({"metadata": {"name": "a"}, "spec": {"template": "x"}, "status": 1}),
         json!({"metadata": {"name": "a"}, "spec": {"containers": [null]}}),
         json!({"metadata": {"name": "a"}, "spec": {"containers": [{"resources": {"limits": {"cpu": {}}}}]}}),
-        json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": "x"}], "versions": [1], "names": 2}})];
+        json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": "x"}], "versions": [1], "names": 2}}),
+    ];
     for uri in [
         "/api/v1/namespaces/default/pods",
         "/api/v1/namespaces/default/services",

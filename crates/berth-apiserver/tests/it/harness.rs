@@ -44,7 +44,13 @@ pub fn server() -> Server {
 }
 
 impl Server {
-    pub async fn raw(&self, method: Method, uri: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Response<Body> {
+    pub async fn raw(
+        &self,
+        method: Method,
+        uri: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Response<Body> {
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -97,12 +103,8 @@ impl Server {
 
 pub async fn read(response: Response<Body>) -> Answer {
     let code = response.status().as_u16();
-    let warnings = response
-        .headers()
-        .get_all("warning")
-        .iter()
-        .map(|value| value.to_str().unwrap().to_owned())
-        .collect();
+    let warnings =
+        response.headers().get_all("warning").iter().map(|value| value.to_str().unwrap().to_owned()).collect();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let body = if bytes.is_empty() {
         Value::Null
@@ -122,7 +124,12 @@ impl Watch {
     pub async fn next(&mut self) -> Option<(String, Value)> {
         while self.lines.is_empty() {
             let chunk = self.body.frame().await?.unwrap().into_data().unwrap();
-            self.lines.extend(chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_slice(line).unwrap()));
+            self.lines.extend(
+                chunk
+                    .split(|byte| *byte == b'\n')
+                    .filter(|line| !line.is_empty())
+                    .map(|line| serde_json::from_slice(line).unwrap()),
+            );
         }
         let mut event: Value = self.lines.pop_front().unwrap();
         Some((event["type"].as_str().unwrap().to_owned(), event["object"].take()))

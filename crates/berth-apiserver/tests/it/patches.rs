@@ -99,7 +99,8 @@ async fn apply_creates_and_changes() {
 async fn fields_have_owners_and_apply_respects_them() {
     let server = server();
     let uri = "/api/v1/namespaces/default/configmaps/a";
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1", "old": "x"}});
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1", "old": "x"}});
     let created = server.patch(&format!("{uri}?fieldManager=one"), "apply", map).await.expect(201);
     let entry = &created["metadata"]["managedFields"][0];
     assert_eq!((&entry["manager"], &entry["operation"]), (&json!("one"), &json!("Apply")));

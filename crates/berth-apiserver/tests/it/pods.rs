@@ -25,7 +25,10 @@ async fn a_pod_is_stored_as_a_real_server_stores_it() {
     let keys: Vec<&str> =
         spec["tolerations"].as_array().unwrap().iter().map(|toleration| toleration["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "nvidia.com/gpu"]);
-    assert_eq!((&created["status"]["phase"], &created["status"]["qosClass"]), (&json!("Pending"), &json!("BestEffort")));
+    assert_eq!(
+        (&created["status"]["phase"], &created["status"]["qosClass"]),
+        (&json!("Pending"), &json!("BestEffort"))
+    );
     let mut unknown = pod("b");
     unknown["spec"]["priorityClassName"] = json!("nope");
     let refused = server.post(PODS, unknown).await.expect(403);
@@ -43,7 +46,8 @@ async fn a_pod_is_bound_once_and_leaves_in_two_steps() {
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
     let again = server.post(&format!("{PODS}/a/binding"), binding).await.expect(409);
     assert!(again["message"].as_str().unwrap().contains("is already assigned to node"), "{again}");
-    let selected = server.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1,status.phase!%3DFailed")).await.expect(200);
+    let selected =
+        server.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1,status.phase!%3DFailed")).await.expect(200);
     assert_eq!(selected["items"].as_array().unwrap().len(), 1);
 
     let going = server.delete(&format!("{PODS}/a"), json!(null)).await.expect(200);
@@ -62,8 +66,10 @@ async fn a_pod_is_bound_once_and_leaves_in_two_steps() {
 async fn a_pods_specification_hardly_changes() {
     let server = server();
     server.post(PODS, pod("a")).await.expect(201);
-    let refused =
-        server.patch(&format!("{PODS}/a"), "merge-patch", json!({"spec": {"nodeSelector": {"a": "b"}}})).await.expect(422);
+    let refused = server
+        .patch(&format!("{PODS}/a"), "merge-patch", json!({"spec": {"nodeSelector": {"a": "b"}}}))
+        .await
+        .expect(422);
     assert!(refused["message"].as_str().unwrap().contains("pod updates may not change fields other than"), "{refused}");
     let image = json!({"spec": {"containers": [{"name": "main", "image": "alpine:3"}]}});
     let changed = server.patch(&format!("{PODS}/a"), "strategic-merge-patch", image).await.expect(200);
@@ -76,7 +82,8 @@ async fn a_pods_specification_hardly_changes() {
 #[tokio::test(start_paused = true)]
 async fn services_get_an_address_and_secrets_their_data() {
     let server = server();
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+    let service =
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
     let created = server.post("/api/v1/namespaces/default/services", service).await.expect(201);
     assert_eq!(created["spec"]["clusterIP"], "10.96.0.11");
     assert_eq!(created["spec"]["ports"][0]["targetPort"], 80);

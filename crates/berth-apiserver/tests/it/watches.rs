@@ -33,9 +33,15 @@ async fn a_selective_watch_sees_objects_come_and_go() {
     let mut watch = server.watch(&format!("{MAPS}?watch=true&labelSelector=color%3Dred")).await;
     assert_eq!(watch.brief().await, "ADDED a");
     create(&server, "b", "blue").await;
-    server.patch(&format!("{MAPS}/b"), "merge-patch", json!({"metadata": {"labels": {"color": "red"}}})).await.expect(200);
+    server
+        .patch(&format!("{MAPS}/b"), "merge-patch", json!({"metadata": {"labels": {"color": "red"}}}))
+        .await
+        .expect(200);
     assert_eq!(watch.brief().await, "ADDED b");
-    server.patch(&format!("{MAPS}/a"), "merge-patch", json!({"metadata": {"labels": {"color": "blue"}}})).await.expect(200);
+    server
+        .patch(&format!("{MAPS}/a"), "merge-patch", json!({"metadata": {"labels": {"color": "blue"}}}))
+        .await
+        .expect(200);
     assert_eq!(watch.brief().await, "DELETED a");
 }
 
@@ -58,9 +64,8 @@ async fn a_watch_ends_when_its_time_is_over_and_bookmarks_before() {
 async fn initial_events_end_with_a_marked_bookmark() {
     let server = server();
     create(&server, "a", "red").await;
-    let uri = format!(
-        "{MAPS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-    );
+    let uri =
+        format!("{MAPS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let mut watch = server.watch(&uri).await;
     assert_eq!(watch.brief().await, "ADDED a");
     let (kind, object) = watch.next().await.unwrap();
