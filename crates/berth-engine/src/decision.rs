@@ -101,6 +101,26 @@ pub struct Victim {
     pub message: String,
     /// False when it is being evicted already: nothing has to be written.
     pub write: bool,
+    /// Priority of the victim.
+    pub priority: Priority,
+    /// Priority of the workload it makes room for.
+    pub preemptor_priority: Priority,
+}
+
+/// A workload's priority and what it is made of (§3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Priority {
+    /// `spec.priority`.
+    pub base: i64,
+    /// What the boost annotation adds.
+    pub boost: i64,
+}
+
+impl Priority {
+    /// What counts.
+    pub fn effective(self) -> i64 {
+        self.base + self.boost
+    }
 }
 
 /// Why a workload waits.

@@ -62,7 +62,7 @@ pub use config::{
 };
 pub use decision::{
     Admit, AssignmentMode, CycleOutcome, Decision, EntryStatus, Explanation, Finding, FlavorAttempt, PendingReason,
-    PodSetExplanation, PreemptionMode, PreemptionReason, RequeueReason, Verdict, Victim, Wait,
+    PodSetExplanation, PreemptionMode, PreemptionReason, Priority, RequeueReason, Verdict, Victim, Wait,
 };
 pub use engine::{Effects, Engine};
 pub use event::Event;

@@ -1,7 +1,7 @@
 //! Words for decisions that depend on API spellings: reasons under either observability gate, and the list of flavors
 //! that were considered.
 
-use berth_engine::{AssignmentMode, Explanation, FlavorAttempt, PendingReason, PreemptionMode};
+use berth_engine::{AssignmentMode, Explanation, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
 
 use crate::gates::Gates;
 
@@ -14,6 +14,34 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
         PendingReason::WaitingForPodsReady => "Waiting",
         _ => "Pending",
     }
+}
+
+/// Both priorities of a preemption, as its events end (queueing-engine §11.2).
+fn priorities(victim: &Victim) -> String {
+    let text = |priority: Priority| {
+        format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost)
+    };
+    format!(
+        "; preemptor effective priority: {}; preemptee effective priority: {}",
+        text(victim.preemptor_priority),
+        text(victim.priority)
+    )
+}
+
+/// The message of event `Preempted` on a victim.
+pub fn preempted_event(victim: &Victim) -> String {
+    format!("{}{}", victim.message, priorities(victim))
+}
+
+/// The message of event `PreemptedWorkload` on the workload a victim makes room for.
+pub fn preempted_workload_event(victim: &Victim) -> String {
+    format!(
+        "Preempted workload {} (UID: {}) in ClusterQueue {}{}",
+        victim.workload,
+        victim.uid,
+        victim.cluster_queue,
+        priorities(victim)
+    )
 }
 
 /// What the QuotaReserved event says about flavors that were rejected or need borrowing; empty when there is nothing to

@@ -6,14 +6,14 @@ use super::nominate::assign;
 use super::order::EntryOrder;
 use super::{Entry, count};
 use crate::amount::Amount;
-use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, RequeueReason, Victim};
+use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, Priority, RequeueReason, Victim};
 use crate::ids::{QueueId, WorkloadId};
 use crate::model::{PreemptionPolicy, Time};
 use crate::preemption::candidates::is_evicted;
 use crate::preemption::{Target, message};
 use crate::quota::FrAmounts;
 use crate::topology::Places;
-use crate::world::World;
+use crate::world::{Record, World};
 
 /// Processes every entry; returns them in the order they were processed.
 pub(crate) fn run(world: &mut World, entries: Vec<Entry>, outcome: &mut CycleOutcome, now: Time) -> Vec<Entry> {
@@ -250,11 +250,17 @@ fn issue(world: &World, entry: &mut Entry) {
                 &world.tree.path_text(queue.node),
             ),
             write: !is_evicted(world, target.workload),
+            priority: priority(victim),
+            preemptor_priority: priority(preemptor),
         });
     }
     entry.message = format!("{}. Pending the preemption of {} workload(s)", entry.message, entry.targets.len());
     entry.requeue = RequeueReason::PendingPreemption;
     entry.reason = PendingReason::WaitingForPreemptedWorkloads;
+}
+
+fn priority(record: &Record) -> Priority {
+    Priority { base: record.facts.priority, boost: record.priority - record.facts.priority }
 }
 
 /// True if some workload holds quota and its pods are not all ready (§20.4).

@@ -7,7 +7,7 @@ use super::tree::FlavorTree;
 use super::{PODS, Topologies};
 use crate::assignment::filter::untolerated;
 use crate::ids::Name;
-use crate::model::{Labels, NodeAffinity, ResourceList};
+use crate::model::{Labels, NodeAffinity, ResourceList, Taint};
 
 /// What a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Room {
     pub score: i64,
 }
 
-/// Nodes that cannot take a single pod, by reason.
+/// Leaves that cannot take a single pod, by reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Exclusions {
     pub total: usize,
@@ -31,8 +31,8 @@ pub(crate) struct Exclusions {
 }
 
 impl Exclusions {
-    fn note(&mut self, reason: String, nodes: usize) {
-        *self.by_reason.entry(reason).or_default() += nodes;
+    fn note(&mut self, reason: String) {
+        *self.by_reason.entry(reason).or_default() += 1;
     }
 
     /// `. Total nodes: …; excluded: …`, or nothing.
@@ -73,7 +73,7 @@ pub(crate) fn rooms(
     exclusions: &mut Exclusions,
 ) -> Vec<Room> {
     let mut rooms = vec![Room::default(); tree.domains.len()];
-    exclusions.total = tree.node_count;
+    exclusions.total = tree.leaves().len();
     for &leaf in tree.leaves() {
         rooms[leaf] = leaf_room(topologies, tree, wanted, leaf, exclusions);
     }
@@ -98,11 +98,10 @@ fn leaf_room(
     exclusions: &mut Exclusions,
 ) -> Room {
     let domain = &tree.domains[leaf];
-    let nodes = domain.nodes.len();
     if let Some(required) = wanted.within {
         let level = tree.domains[required].level;
         if tree.ancestor(leaf, level) != required {
-            exclusions.note("topologyDomain".to_owned(), nodes);
+            exclusions.note("topologyDomain".to_owned());
             return Room::default();
         }
     }
@@ -115,18 +114,15 @@ fn leaf_room(
         if let Some(node) = domain.nodes.first().and_then(|name| topologies.node(name)) {
             for pods in wanted.leader.iter().chain([&wanted.workers]) {
                 if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-                    exclusions.note(
-                        format!("taint {:?}", format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str())),
-                        nodes,
-                    );
+                    exclusions.note(format!("taint {:?}", taint_text(taint)));
                     return Room::default();
                 }
                 if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
-                    exclusions.note("nodeSelector".to_owned(), nodes);
+                    exclusions.note("nodeSelector".to_owned());
                     return Room::default();
                 }
                 if !matches(&pods.affinity, &node.labels, &node.name) {
-                    exclusions.note("affinity".to_owned(), nodes);
+                    exclusions.note("affinity".to_owned());
                     return Room::default();
                 }
             }
@@ -141,7 +137,7 @@ fn leaf_room(
     let (pods, limiting) = count_in(&per_pod, &left);
     if pods == 0 {
         if let Some(resource) = limiting {
-            exclusions.note(format!("resource {resource:?}"), nodes);
+            exclusions.note(format!("resource {resource:?}"));
         }
     }
     let Some(leader) = &wanted.leader else {
@@ -186,6 +182,11 @@ fn sum_children(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room], id: usize) -
     sum.pods_with_leader = sum.pods - pods_lost;
     sum.slices_with_leader = sum.slices - slices_lost;
     sum
+}
+
+/// A taint as exclusions name it.
+fn taint_text(taint: &Taint) -> String {
+    format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str())
 }
 
 /// Required node affinity against a node.

@@ -184,12 +184,7 @@ impl Search<'_> {
             return Ok(vec![Share { domain, pods: self.wanted.count, leader: self.has_leader() }]);
         }
         if self.wanted.required {
-            let fits = self.capacity(sorted[0], Unit::Slices, self.has_leader());
-            let most = if self.wanted.least_free_capacity() {
-                sorted.iter().map(|id| self.capacity(*id, Unit::Slices, self.has_leader())).max().unwrap_or(fits)
-            } else {
-                fits
-            };
+            let most = sorted.iter().map(|id| self.rooms[*id].slices).max().unwrap_or(0);
             return Err(self.failure(most));
         }
         if level > 0 && !self.wanted.unconstrained {
@@ -205,10 +200,7 @@ impl Search<'_> {
         let mut remaining = needed;
         if self.has_leader() {
             let total: i64 = rest.iter().map(|id| self.rooms[*id].slices).sum();
-            let slack = total - needed;
-            let capable = |id: &&usize| self.rooms[**id].leader > 0;
-            let cheap = |id: &&usize| self.rooms[**id].slices - self.rooms[**id].slices_with_leader <= slack;
-            let chosen = rest.iter().filter(capable).find(cheap).or_else(|| rest.iter().find(capable)).copied();
+            let chosen = self.leader_domain(&rest, needed, Unit::Slices);
             let Some(chosen) = chosen else { return Err(self.failure(total.min(needed))) };
             rest.retain(|id| *id != chosen);
             let taken = self.rooms[chosen].slices_with_leader.min(remaining);
@@ -234,6 +226,17 @@ impl Search<'_> {
             return Err(self.failure(needed - remaining));
         }
         Ok(shares)
+    }
+
+    /// The domain for the leader when no single one holds everything: the first that can take it without costing more
+    /// workers than there is slack for, else the first that can take it.
+    fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
+        let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
+        let capable = |id: &&usize| self.rooms[**id].leader > 0;
+        let cheap = |id: &&usize| {
+            self.capacity(**id, unit, false) - self.capacity(**id, unit, true) <= total - needed
+        };
+        sorted.iter().filter(capable).find(cheap).or_else(|| sorted.iter().find(capable)).copied()
     }
 
     /// The domain with the smallest sufficient capacity, the first on ties, among those of one affinity score.
@@ -283,7 +286,7 @@ impl Search<'_> {
             } else {
                 self.tightest(&sorted, remaining, unit, true, self.rooms[first].score)
             };
-            let chosen = chosen.unwrap_or(first);
+            let chosen = chosen.or_else(|| self.leader_domain(&sorted, remaining, unit)).unwrap_or(first);
             let taken = self.capacity(chosen, unit, true).min(remaining);
             shares.push(Share { domain: chosen, pods: taken * size, leader: true });
             remaining -= taken;
@@ -315,17 +318,14 @@ impl Search<'_> {
 
     fn placement(&self, shares: &[Share]) -> Placement {
         let levels = self.tree.assigned_levels();
-        let assignment = |list: Vec<(usize, i64)>| {
-            let mut domains: Vec<TopologyDomain> = list
-                .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .map(|(id, count)| TopologyDomain {
-                    values: self.tree.leaf_values(&self.tree.domains[id].values).to_vec(),
-                    count: i32::try_from(count).unwrap_or(i32::MAX),
-                })
-                .collect();
-            domains.sort();
-            TopologyAssignment { levels: levels.clone(), domains }
+        let assignment = |mut list: Vec<(usize, i64)>| {
+            // In the order of all levels' values, also where only the host is written.
+            list.sort_by(|a, b| self.tree.domains[a.0].values.cmp(&self.tree.domains[b.0].values));
+            let domains = list.into_iter().filter(|(_, count)| *count > 0).map(|(id, count)| TopologyDomain {
+                values: self.tree.leaf_values(&self.tree.domains[id].values).to_vec(),
+                count: i32::try_from(count).unwrap_or(i32::MAX),
+            });
+            TopologyAssignment { levels: levels.clone(), domains: domains.collect() }
         };
         let leaders: Vec<(usize, i64)> = shares.iter().filter(|share| share.leader).map(|it| (it.domain, 1)).collect();
         Placement {

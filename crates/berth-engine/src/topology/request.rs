@@ -65,7 +65,8 @@ pub(crate) fn flavor_mismatch(
         return only.then(|| format!("Flavor {name:?} supports only TopologyAwareScheduling"));
     }
     let Some(topology) = &flavor.topology else {
-        let covers = set.requests.iter().any(|(resource, _)| group.resources.contains(resource));
+        let own = &set.info.template.requests;
+        let covers = group.resources.iter().any(|resource| own.contains_key(world.resource_name(*resource)));
         return covers.then(|| format!("Flavor {name:?} does not support TopologyAwareScheduling"));
     };
     let Some(levels) = world.topologies.levels(topology) else {
@@ -324,22 +325,20 @@ fn restrict(tree: &FlavorTree, wanted: &mut Wanted, broken: &super::replace::Bro
     let torn = layers.iter().rposition(|(_, size)| *size > 1 && wanted.count % size != 0);
     if let Some(torn) = torn {
         let (level, size) = layers[torn];
-        // Where the failed node is gone from the tree, a domain of that level whose slice is incomplete stands for it.
-        let domain = failed.map(|leaf| tree.ancestor(leaf, level)).or_else(|| {
-            let mut counts: BTreeMap<usize, i64> = BTreeMap::new();
-            for domain in &broken.kept.domains {
-                if let Some(leaf) = tree.leaf(&domain.values) {
-                    *counts.entry(tree.ancestor(leaf, level)).or_default() += i64::from(domain.count);
-                }
+        let mut counts: BTreeMap<usize, i64> = BTreeMap::new();
+        for domain in &broken.kept.domains {
+            if let Some(leaf) = tree.leaf(&domain.values) {
+                *counts.entry(tree.ancestor(leaf, level)).or_default() += i64::from(domain.count);
             }
-            counts.into_iter().find(|(_, count)| count % size != 0).map(|(domain, _)| domain)
-        });
+        }
+        let incomplete = counts.into_iter().find(|(_, count)| count % size != 0).map(|(domain, _)| domain);
+        let domain = incomplete.or_else(|| failed.map(|leaf| tree.ancestor(leaf, level)));
         wanted.within = domain;
         let inner = layers.get(torn + 1).copied();
         (wanted.slice_level, wanted.slice_size) = inner.unwrap_or((tree.levels.len() - 1, 1));
         wanted.layers = layers.into_iter().skip(torn + 2).collect();
     } else if wanted.required {
-        wanted.within = anchor.or(failed).map(|leaf| tree.ancestor(leaf, wanted.level));
+        wanted.within = anchor.map(|leaf| tree.ancestor(leaf, wanted.level));
     }
 }
 
@@ -456,7 +455,13 @@ fn place_all(
         match placed {
             Ok(placement) => {
                 let workers = match &group.kept {
-                    Some(kept) => merge(kept, &placement.workers),
+                    Some(kept) => {
+                        let mut all = merge(kept, &placement.workers);
+                        if let Some(tree) = topologies.tree(group.flavor) {
+                            all.domains.sort_by_key(|domain| tree.leaf(&domain.values));
+                        }
+                        all
+                    }
                     None => placement.workers,
                 };
                 found.push((group.workers, Ok(workers)));
@@ -503,7 +508,10 @@ pub(crate) fn places_in(
     for set in &mut assignment.pod_sets {
         set.flavors = vec![choice];
     }
-    let Some(request) = build(world, ask, &mut assignment) else { return Vec::new() };
+    let Some(request) = build(world, ask, &mut assignment) else {
+        let kept = assignment.pod_sets.into_iter().filter_map(|set| Some((set.name, Ok(set.topology?))));
+        return kept.collect();
+    };
     let found = place_all(&mut world.topologies, &request, false);
     found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
 }

@@ -18,7 +18,6 @@ pub(crate) struct FlavorTree {
     pub by_level: Vec<Vec<usize>>,
     /// The lowest level is the node itself.
     pub node_level: bool,
-    pub node_count: usize,
 }
 
 type Name2 = Option<Name>;
@@ -55,7 +54,6 @@ impl FlavorTree {
                 && flavor.node_labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
             let values: Option<Vec<Name>> = tree.levels.iter().map(|level| node.labels.get(level).cloned()).collect();
             if let (true, Some(values)) = (serves, values) {
-                tree.node_count += 1;
                 leaves.entry(values).or_default().push(node);
             }
         }

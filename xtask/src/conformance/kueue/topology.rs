@@ -6,8 +6,8 @@ use std::sync::Arc;
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::translate;
 use berth_engine::model::{
-    ClusterQueue, FlavorQuotas, LabelSelector, PodSet, PodTemplate, ResourceFlavor, ResourceGroup, ResourceList, Topology,
-    TopologyAssignment, TopologyDomain, Workload, WorkloadKey,
+    ClusterQueue, FlavorQuotas, LabelSelector, PodSet, PodTemplate, ResourceFlavor, ResourceGroup, ResourceList,
+    Topology, TopologyAssignment, TopologyDomain, Workload, WorkloadKey,
 };
 use berth_engine::{Event, Name};
 use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, Toleration};
@@ -35,7 +35,8 @@ pub fn assignment(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
     let topology = input["topologyName"].as_str().unwrap_or("default");
     world.apply(Event::TopologyUpserted(Topology { name: name(topology), levels: strings(&input["levels"]) }));
-    let labels: BTreeMap<String, String> = serde_json::from_value(input["flavorNodeLabels"].clone()).unwrap_or_default();
+    let labels: BTreeMap<String, String> =
+        serde_json::from_value(input["flavorNodeLabels"].clone()).unwrap_or_default();
     for flavor in ["default", "other"] {
         world.apply(Event::FlavorUpserted(ResourceFlavor {
             name: name(flavor),
@@ -87,9 +88,9 @@ pub fn assignment(case: &Case) -> Verdict {
 }
 
 fn encode(topology: &TopologyAssignment) -> Value {
-    let domains = topology.domains.iter().map(|domain| {
-        json!({"count": domain.count, "values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>()})
-    });
+    let domains = topology.domains.iter().map(
+        |domain| json!({"count": domain.count, "values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>()}),
+    );
     json!({
         "levels": topology.levels.iter().map(|it| &**it).collect::<Vec<_>>(),
         "domains": domains.collect::<Vec<_>>(),
@@ -117,10 +118,12 @@ fn pod_set(request: &Value) -> PodSet {
     let affinity: Option<NodeAffinity> = serde_json::from_value(request["nodeAffinity"].clone()).ok();
     let affinity = affinity.map(|node| Affinity { node_affinity: Some(node), ..Affinity::default() });
     let tolerations: Vec<Toleration> = serde_json::from_value(request["tolerations"].clone()).unwrap_or_default();
-    let selector: BTreeMap<String, String> = serde_json::from_value(request["nodeSelector"].clone()).unwrap_or_default();
+    let selector: BTreeMap<String, String> =
+        serde_json::from_value(request["nodeSelector"].clone()).unwrap_or_default();
     let mut topology: api::PodSetTopologyRequest =
         serde_json::from_value(request["topologyRequest"].clone()).unwrap_or_default();
-    topology.pod_set_group_name = request["podSetGroupName"].as_str().map(str::to_owned).or(topology.pod_set_group_name);
+    topology.pod_set_group_name =
+        request["podSetGroupName"].as_str().map(str::to_owned).or(topology.pod_set_group_name);
     PodSet {
         name: name(request["podSetName"].as_str().unwrap_or_default()),
         count: i32::try_from(request["count"].as_i64().unwrap_or(0)).unwrap_or(0),

@@ -304,8 +304,8 @@ impl World {
         }
         let key = victim.workload.clone();
         self.event(&key, "Normal", "EvictedDueToPreempted", &victim.message);
-        self.event(&key, "Normal", "Preempted", &victim.message);
-        self.event(preemptor, "Normal", "PreemptedWorkload", &victim.message);
+        self.event(&key, "Normal", "Preempted", &translate::decision::preempted_event(victim));
+        self.event(preemptor, "Normal", "PreemptedWorkload", &translate::decision::preempted_workload_event(victim));
     }
 
     /// Keys in the heaps, and keys set aside, per queue.
