@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::path::{PathElement, equal_values};
 use super::set::{Pattern, Set};
 use super::types::{List, MapType, Relationship, TypeRef, Types};
-use super::walk::{Shape, TypeError, elements, shape, shapes};
+use super::walk::{Shape, TypeError, elements, shapes};
 
 /// The fields in which two objects differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,37 +62,74 @@ struct Comparer<'a> {
 
 impl Comparer<'_> {
     fn value(&mut self, type_ref: &TypeRef, old: Option<&Value>, new: Option<&Value>) -> Result<(), TypeError> {
-        if old.is_none() && new.is_none() {
-            return Ok(());
+        // What only one side has differs as a whole.
+        match (old, new) {
+            (None, None) => return Ok(()),
+            (None, Some(new)) => {
+                let below = self.whole(type_ref, new)?;
+                self.result.added.insert_whole(&self.path, below);
+                return Ok(());
+            }
+            (Some(old), None) => {
+                let below = self.whole(type_ref, old)?;
+                self.result.removed.insert_whole(&self.path, below);
+                return Ok(());
+            }
+            _ => {}
         }
         let atom = shapes(self.types, type_ref, &self.path)?;
-        let of = |value: Option<&Value>| value.map(|value| atom.narrowed(value));
-        let (old_atom, new_atom) = (of(old), of(new));
-        match (old_atom, new_atom) {
-            (Some(old_atom), Some(new_atom)) if old_atom != new_atom => {
-                // The value changed its shape: what it was made of goes, what it is made of comes.
-                self.shaped(shape(&old_atom), old, new)?;
-                self.shaped(shape(&new_atom), old, new)
+        match (old, new) {
+            // The value changed its shape: what it was made of goes, what it is made of comes.
+            (Some(was), Some(is)) if atom.possible(was) != atom.possible(is) => {
+                self.shaped(atom.shape(was), old, new)?;
+                self.shaped(atom.shape(is), old, new)
             }
-            (_, Some(atom)) | (Some(atom), None) => self.shaped(shape(&atom), old, new),
+            (_, Some(value)) | (Some(value), None) => self.shaped(atom.shape(value), old, new),
             (None, None) => Ok(()),
         }
     }
 
     fn shaped(&mut self, shape: Shape<'_>, old: Option<&Value>, new: Option<&Value>) -> Result<(), TypeError> {
         match shape {
-            Shape::Map(map) => self.maps(map, old, new)?,
-            Shape::List(list) => self.lists(list, old, new)?,
-            Shape::Scalar(_) => self.leaf(old, new),
-            Shape::None => return Err(TypeError::new(&self.path, "schema error: invalid atom")),
+            Shape::Map(map) => self.maps(map, old, new),
+            Shape::List(list) => self.lists(list, old, new),
+            Shape::Scalar(_) => {
+                self.leaf(old, new);
+                Ok(())
+            }
+            Shape::None => Err(TypeError::new(&self.path, "schema error: invalid atom")),
         }
-        // A container that appears or vanishes counts itself, beside its parts.
-        match (old, new) {
-            (None, Some(_)) => self.result.added.insert(&self.path),
-            (Some(_), None) => self.result.removed.insert(&self.path),
+    }
+
+    /// Everything below a value that is there on one side only: every container and every part of it.
+    fn whole(&mut self, type_ref: &TypeRef, value: &Value) -> Result<Set, TypeError> {
+        let atom = shapes(self.types, type_ref, &self.path)?;
+        let mut set = Set::new();
+        match (atom.shape(value), value) {
+            (Shape::Map(map), Value::Object(entries)) if map.relationship == Relationship::Granular => {
+                for (name, entry) in entries {
+                    let element = PathElement::field(name);
+                    let Some(type_ref) = map.entry(name) else {
+                        self.path.push(element);
+                        return Err(TypeError::new(&self.path, "field not declared in schema"));
+                    };
+                    let below = self.whole(type_ref, entry)?;
+                    set.insert_whole(&[element], below);
+                }
+            }
+            (Shape::List(list), Value::Array(items)) if list.relationship == Relationship::Granular => {
+                let elements = elements(self.types, list, items, &self.path)?;
+                for (i, (element, item)) in elements.iter().zip(items).enumerate() {
+                    // Duplicates are one field, whatever is in them.
+                    let duplicated = elements.iter().enumerate().any(|(j, other)| i != j && other == element);
+                    let below = if duplicated { Set::new() } else { self.whole(&list.element, item)? };
+                    set.insert_whole(std::slice::from_ref(element), below);
+                }
+            }
+            (Shape::None, _) => return Err(TypeError::new(&self.path, "schema error: invalid atom")),
             _ => {}
         }
-        Ok(())
+        Ok(set)
     }
 
     fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) {
@@ -130,19 +167,18 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    fn lists(&mut self, list: &List, old: Option<&Value>, new: Option<&Value>) -> Result<(), TypeError> {
-        let items =
-            |value: Option<&Value>| -> Vec<Value> { value.and_then(Value::as_array).cloned().unwrap_or_default() };
+    fn lists<'v>(&mut self, list: &List, old: Option<&'v Value>, new: Option<&'v Value>) -> Result<(), TypeError> {
+        let items = |value: Option<&'v Value>| value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let (old_items, new_items) = (items(old), items(new));
         if list.relationship == Relationship::Atomic || (old_items.is_empty() && new_items.is_empty()) {
             self.leaf(old, new);
             return Ok(());
         }
         let mut pairs: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
-        for (element, item) in elements(self.types, list, &old_items, &self.path)?.into_iter().zip(&old_items) {
+        for (element, item) in elements(self.types, list, old_items, &self.path)?.into_iter().zip(old_items) {
             pairs.entry(element).or_default().0.push(item);
         }
-        for (element, item) in elements(self.types, list, &new_items, &self.path)?.into_iter().zip(&new_items) {
+        for (element, item) in elements(self.types, list, new_items, &self.path)?.into_iter().zip(new_items) {
             pairs.entry(element).or_default().1.push(item);
         }
         for (element, (old, new)) in pairs {

@@ -30,8 +30,27 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The opaque name the updater knows this manager by.
+    /// The opaque name the updater knows this manager by: the parts between characters no part can contain.
     pub fn key(&self) -> String {
+        let version = if self.applied { "" } else { &self.version };
+        let operation = if self.applied { "A" } else { "U" };
+        [&self.manager, operation, version, &self.subresource].join("\0")
+    }
+
+    /// Reads [`Identity::key`].
+    pub fn from_key(key: &str) -> Option<Self> {
+        let mut parts = key.split('\0');
+        let (manager, operation, version, subresource) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        Some(Identity {
+            manager: manager.to_owned(),
+            applied: operation == "A",
+            version: version.to_owned(),
+            subresource: subresource.to_owned(),
+        })
+    }
+
+    /// The identity as upstream's conflict texts spell it.
+    pub fn to_value(&self) -> Value {
         let mut map = Map::new();
         map.insert("manager".to_owned(), Value::from(self.manager.as_str()));
         map.insert("operation".to_owned(), Value::from(if self.applied { "Apply" } else { "Update" }));
@@ -41,19 +60,15 @@ impl Identity {
         if !self.subresource.is_empty() {
             map.insert("subresource".to_owned(), Value::from(self.subresource.as_str()));
         }
-        Value::Object(map).to_string()
+        Value::Object(map)
     }
 
-    /// Reads [`Identity::key`].
-    pub fn from_key(key: &str) -> Option<Self> {
-        let value: Value = serde_json::from_str(key).ok()?;
+    /// Reads [`Identity::to_value`], or an entry of `managedFields`.
+    pub fn from_value(value: &Value) -> Self {
         let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-        Some(Identity {
-            manager: text("manager"),
-            applied: text("operation") == "Apply",
-            version: text("apiVersion"),
-            subresource: text("subresource"),
-        })
+        let applied = text("operation") == "Apply";
+        let version = if applied { String::new() } else { text("apiVersion") };
+        Identity { manager: text("manager"), applied, version, subresource: text("subresource") }
     }
 
     /// How conflict messages name the manager.
@@ -87,13 +102,8 @@ impl Managed {
         let mut managed = Managed::default();
         for entry in entries.as_array().into_iter().flatten() {
             let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let applied = text("operation") == "Apply";
-            let identity = Identity {
-                manager: text("manager"),
-                applied,
-                version: text("apiVersion"),
-                subresource: text("subresource"),
-            };
+            let identity = Identity::from_value(entry);
+            let applied = identity.applied;
             let set = Set::from_fields_v1(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
             let key = identity.key();
             let owned = Owned { set, version: text("apiVersion"), applied };

@@ -119,7 +119,7 @@ impl FieldManager {
     }
 
     fn updater(&self) -> Updater<'_> {
-        Updater { versions: &*self.versions, ignored: self.ignored.clone(), return_unchanged: false }
+        Updater { versions: &*self.versions, ignored: &self.ignored, return_unchanged: false }
     }
 
     /// Writes into `new`, which replaces `live` (or is created), who owns what from now on.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::path::PathElement;
 use super::types::{List, MapType, Relationship, TypeRef, Types};
-use super::walk::{Shape, TypeError, check_scalar, elements, shape, shapes};
+use super::walk::{Shape, TypeError, check_scalar, elements, shapes};
 
 /// Merges `applied` over `live`. Duplicates are tolerated in `live` only.
 pub fn merge(types: &Types, type_ref: &TypeRef, live: &Value, applied: &Value) -> Result<Value, TypeError> {
@@ -36,8 +36,7 @@ impl Merger<'_> {
             (live, Some(applied)) => (applied, live),
         };
         let atom = shapes(self.types, type_ref, path)?;
-        let atom = atom.narrowed(decides);
-        match shape(&atom) {
+        match atom.shape(decides) {
             Shape::Map(map) => self.maps(map, live, applied, path),
             Shape::List(list) => self.lists(list, live, applied, path),
             Shape::Scalar(scalar) => {
@@ -89,23 +88,22 @@ impl Merger<'_> {
         Ok(Some(Value::Object(merged)))
     }
 
-    fn lists(
+    fn lists<'v>(
         &self,
         list: &List,
-        live: Option<&Value>,
-        applied: Option<&Value>,
+        live: Option<&'v Value>,
+        applied: Option<&'v Value>,
         path: &mut Vec<PathElement>,
     ) -> Result<Option<Value>, TypeError> {
-        let items =
-            |value: Option<&Value>| -> Vec<Value> { value.and_then(Value::as_array).cloned().unwrap_or_default() };
+        let items = |value: Option<&'v Value>| value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let (live_items, applied_items) = (items(live), items(applied));
         if list.relationship == Relationship::Atomic || (live_items.is_empty() && applied_items.is_empty()) {
             return Ok(applied.or(live).cloned());
         }
-        let live_elements = elements(self.types, list, &live_items, path)?;
-        let applied_elements = elements(self.types, list, &applied_items, path)?;
+        let live_elements = elements(self.types, list, live_items, path)?;
+        let applied_elements = elements(self.types, list, applied_items, path)?;
         let mut live_at: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
-        for (element, item) in live_elements.iter().zip(&live_items) {
+        for (element, item) in live_elements.iter().zip(live_items) {
             // Of a duplicated item no single copy can be merged with.
             live_at.entry(element).and_modify(|found| *found = None).or_insert(Some(item));
         }
@@ -134,7 +132,7 @@ impl Merger<'_> {
                 }
                 Ok::<(), TypeError>(())
             };
-        for (element, item) in applied_elements.iter().zip(&applied_items) {
+        for (element, item) in applied_elements.iter().zip(applied_items) {
             keep_live(&mut cursor, shared.peek().copied(), &mut merged, path)?;
             path.push(element.clone());
             let live = live_at.get(element).copied().flatten();

@@ -8,22 +8,51 @@ use serde_json::Value;
 use super::path::PathElement;
 use super::set::Set;
 use super::types::{DEDUCED, MapType, Relationship, TypeRef, Types};
-use super::walk::{Shape, TypeError, shape, shapes};
+use super::walk::{Shape, TypeError, shapes};
 
-/// The set as it must be under this type, or `None` if it can stay.
+/// The set as it must be under this type, or `None` if it can stay, which is nearly always.
 pub fn reconcile(types: &Types, type_ref: &TypeRef, value: &Value, set: &Set) -> Result<Option<Set>, TypeError> {
+    if !enters_atomic(types, type_ref, Some(value), set)? {
+        return Ok(None);
+    }
     let rewritten = walk(types, type_ref, Some(value), set)?.1;
     Ok((rewritten != *set).then_some(rewritten))
+}
+
+/// Whether the set names a part of something atomic.
+fn enters_atomic(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> Result<bool, TypeError> {
+    let atom = shapes(types, type_ref, &[])?;
+    match atom.shape(value.unwrap_or(&Value::Null)) {
+        Shape::Map(map) if is_deduced(map) => Ok(false),
+        Shape::Map(map) if map.relationship == Relationship::Atomic => Ok(!set.is_empty()),
+        Shape::Map(map) => {
+            for (element, _, below) in set.entries().filter(|(_, _, below)| !below.is_empty()) {
+                if let PathElement::Field(name) = element
+                    && let Some(type_ref) = map.entry(name)
+                    && enters_atomic(types, type_ref, value.and_then(|value| value.get(name)), below)?
+                {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        Shape::List(list) if list.relationship == Relationship::Atomic => Ok(!set.is_empty()),
+        Shape::List(list) => {
+            for (_, _, below) in set.entries().filter(|(_, _, below)| !below.is_empty()) {
+                if enters_atomic(types, &list.element, None, below)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        Shape::Scalar(_) | Shape::None => Ok(false),
+    }
 }
 
 /// Whether the node itself must be owned, and what is to be owned below it.
 fn walk(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> Result<(bool, Set), TypeError> {
     let atom = shapes(types, type_ref, &[])?;
-    let atom = match value {
-        Some(value) => atom.narrowed(value),
-        None => atom.into_owned(),
-    };
-    match shape(&atom) {
+    match atom.shape(value.unwrap_or(&Value::Null)) {
         Shape::Map(map) if is_deduced(map) => Ok((false, set.clone())),
         Shape::Map(map) if map.relationship == Relationship::Atomic => Ok((!set.is_empty(), Set::new())),
         Shape::Map(map) => {
@@ -41,12 +70,11 @@ fn walk(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> 
         }
         Shape::List(list) if list.relationship == Relationship::Atomic => Ok((!set.is_empty(), Set::new())),
         Shape::List(list) => {
-            let items = value.and_then(Value::as_array);
+            // Which item a step means is not looked up: that would cost more than all the rest, and only items of any type
+            // could tell something new by their value.
             let mut rewritten = Set::new();
             for (element, member, below) in set.entries() {
-                let item = items
-                    .and_then(|items| items.iter().find(|item| list.element_of(types, item).as_ref() == Ok(element)));
-                put(types, Some((&list.element, item)), element, member, below, &mut rewritten)?;
+                put(types, Some((&list.element, None)), element, member, below, &mut rewritten)?;
             }
             Ok((false, rewritten))
         }

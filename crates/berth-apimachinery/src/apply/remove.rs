@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::path::PathElement;
 use super::set::Set;
 use super::types::{Relationship, TypeRef, Types};
-use super::walk::{Shape, TypeError, shape, shapes};
+use super::walk::{Shape, TypeError, shapes};
 
 /// The value without the fields of a set. A container that loses everything becomes null.
 pub fn remove(types: &Types, type_ref: &TypeRef, value: &Value, fields: &Set) -> Result<Value, TypeError> {
@@ -33,9 +33,8 @@ struct Cutter<'a> {
 impl Cutter<'_> {
     fn value(&self, type_ref: &TypeRef, value: &Value, fields: &Set) -> Result<Value, TypeError> {
         let atom = shapes(self.types, type_ref, &[])?;
-        let atom = atom.narrowed(value);
         let none = Set::new();
-        match (shape(&atom), value) {
+        match (atom.shape(value), value) {
             (Shape::Map(_), Value::Object(entries)) if entries.is_empty() => Ok(value.clone()),
             (Shape::List(_), Value::Array(items)) if items.is_empty() => Ok(value.clone()),
             (Shape::Map(map), Value::Object(entries)) => {

@@ -63,6 +63,19 @@ impl Set {
         }
     }
 
+    /// Adds a path and everything of a set below it.
+    pub(super) fn insert_whole(&mut self, path: &[PathElement], below: Set) {
+        match path {
+            [] => *self = std::mem::take(self).union(below),
+            [last] => {
+                let node = self.nodes.entry(last.clone()).or_default();
+                node.member = true;
+                node.below = std::mem::take(&mut node.below).union(below);
+            }
+            [first, rest @ ..] => self.nodes.entry(first.clone()).or_default().below.insert_whole(rest, below),
+        }
+    }
+
     /// Whether the path itself is a member.
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path {
@@ -74,6 +87,17 @@ impl Set {
 
     pub(super) fn has_element(&self, element: &PathElement) -> bool {
         self.nodes.get(element).is_some_and(|node| node.member)
+    }
+
+    /// Whether some path is a member of both.
+    pub fn intersects(&self, other: &Set) -> bool {
+        let (small, large) = if self.nodes.len() <= other.nodes.len() { (self, other) } else { (other, self) };
+        small.nodes.iter().any(|(element, mine)| {
+            large
+                .nodes
+                .get(element)
+                .is_some_and(|theirs| (mine.member && theirs.member) || mine.below.intersects(&theirs.below))
+        })
     }
 
     /// What is below one step, if anything.
@@ -108,6 +132,9 @@ impl Set {
     /// Members of either.
     #[must_use]
     pub fn union(mut self, other: Set) -> Set {
+        if self.is_empty() {
+            return other;
+        }
         for (element, node) in other.nodes {
             match self.nodes.entry(element) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
@@ -137,6 +164,9 @@ impl Set {
     /// Members of this one alone.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
+        if other.is_empty() {
+            return self.clone();
+        }
         let mine = self.nodes.iter().filter_map(|(element, mine)| {
             let node = match other.nodes.get(element) {
                 Some(theirs) => {
@@ -152,6 +182,9 @@ impl Set {
     /// Members of this one that neither are members of the other nor lie below one.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
+        if other.is_empty() {
+            return self.clone();
+        }
         let mine = self.nodes.iter().filter_map(|(element, mine)| {
             let node = match other.nodes.get(element) {
                 Some(theirs) if theirs.member => return None,

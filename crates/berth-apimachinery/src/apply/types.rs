@@ -123,10 +123,10 @@ impl Types {
     }
 
     /// What a reference stands for; `None` for an unknown name, or a relationship laid over something that is no container.
-    pub fn resolve(&self, type_ref: &TypeRef) -> Option<std::borrow::Cow<'_, Atom>> {
+    pub fn resolve<'a>(&'a self, type_ref: &'a TypeRef) -> Option<std::borrow::Cow<'a, Atom>> {
         use std::borrow::Cow;
         match type_ref {
-            TypeRef::Inline(atom) => Some(Cow::Owned(atom.clone())),
+            TypeRef::Inline(atom) => Some(Cow::Borrowed(atom)),
             TypeRef::Named(name, relationship) => {
                 let atom = self.named.get(name)?;
                 let Some(relationship) = *relationship else { return Some(Cow::Borrowed(atom)) };
@@ -291,21 +291,6 @@ impl Types {
 }
 
 const ROOT: &str = "__root_";
-
-impl Atom {
-    /// The shapes a value leaves possible. Null leaves all.
-    pub(super) fn narrowed(&self, value: &Value) -> Atom {
-        match value {
-            Value::Null => self.clone(),
-            Value::Array(_) if self.list.is_some() => Atom { list: self.list.clone(), ..Atom::default() },
-            Value::Object(_) if self.map.is_some() => Atom { map: self.map.clone(), ..Atom::default() },
-            Value::Bool(_) | Value::Number(_) | Value::String(_) if self.scalar.is_some() => {
-                Atom { scalar: self.scalar, ..Atom::default() }
-            }
-            _ => self.clone(),
-        }
-    }
-}
 
 impl MapType {
     /// The type of an entry; `None` where it may not be.

@@ -149,7 +149,7 @@ pub struct Updater<'a> {
     /// Types and conversion.
     pub versions: &'a dyn Versions,
     /// Fields that are never owned, per version.
-    pub ignored: BTreeMap<String, Ignored>,
+    pub ignored: &'a BTreeMap<String, Ignored>,
     /// Whether an apply that changes nothing answers with the unchanged object instead of nothing.
     pub return_unchanged: bool,
 }
@@ -226,27 +226,35 @@ impl Updater<'_> {
         manager: &str,
         force: bool,
     ) -> Result<(Managers, Comparison), ApplyError> {
-        let mut comparisons: BTreeMap<String, Option<Comparison>> = BTreeMap::new();
         let own = self.comparison_between(old, new, new.version)?.unwrap_or_default();
-        comparisons.insert(new.version.to_owned(), Some(own.clone()));
+        // Per version: what changed, and what went.
+        let mut comparisons: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
+        let parts = |comparison: &Comparison| {
+            (comparison.modified.clone().union(comparison.added.clone()), comparison.removed.clone())
+        };
+        comparisons.insert(new.version.to_owned(), Some(parts(&own)));
         let mut conflicts = Vec::new();
-        let mut taken: Vec<(String, Set, Set)> = Vec::new();
+        let mut taken: Vec<(String, Set)> = Vec::new();
         let mut forgotten = Vec::new();
         for (name, owned) in managers.iter().filter(|(name, _)| name.as_str() != manager) {
             if !comparisons.contains_key(&owned.version) {
-                comparisons.insert(owned.version.clone(), self.comparison_between(old, new, &owned.version)?);
+                let comparison = self.comparison_between(old, new, &owned.version)?;
+                comparisons.insert(owned.version.clone(), comparison.as_ref().map(parts));
             }
-            let Some(Some(comparison)) = comparisons.get(&owned.version) else {
+            let Some(Some((changed, removed))) = comparisons.get(&owned.version) else {
                 forgotten.push(name.clone());
                 continue;
             };
-            let changed = owned.set.intersection(&comparison.modified.clone().union(comparison.added.clone()));
-            if !changed.is_empty() {
-                conflicts.extend(changed.paths().into_iter().map(|path| Conflict { manager: name.clone(), path }));
+            let mut left = None;
+            if owned.set.intersects(changed) {
+                let wanted = owned.set.intersection(changed);
+                left = Some(owned.set.difference(&wanted));
+                conflicts.extend(wanted.paths().into_iter().map(|path| Conflict { manager: name.clone(), path }));
             }
-            if !changed.is_empty() || !comparison.removed.is_empty() {
-                taken.push((name.clone(), changed, comparison.removed.clone()));
+            if !removed.is_empty() {
+                left = Some(left.as_ref().unwrap_or(&owned.set).recursive_difference(removed));
             }
+            taken.extend(left.map(|left| (name.clone(), left)));
         }
         if !force && !conflicts.is_empty() {
             return Err(ApplyError::Conflicts(conflicts));
@@ -254,9 +262,9 @@ impl Updater<'_> {
         for name in forgotten {
             managers.remove(&name);
         }
-        for (name, changed, removed) in taken {
+        for (name, left) in taken {
             if let Some(owned) = managers.get_mut(&name) {
-                owned.set = owned.set.difference(&changed).recursive_difference(&removed);
+                owned.set = left;
             }
         }
         managers.retain(|name, owned| name == manager || !owned.set.is_empty());

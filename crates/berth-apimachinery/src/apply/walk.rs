@@ -33,7 +33,8 @@ pub(super) fn shapes<'a>(
     types.resolve(type_ref).ok_or_else(|| TypeError::new(path, "schema error: no type found"))
 }
 
-/// Which shape a value takes: map before scalar before list, as far as the type allows.
+/// The shape a value takes.
+#[derive(Clone, Copy)]
 pub(super) enum Shape<'a> {
     Map(&'a MapType),
     Scalar(Scalar),
@@ -41,12 +42,30 @@ pub(super) enum Shape<'a> {
     None,
 }
 
-pub(super) fn shape(atom: &Atom) -> Shape<'_> {
-    match (&atom.map, atom.scalar, &atom.list) {
-        (Some(map), _, _) => Shape::Map(map),
-        (None, Some(scalar), _) => Shape::Scalar(scalar),
-        (None, None, Some(list)) => Shape::List(list),
-        (None, None, None) => Shape::None,
+impl Atom {
+    /// The shape of a value: its own, if the type allows that; else (and for null) map before scalar before list, as far as
+    /// the type allows.
+    pub(super) fn shape(&self, value: &Value) -> Shape<'_> {
+        match (value, &self.map, self.scalar, &self.list) {
+            (Value::Array(_), _, _, Some(list)) => Shape::List(list),
+            (Value::Object(_), Some(map), _, _) => Shape::Map(map),
+            (Value::Bool(_) | Value::Number(_) | Value::String(_), _, Some(scalar), _) => Shape::Scalar(scalar),
+            (_, Some(map), _, _) => Shape::Map(map),
+            (_, None, Some(scalar), _) => Shape::Scalar(scalar),
+            (_, None, None, Some(list)) => Shape::List(list),
+            (_, None, None, None) => Shape::None,
+        }
+    }
+
+    /// Which shapes a value leaves possible: its own, or all the type has.
+    pub(super) fn possible(&self, value: &Value) -> (bool, bool, bool) {
+        let (map, scalar, list) = (self.map.is_some(), self.scalar.is_some(), self.list.is_some());
+        match value {
+            Value::Array(_) if list => (false, false, true),
+            Value::Object(_) if map => (true, false, false),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) if scalar => (false, true, false),
+            _ => (map, scalar, list),
+        }
     }
 }
 
@@ -64,8 +83,7 @@ struct Validator<'a> {
 impl Validator<'_> {
     fn value(&self, type_ref: &TypeRef, value: &Value, path: &mut Vec<PathElement>) -> Result<(), TypeError> {
         let atom = shapes(self.types, type_ref, path)?;
-        let atom = atom.narrowed(value);
-        match shape(&atom) {
+        match atom.shape(value) {
             Shape::Map(map) => self.map(map, value, path),
             Shape::Scalar(scalar) => check_scalar(scalar, value, path),
             Shape::List(list) => self.list(list, value, path),
@@ -152,8 +170,7 @@ impl Fields {
 
 fn collect(types: &Types, type_ref: &TypeRef, value: &Value, path: &mut Vec<PathElement>) -> Result<Fields, TypeError> {
     let atom = shapes(types, type_ref, path)?;
-    let atom = atom.narrowed(value);
-    match shape(&atom) {
+    match atom.shape(value) {
         Shape::Map(map) if map.relationship == Relationship::Atomic => Ok(Fields::LEAF()),
         Shape::Map(map) => {
             let mut fields = Fields::default();

@@ -218,7 +218,7 @@ fn conflict(case: &Case) -> Verdict {
         let managed = decode_list(&json!([entry]))?;
         let key = managed.managers.keys().next().ok_or("no entry")?;
         let identity = Identity::from_key(key).ok_or("no identity")?;
-        let mut got: Value = serde_json::from_str(&identity.key()).map_err(|e| e.to_string())?;
+        let mut got = identity.to_value();
         // The recorded identifier of an update also says when; here times are kept beside.
         if let Some(time) = managed.times.get(key).filter(|_| !identity.applied) {
             got["time"] = json!(time);
@@ -240,7 +240,8 @@ fn conflict(case: &Case) -> Verdict {
         let key: String = serde_json::from_str(&format!("{key}\"")).map_err(|e| e.to_string())?;
         let time =
             serde_json::from_str::<Value>(&key).ok().and_then(|value| value.get("time")?.as_str().map(str::to_owned));
-        let identity = Identity::from_key(&key).ok_or("no identity")?;
+        let value: Value = serde_json::from_str(&key).map_err(|e| e.to_string())?;
+        let identity = Identity::from_value(&value);
         conflicts.push((identity, time, path.to_owned()));
     }
     let mut managed = Managed::default();

@@ -303,7 +303,8 @@ fn managers_compare(case: &Case) -> Verdict {
 
 fn schema_resolve(case: &Case) -> Verdict {
     let types = Types::from_definition(&json!({"types": input(case, "types")}));
-    let resolved = types.resolve(&apply::read_ref(input(case, "typeRef")));
+    let type_ref = apply::read_ref(input(case, "typeRef"));
+    let resolved = types.resolve(&type_ref);
     equal("exists", &json!(resolved.is_some()), want(case, "exists"))?;
     let Some(resolved) = resolved else { return Ok(()) };
     let wanted = match apply::read_ref(want(case, "atom")) {
@@ -496,7 +497,7 @@ fn script(case: &Case) -> Verdict {
         }
         let (live_object, live_version) = live.clone().unwrap_or((Value::Null, version.clone()));
         let live_here = Versioned { object: &live_object, version: &live_version };
-        let updater = Updater { versions: &converter, ignored: ignored.clone(), return_unchanged };
+        let updater = Updater { versions: &converter, ignored: &ignored, return_unchanged };
         let result: Result<(Option<Value>, Managers), ApplyError> = (|| match op {
             "Update" => {
                 let typing =
