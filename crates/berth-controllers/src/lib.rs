@@ -23,6 +23,7 @@ pub mod scheduler;
 pub mod selector;
 pub mod stores;
 pub mod translate;
+pub mod webhooks;
 pub mod workload;
 
 pub use config::Config;

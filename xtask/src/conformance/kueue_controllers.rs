@@ -1,7 +1,11 @@
 //! Recorded cases of Kueue's controllers, webhooks and job integrations, run through the functions the controllers use.
 
 mod compare;
+mod core;
 mod jobs;
+mod provisioning;
+mod pure;
+mod webhooks;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,6 +17,10 @@ use super::{Case, Runner};
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
     jobs::runner(suite)
+        .or_else(|| webhooks::runner(suite))
+        .or_else(|| core::runner(suite))
+        .or_else(|| provisioning::runner(suite))
+        .or_else(|| pure::runner(suite))
 }
 
 /// The gates of a case.

@@ -112,9 +112,13 @@ pub fn queue_name(job: &impl ResourceExt) -> &str {
         .map_or("", String::as_str)
 }
 
-/// The Workload somebody else made for this job.
+/// The Workload somebody else made for this job, named by label or annotation.
 pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
-    job.labels().get(keys::PREBUILT_WORKLOAD_LABEL).map(String::as_str).filter(|name| !name.is_empty())
+    job.labels()
+        .get(keys::PREBUILT_WORKLOAD_LABEL)
+        .or_else(|| job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL))
+        .map(String::as_str)
+        .filter(|name| !name.is_empty())
 }
 
 /// May it change size while it runs?

@@ -121,17 +121,21 @@ pub(super) fn watch<'a>(
             }
         });
     }
-    let env = environment.clone();
+    let (env, of) = (environment.clone(), brain.clone());
     builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
-        Some(workload) => Some(Event::WorkloadUpserted(Box::new(env.translate(workload)))),
-        None => Some(Event::WorkloadRemoved(workload_key(&ObjectKey::of(delta.latest().as_ref())))),
+        Some(workload) => Some(of.upserted(&env, workload)),
+        None => {
+            let key = workload_key(&ObjectKey::of(delta.latest().as_ref()));
+            of.forget(&key);
+            Some(Event::WorkloadRemoved(key))
+        }
     });
     // What pods ask for changes with the namespace's limits and with runtime classes.
     let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
     builder = builder.watch(&extra.limit_ranges, move |delta: &Delta<LimitRange>| {
         let namespace = delta.latest().metadata.namespace.clone().unwrap_or_default();
         for workload in workloads.list_namespace(&namespace) {
-            of.apply(Event::WorkloadUpserted(Box::new(env.translate(&workload))));
+            of.apply(of.upserted(&env, &workload));
         }
         None::<ObjectKey>
     });
@@ -143,11 +147,19 @@ pub(super) fn watch<'a>(
                 set.template.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_ref()) == class.as_ref()
             });
             if uses {
-                of.apply(Event::WorkloadUpserted(Box::new(env.translate(&workload))));
+                of.apply(of.upserted(&env, &workload));
             }
         }
         None::<ObjectKey>
     })
+}
+
+impl Brain {
+    fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
+        let mut translated = environment.translate(workload);
+        self.refine(&mut translated);
+        Event::WorkloadUpserted(Box::new(translated))
+    }
 }
 
 fn feed<'a, K: Resource + 'static>(

@@ -16,9 +16,10 @@ mod writer;
 
 pub use cycle::install;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use berth_engine::model::Time;
+use berth_engine::model::{Time, Workload, WorkloadKey};
 use berth_engine::{Effects, Engine, EngineConfig, Event};
 use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
@@ -32,7 +33,16 @@ pub struct Brain {
 struct Inner {
     engine: Mutex<Engine>,
     listeners: Mutex<Listeners>,
+    exact: Mutex<BTreeMap<WorkloadKey, Exact>>,
     clock: Clock,
+}
+
+/// Times of a workload to the nanosecond. Objects carry whole seconds; two workloads admitted within one second would
+/// otherwise be told apart by their UIDs only. After a restart whole seconds are all there is.
+#[derive(Clone, Copy, Default)]
+struct Exact {
+    seen: Option<Time>,
+    reserved: Option<Time>,
 }
 
 #[derive(Default)]
@@ -50,7 +60,8 @@ pub(crate) fn cycle_key() -> ObjectKey {
 impl Brain {
     /// A brain that knows nothing yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
-        Brain { inner: Arc::new(Inner { engine: Mutex::new(Engine::new(config)), listeners: Mutex::default(), clock }) }
+        let engine = Mutex::new(Engine::new(config));
+        Brain { inner: Arc::new(Inner { engine, listeners: Mutex::default(), exact: Mutex::default(), clock }) }
     }
 
     /// The engine. Nothing may be awaited and no cache written while this is held.
@@ -61,6 +72,36 @@ impl Brain {
     /// The time as the engine counts it.
     pub fn now(&self) -> Time {
         time(self.inner.clock.now())
+    }
+
+    /// Notes when a workload was given quota, before the object that says so to the second comes back.
+    pub(crate) fn reserved(&self, key: WorkloadKey, at: Time) {
+        self.exact().entry(key).or_default().reserved = Some(at);
+    }
+
+    /// Gives a workload read from the API the times known more exactly here.
+    pub(crate) fn refine(&self, workload: &mut Workload) {
+        let now = self.now();
+        let mut exact = self.exact();
+        let known = exact.entry(workload.key.clone()).or_default();
+        // Seen in the second it was made: that is when it was made.
+        let seen = *known.seen.get_or_insert(now);
+        if seen.seconds() == workload.created.seconds() {
+            workload.created = seen;
+        }
+        if let (Some(reserved), Some(at)) = (known.reserved, workload.reserved_at)
+            && reserved.seconds() == at.seconds()
+        {
+            workload.reserved_at = Some(reserved);
+        }
+    }
+
+    pub(crate) fn forget(&self, key: &WorkloadKey) {
+        self.exact().remove(key);
+    }
+
+    fn exact(&self) -> MutexGuard<'_, BTreeMap<WorkloadKey, Exact>> {
+        self.inner.exact.lock().expect("no code panics while holding the times' lock")
     }
 
     /// Tells the engine what happened, and everybody whose figures that changed.

@@ -145,6 +145,9 @@ impl Reconciler for Writer {
             self.take_back(&key, &pending);
             return Ok(Action::Wait);
         };
+        if matches!(&pending, Pending::Admit(admit) if !admit.second_pass) {
+            self.brain.reserved(workload_key(&key), self.brain.now());
+        }
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);
         match patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await {
             Ok(answer) => {

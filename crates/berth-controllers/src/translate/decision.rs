@@ -18,9 +18,8 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
 
 /// Both priorities of a preemption, as its events end (queueing-engine §11.2).
 fn priorities(victim: &Victim) -> String {
-    let text = |priority: Priority| {
-        format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost)
-    };
+    let text =
+        |priority: Priority| format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost);
     format!(
         "; preemptor effective priority: {}; preemptee effective priority: {}",
         text(victim.preemptor_priority),

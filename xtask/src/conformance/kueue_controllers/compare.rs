@@ -71,7 +71,12 @@ fn walk(path: &str, want: &Value, got: &Value, lines: &mut Vec<String>) {
         }
         (Value::Array(want), Value::Array(got)) => {
             if want.len() != got.len() {
-                lines.push(format!("{path}: want {} entries, got {}: {}", want.len(), got.len(), Value::from(got.clone())));
+                lines.push(format!(
+                    "{path}: want {} entries, got {}: {}",
+                    want.len(),
+                    got.len(),
+                    Value::from(got.clone())
+                ));
                 return;
             }
             for (index, (want, got)) in want.iter().zip(got).enumerate() {

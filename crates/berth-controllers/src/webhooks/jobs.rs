@@ -1,0 +1,440 @@
+//! Defaults and rules of jobs: those every kind shares, and those of batch Jobs and JobSets.
+
+use std::collections::BTreeMap;
+
+use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, LocalQueue, PodSet};
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{Lookup, labels, topology, typed};
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::jobs::ancestors::{self, managed_ancestor};
+use crate::jobs::{Job, batch_job, is_elastic, queue_name};
+use crate::keys;
+use crate::plan::PlanError;
+use crate::selector;
+use crate::stores::group_of;
+
+/// Name of the local queue jobs without one go to, where it exists.
+const DEFAULT_QUEUE: &str = "default";
+/// Name of the priority class jobs without one get, where it exists.
+const DEFAULT_PRIORITY_CLASS: &str = "default";
+/// Who reconciles jobs that run in another cluster.
+const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
+
+// -- defaults --------------------------------------------------------------------------------------------------------
+
+/// Defaults a job in place: its queue and priority class where the cluster has defaults, who reconciles it, and that it
+/// waits.
+pub fn default_job<J: Job>(
+    object: &mut Value,
+    namespace: &str,
+    config: &Config,
+    gates: &Gates,
+    lookup: Lookup<'_>,
+) -> Result<(), Vec<Error>> {
+    let job: J = typed(object).map_err(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])?;
+    let labels_of_namespace = match lookup("", "namespaces", "", namespace) {
+        Some(namespace) => read_map(&namespace["metadata"]["labels"]),
+        // The API server refuses objects in namespaces that do not exist; a look-up that lags must not decide.
+        None => BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())]),
+    };
+    let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of_namespace);
+    let ancestor = ancestor_of(&job, config, namespace, lookup);
+    let mut queue = queue_name(&job).to_owned();
+    // Jobs that are part of a managed one follow it.
+    let part = matches!(ancestor, Ok(Some(_)));
+    if queue.is_empty()
+        && selected
+        && !part
+        && lookup("kueue.x-k8s.io", "localqueues", namespace, DEFAULT_QUEUE).is_some()
+    {
+        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(DEFAULT_QUEUE);
+        queue = DEFAULT_QUEUE.to_owned();
+    }
+    let managed = !queue.is_empty() || config.manage_jobs_without_queue_name;
+    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
+    if !managed || ((always || queue.is_empty()) && !selected) {
+        return Ok(());
+    }
+    if gates.on("WorkloadPriorityClassDefaulting")
+        && !part
+        && !job.labels().contains_key(keys::PRIORITY_CLASS_LABEL)
+        && lookup("kueue.x-k8s.io", "workloadpriorityclasses", "", DEFAULT_PRIORITY_CLASS).is_some()
+    {
+        object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL] = json!(DEFAULT_PRIORITY_CLASS);
+    }
+    if gates.on("MultiKueue") && job.managed_by().is_none() && runs_elsewhere(namespace, &queue, lookup) {
+        object["spec"]["managedBy"] = json!(MULTIKUEUE);
+    }
+    if !part {
+        object["spec"]["suspend"] = json!(true);
+    }
+    Ok(())
+}
+
+/// Is a job to be suspended because it waits for a queue?
+pub fn suspends<J: Job>(job: &J, config: &Config, ancestor: Result<bool, PlanError>) -> Result<bool, PlanError> {
+    if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
+        return Ok(false);
+    }
+    Ok(!ancestor?)
+}
+
+fn ancestor_of<J: Job>(
+    job: &J,
+    config: &Config,
+    namespace: &str,
+    lookup: Lookup<'_>,
+) -> Result<Option<ancestors::Ancestor>, PlanError> {
+    managed_ancestor(job.meta(), config, |reference| {
+        let resource = match (group_of(&reference.api_version), reference.kind.as_str()) {
+            ("batch", "Job") => "jobs",
+            ("jobset.x-k8s.io", "JobSet") => "jobsets",
+            _ => return ancestors::Lookup::Unwatched,
+        };
+        let Some(owner) = lookup(group_of(&reference.api_version), resource, namespace, &reference.name) else {
+            return ancestors::Lookup::Missing;
+        };
+        match serde_json::from_value::<kube::core::ObjectMeta>(owner["metadata"].clone()) {
+            Ok(metadata) if metadata.uid.as_deref().unwrap_or_default() == reference.uid => {
+                ancestors::Lookup::Found(Box::new(metadata))
+            }
+            _ => ancestors::Lookup::Forged,
+        }
+    })
+}
+
+/// Does the queue send its workloads to other clusters?
+fn runs_elsewhere(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
+    const GROUP: &str = "kueue.x-k8s.io";
+    let checks = || -> Option<Vec<String>> {
+        let local: LocalQueue = typed(&*lookup(GROUP, "localqueues", namespace, queue)?).ok()?;
+        let cluster: ClusterQueue = typed(&*lookup(GROUP, "clusterqueues", "", &local.spec.cluster_queue)?).ok()?;
+        let strategy = cluster.spec.admission_checks_strategy?;
+        Some(strategy.admission_checks.into_iter().map(|rule| rule.name).collect())
+    };
+    checks().unwrap_or_default().iter().any(|name| {
+        lookup(GROUP, "admissionchecks", "", name)
+            .and_then(|check| typed::<AdmissionCheck>(&check).ok())
+            .is_some_and(|check| check.spec.controller_name == MULTIKUEUE)
+    })
+}
+
+fn read_map(value: &Value) -> BTreeMap<String, String> {
+    let map = value.as_object().into_iter().flatten();
+    map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+// -- rules every kind shares -----------------------------------------------------------------------------------------
+
+fn create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
+    let metadata = Path::new("metadata");
+    let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
+    let mut errors = Vec::new();
+    for key in [keys::QUEUE_NAME_LABEL, keys::PREBUILT_WORKLOAD_LABEL] {
+        if let Some(value) = job.labels().get(key) {
+            let wrong = names::is_dns1123_subdomain(value).into_iter();
+            errors.extend(wrong.map(|m| Error::invalid(&at_labels.key(key), value.as_str(), m)));
+        }
+    }
+    if gates.on("WorkloadIdentifierAnnotations")
+        && let Some(value) = job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL)
+    {
+        let at = at_annotations.key(keys::PREBUILT_WORKLOAD_LABEL);
+        let wrong = names::is_dns1123_subdomain(value).into_iter();
+        errors.extend(wrong.map(|m| Error::invalid(&at, value.as_str(), m)));
+    }
+    if let Some(text) = job.labels().get(keys::MAX_EXEC_TIME_LABEL) {
+        let at = at_labels.key(keys::MAX_EXEC_TIME_LABEL);
+        match text.parse::<i32>() {
+            Ok(seconds) if seconds > 0 => {}
+            Ok(seconds) => errors.push(Error::invalid(&at, seconds, "should be greater than 0")),
+            Err(error) => errors.push(Error::invalid(&at, text.as_str(), error.to_string())),
+        }
+    }
+    if gates.on("AdmissionGatedBy") {
+        errors.extend(labels::gated_by(job.meta().annotations.as_ref(), &at_annotations));
+    }
+    errors
+}
+
+fn update<J: Job>(new: &J, old: &J, gates: &Gates) -> Vec<Error> {
+    const IMMUTABLE: &str = "field is immutable";
+    let metadata = Path::new("metadata");
+    let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
+    let label = |job: &J, key: &str| job.labels().get(key).cloned().unwrap_or_default();
+    let mut errors = Vec::new();
+    let both_suspended = old.is_suspended() && new.is_suspended();
+    let (new_queue, old_queue) = (queue_name(new), queue_name(old));
+    if !new.is_suspended() && new_queue != old_queue {
+        errors.push(Error::invalid(&at_labels.key(keys::QUEUE_NAME_LABEL), new_queue, IMMUTABLE));
+    }
+    let prebuilt = |job: &J| {
+        let of_annotations = job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL);
+        let named = of_annotations.filter(|_| gates.on("WorkloadIdentifierAnnotations"));
+        named.cloned().unwrap_or_else(|| label(job, keys::PREBUILT_WORKLOAD_LABEL))
+    };
+    if !both_suspended {
+        let (after, before) = (prebuilt(new), prebuilt(old));
+        if after != before {
+            let annotated = new.annotations().contains_key(keys::PREBUILT_WORKLOAD_LABEL);
+            let at = if annotated { &at_annotations } else { &at_labels };
+            errors.push(Error::invalid(&at.key(keys::PREBUILT_WORKLOAD_LABEL), after, IMMUTABLE));
+        }
+        let (after, before) = (label(new, keys::MAX_EXEC_TIME_LABEL), label(old, keys::MAX_EXEC_TIME_LABEL));
+        if after != before {
+            errors.push(Error::invalid(&at_labels.key(keys::MAX_EXEC_TIME_LABEL), after, IMMUTABLE));
+        }
+    }
+    let at = at_labels.key(keys::PRIORITY_CLASS_LABEL);
+    let (after, before) = (label(new, keys::PRIORITY_CLASS_LABEL), label(old, keys::PRIORITY_CLASS_LABEL));
+    if before.is_empty() && !after.is_empty() && !new.is_suspended() {
+        let detail = "WorkloadPriorityClass cannot be added to a non-suspended workload";
+        errors.push(Error::invalid(&at, after, detail));
+    } else if !before.is_empty() && after.is_empty() {
+        errors.push(Error::invalid(&at, "", "WorkloadPriorityClass cannot be removed from a workload"));
+    }
+    if gates.on("ElasticJobsViaWorkloadSlices") {
+        let elastic = |job: &J| job.annotations().get(keys::ELASTIC_JOB_ANNOTATION).cloned().unwrap_or_default();
+        if elastic(new) != elastic(old) {
+            errors.push(Error::invalid(&at_annotations.key(keys::ELASTIC_JOB_ANNOTATION), elastic(new), IMMUTABLE));
+        }
+    }
+    if gates.on("AdmissionGatedBy") {
+        let (after, before) = (new.meta().annotations.as_ref(), old.meta().annotations.as_ref());
+        errors.extend(labels::gated_by_update(after, before, &at_annotations));
+    }
+    errors
+}
+
+// -- batch Jobs ------------------------------------------------------------------------------------------------------
+
+/// Rules of a new batch Job.
+pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
+    let mut errors = create(job, gates);
+    errors.extend(partial_admission(job, gates));
+    errors.extend(synced_completions(job));
+    errors.extend(batch_topology(job, gates));
+    errors
+}
+
+/// Rules of a changed batch Job.
+pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, gates: &Gates) -> Vec<Error> {
+    let mut errors = validate_batch_job(new, gates);
+    errors.extend(update(new, old, gates));
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let (new_spec, old_spec) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());
+    if !new.is_suspended() && !old.is_suspended() {
+        if batch_job::min_parallelism(new).is_some() && new_spec.parallelism != old_spec.parallelism {
+            let spec = Path::new("spec");
+            let detail = "cannot change when partial admission is enabled and the job is not suspended";
+            errors.push(Error::forbidden(&spec.child("parallelism"), detail));
+        }
+        if batch_job::completions_follow(new) != batch_job::completions_follow(old) {
+            let detail = "field is immutable while the job is not suspended";
+            let at = annotations.key(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION);
+            errors.push(Error::forbidden(&at, detail));
+        }
+    }
+    errors
+}
+
+fn partial_admission(job: &BatchJob, gates: &Gates) -> Vec<Error> {
+    let Some(text) = job.annotations().get(keys::MIN_PARALLELISM_ANNOTATION) else { return Vec::new() };
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let at = annotations.key(keys::MIN_PARALLELISM_ANNOTATION);
+    if is_elastic(job, gates) {
+        let detail = "partial admission and elastic job cannot be used together";
+        return vec![Error::invalid(&at, text.as_str(), detail)];
+    }
+    let parallelism = job.spec.as_ref().and_then(|spec| spec.parallelism).unwrap_or(1);
+    match text.parse::<i32>() {
+        Ok(min) if min <= 0 || min >= parallelism => {
+            vec![Error::invalid(&at, min, format!("should be between 0 and {}", parallelism - 1))]
+        }
+        Ok(_) => Vec::new(),
+        Err(_) => vec![Error::invalid(&at, text.as_str(), format!("strconv.Atoi: parsing {text:?}: invalid syntax"))],
+    }
+}
+
+fn synced_completions(job: &BatchJob) -> Vec<Error> {
+    let Some(text) = job.annotations().get(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION) else { return Vec::new() };
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let at = annotations.key(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION);
+    let mut errors = Vec::new();
+    match text.parse::<bool>() {
+        Err(_) => {
+            errors.push(Error::invalid(
+                &at,
+                text.as_str(),
+                format!("strconv.ParseBool: parsing {text:?}: invalid syntax"),
+            ));
+        }
+        Ok(false) => {}
+        Ok(true) => {
+            let spec = job.spec.clone().unwrap_or_default();
+            if spec.completion_mode.as_deref() != Some("Indexed") {
+                errors.push(Error::invalid(&at, text.as_str(), "should not be enabled for NonIndexed jobs"));
+            }
+            if spec.completions.unwrap_or(1) != spec.parallelism.unwrap_or(1) {
+                let path = Path::new("spec");
+                let detail = format!(
+                    "should be equal to parallelism when {} annotation is true",
+                    keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION
+                );
+                let value = spec.completions.map_or(Value::Null, Value::from);
+                errors.push(Error::invalid(&path.child("completions"), value, detail));
+            }
+        }
+    }
+    errors
+}
+
+fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
+    if !gates.on("TopologyAwareScheduling") {
+        return Vec::new();
+    }
+    let spec = Path::new("spec");
+    let template = spec.child("template");
+    let metadata = template.child("metadata");
+    let path = metadata.child("annotations");
+    let annotations = job.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref());
+    let mut errors = topology::annotations(annotations, &path, gates);
+    if errors.is_empty()
+        && let Ok(pod_sets) = job.pod_sets(gates)
+    {
+        errors.extend(pod_sets.iter().filter_map(|set| topology::slice_size(set, &path)));
+    }
+    if is_elastic(job, gates) {
+        for (key, word) in
+            [(keys::REQUIRED_TOPOLOGY_ANNOTATION, "required"), (keys::PREFERRED_TOPOLOGY_ANNOTATION, "preferred")]
+        {
+            if annotations.is_some_and(|map| map.contains_key(key)) {
+                let detail = format!("{word} topology is not supported with elastic jobs");
+                errors.push(Error::forbidden(&path.child(key), detail));
+            }
+        }
+    }
+    errors
+}
+
+// -- JobSets ---------------------------------------------------------------------------------------------------------
+
+/// Rules of a new JobSet.
+pub fn validate_job_set(set: &JobSet, gates: &Gates) -> Vec<Error> {
+    let mut errors = create(set, gates);
+    errors.extend(set_topology(set, gates));
+    errors
+}
+
+/// Rules of a changed JobSet.
+pub fn validate_job_set_update(new: &JobSet, old: &JobSet, gates: &Gates) -> Vec<Error> {
+    let mut errors = create(new, gates);
+    errors.extend(update(new, old, gates));
+    errors.extend(set_topology(new, gates));
+    errors
+}
+
+fn set_topology(set: &JobSet, gates: &Gates) -> Vec<Error> {
+    if !gates.on("TopologyAwareScheduling") {
+        return Vec::new();
+    }
+    let spec = Path::new("spec");
+    let list = spec.child("replicatedJobs");
+    let mut errors = Vec::new();
+    let templates: Vec<Option<&BTreeMap<String, String>>> = set
+        .spec
+        .replicated_jobs
+        .iter()
+        .map(|job| job.template.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()))
+        .collect();
+    for (index, annotations) in templates.iter().enumerate() {
+        with_annotations_path(&list, index, |path| errors.extend(topology::annotations(*annotations, path, gates)));
+    }
+    if !errors.is_empty() {
+        return errors;
+    }
+    let pod_sets = set.pod_sets(gates).unwrap_or_default();
+    for (index, pod_set) in pod_sets.iter().enumerate() {
+        with_annotations_path(&list, index, |path| errors.extend(topology::slice_size(pod_set, path)));
+    }
+    errors.extend(grouping(&pod_sets, &list));
+    errors
+}
+
+fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<'_>)) {
+    let job = list.index(index);
+    let job_template = job.child("template");
+    let spec = job_template.child("spec");
+    let template = spec.child("template");
+    let metadata = template.child("metadata");
+    then(&metadata.child("annotations"));
+}
+
+/// Pod sets that are placed together: two of them, one with a single pod, asking for the same place.
+fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
+    let annotation = |set: &PodSet, key: &str| -> Option<String> {
+        set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()
+    };
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, set) in pod_sets.iter().enumerate() {
+        if let Some(name) = annotation(set, keys::POD_SET_GROUP_ANNOTATION) {
+            groups.entry(name).or_default().push(index);
+        }
+    }
+    let mut errors = Vec::new();
+    for (name, members) in groups {
+        let [first, second] = members[..] else {
+            for index in members.clone() {
+                with_annotations_path(list, index, |path| {
+                    let detail =
+                        format!("can only define groups of exactly 2 pod sets, got: {} pod set(s)", members.len());
+                    errors.push(Error::invalid(&path.key(keys::POD_SET_GROUP_ANNOTATION), name.as_str(), detail));
+                });
+            }
+            continue;
+        };
+        let place = |index: usize| {
+            let set = &pod_sets[index];
+            (annotation(set, keys::REQUIRED_TOPOLOGY_ANNOTATION), annotation(set, keys::PREFERRED_TOPOLOGY_ANNOTATION))
+        };
+        if place(first) != place(second) {
+            for (index, other) in [(first, second), (second, first)] {
+                let mut text = String::new();
+                with_annotations_path(list, other, |path| text = path.to_string());
+                with_annotations_path(list, index, |path| {
+                    let detail = format!(
+                        "must specify '{}' or '{}' topology consistent with '{text}' in group '{name}'",
+                        keys::REQUIRED_TOPOLOGY_ANNOTATION,
+                        keys::PREFERRED_TOPOLOGY_ANNOTATION
+                    );
+                    let map = pod_sets[index].template.metadata.as_ref().and_then(|m| m.annotations.clone());
+                    errors.push(Error::invalid(path, json!(map), detail));
+                });
+            }
+        }
+        let counts = (pod_sets[first].count, pod_sets[second].count);
+        if counts.0 != 1 && counts.1 != 1 {
+            for index in [first, second] {
+                with_annotations_path(list, index, |path| {
+                    let detail = format!(
+                        "can only define groups where at least one pod set has only 1 replica, got: {} replica(s) and {} \
+                         replica(s) in the group",
+                        counts.0, counts.1
+                    );
+                    errors.push(Error::invalid(&path.key(keys::POD_SET_GROUP_ANNOTATION), name.as_str(), detail));
+                });
+            }
+        }
+    }
+    errors
+}

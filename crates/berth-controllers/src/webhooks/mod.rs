@@ -1,0 +1,155 @@
+//! What Kueue's admission webhooks do, as functions on JSON: default an object before it is stored, refuse one that makes
+//! no sense. Whoever serves them (the embedded API server's admission, a webhook server) brings the request and a way to
+//! look up other objects.
+//!
+//! Objects of `kueue.x-k8s.io/v1beta1` are converted first, so that there is one set of rules.
+
+mod jobs;
+mod labels;
+mod queues;
+mod topology;
+mod workload;
+
+pub use jobs::{
+    default_job, suspends, validate_batch_job, validate_batch_job_update, validate_job_set, validate_job_set_update,
+};
+pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
+pub use workload::{validate_workload, validate_workload_update};
+
+use std::sync::Arc;
+
+use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::conversion;
+use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceFlavor, Workload};
+use berth_apimachinery::field::{Error, Path};
+use k8s_openapi::api::batch::v1::Job;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::keys;
+
+/// A request on its way through admission. Only creates and updates of objects themselves are of interest.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Plural name of the resource.
+    pub resource: &'a str,
+    /// Namespace, empty for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// The stored object when this is an update.
+    pub old_object: Option<&'a Value>,
+}
+
+/// Finds a stored object by group, resource, namespace and name. Kueue's kinds may come in either version.
+pub type Lookup<'a> = &'a dyn Fn(&str, &str, &str, &str) -> Option<Arc<Value>>;
+
+/// The webhooks under one configuration.
+#[derive(Clone, Debug)]
+pub struct Webhooks {
+    config: Config,
+    gates: Gates,
+}
+
+impl Webhooks {
+    /// Webhooks that follow this configuration.
+    pub fn new(config: Config) -> Self {
+        let gates = config.gates();
+        Webhooks { config, gates }
+    }
+
+    /// Does anything here look at this resource?
+    pub fn concerns(&self, group: &str, resource: &str) -> bool {
+        match (group, resource) {
+            ("kueue.x-k8s.io", "clusterqueues" | "cohorts" | "resourceflavors" | "workloads") => true,
+            ("batch", "jobs") => self.config.integrations.enabled("batch/job"),
+            ("jobset.x-k8s.io", "jobsets") => self.config.integrations.enabled("jobset.x-k8s.io/jobset"),
+            _ => false,
+        }
+    }
+
+    /// Defaults an object in place. An error refuses the request.
+    pub fn mutate(&self, request: Request<'_>, object: &mut Value, lookup: Lookup<'_>) -> Result<(), Vec<Error>> {
+        // Defaults are for new objects: later, who runs and where is the controllers' decision.
+        if request.old_object.is_some() || !self.concerns(request.group, request.resource) {
+            return Ok(());
+        }
+        match request.resource {
+            // What is in use must not vanish; the controllers would add this a moment later.
+            "clusterqueues" | "resourceflavors" => add_finalizer(object),
+            "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
+            "jobsets" => default_job::<JobSet>(object, request.namespace, &self.config, &self.gates, lookup)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What is wrong with an object; nothing when it is fine.
+    pub fn validate(&self, request: Request<'_>, object: &Value) -> Vec<Error> {
+        if !self.concerns(request.group, request.resource) {
+            return Vec::new();
+        }
+        let gates = &self.gates;
+        let result = match request.resource {
+            "clusterqueues" => check(request, object, |new: &ClusterQueue, old: Option<&ClusterQueue>| match old {
+                Some(old) => validate_cluster_queue_update(new, old, gates),
+                None => validate_cluster_queue(new, gates),
+            }),
+            "cohorts" => check(request, object, |new: &Cohort, _: Option<&Cohort>| validate_cohort(new)),
+            "resourceflavors" => {
+                check(request, object, |new: &ResourceFlavor, _: Option<&ResourceFlavor>| validate_resource_flavor(new))
+            }
+            "workloads" => check(request, object, |new: &Workload, old: Option<&Workload>| match old {
+                Some(old) => validate_workload_update(new, old, gates),
+                None => validate_workload(new, gates),
+            }),
+            "jobs" => check(request, object, |new: &Job, old: Option<&Job>| match old {
+                Some(old) => validate_batch_job_update(new, old, gates),
+                None => validate_batch_job(new, gates),
+            }),
+            "jobsets" => check(request, object, |new: &JobSet, old: Option<&JobSet>| match old {
+                Some(old) => validate_job_set_update(new, old, gates),
+                None => validate_job_set(new, gates),
+            }),
+            _ => Ok(Vec::new()),
+        };
+        result.unwrap_or_else(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])
+    }
+}
+
+fn check<K: DeserializeOwned>(
+    request: Request<'_>,
+    object: &Value,
+    rules: impl Fn(&K, Option<&K>) -> Vec<Error>,
+) -> Result<Vec<Error>, String> {
+    let new = typed(object)?;
+    let old = request.old_object.map(typed).transpose()?;
+    Ok(rules(&new, old.as_ref()))
+}
+
+/// The object as its type, Kueue's kinds in the version the rules are written for.
+pub fn typed<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
+    const NEWEST: &str = "kueue.x-k8s.io/v1beta2";
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    if version.starts_with("kueue.x-k8s.io/") && version != NEWEST {
+        let converted = conversion::convert(object.clone(), NEWEST).map_err(|error| error.to_string())?;
+        return serde_json::from_value(converted).map_err(|error| error.to_string());
+    }
+    K::deserialize(object).map_err(|error| error.to_string())
+}
+
+fn add_finalizer(object: &mut Value) {
+    let metadata = &mut object["metadata"];
+    let finalizers = match metadata["finalizers"].as_array_mut() {
+        Some(finalizers) => finalizers,
+        None => {
+            metadata["finalizers"] = json!([]);
+            metadata["finalizers"].as_array_mut().expect("just set to a list")
+        }
+    };
+    if !finalizers.iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER) {
+        finalizers.push(json!(keys::RESOURCE_IN_USE_FINALIZER));
+    }
+}

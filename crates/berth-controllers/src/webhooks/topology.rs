@@ -1,0 +1,118 @@
+//! Rules of the topology annotations of pod templates.
+
+use std::collections::BTreeMap;
+
+use berth_api::kueue::v1beta2::{PodSet, PodSetSliceRequiredTopologyConstraint};
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use serde_json::json;
+
+use crate::gates::Gates;
+use crate::keys;
+
+/// Most layers of slices.
+const LAYERS_MAX: usize = 3;
+
+/// Rules of one template's annotations. `path` is that of the annotations.
+pub(super) fn annotations(
+    annotations: Option<&BTreeMap<String, String>>,
+    path: &Path<'_>,
+    gates: &Gates,
+) -> Vec<Error> {
+    let Some(map) = annotations else { return Vec::new() };
+    let mut errors = Vec::new();
+    let modes = [
+        keys::REQUIRED_TOPOLOGY_ANNOTATION,
+        keys::PREFERRED_TOPOLOGY_ANNOTATION,
+        keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
+    ];
+    if modes.iter().filter(|mode| map.contains_key(**mode)).count() > 1 {
+        let list = modes.map(|mode| format!("{mode:?}")).join(", ");
+        let detail = format!("must not contain more than one topology annotation: [{list}]");
+        errors.push(Error::invalid(path, json!(map), detail));
+    }
+    for key in [
+        keys::REQUIRED_TOPOLOGY_ANNOTATION,
+        keys::PREFERRED_TOPOLOGY_ANNOTATION,
+        keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
+    ] {
+        if let Some(level) = map.get(key) {
+            let wrong = names::is_qualified_name(level).into_iter();
+            errors.extend(wrong.map(|m| Error::invalid(&path.key(key), level.as_str(), m)));
+        }
+    }
+    if let Some(text) = map.get(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+        && text.parse::<bool>().is_err()
+    {
+        let at = path.key(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION);
+        errors.push(Error::invalid(&at, text.as_str(), "must be a boolean value"));
+    }
+    let (slice, size) = (map.get(keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION), map.get(keys::SLICE_SIZE_ANNOTATION));
+    let at = path.key(keys::SLICE_SIZE_ANNOTATION);
+    let word = format!("'{}'", keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION);
+    match (slice, size) {
+        (Some(_), None) => errors.push(Error::required(&at, format!("must be set when {word} is specified"))),
+        (None, Some(_)) => {
+            errors.push(Error::forbidden(&at, format!("may not be set when {word} is not specified")));
+        }
+        (Some(_), Some(text)) => match text.parse::<i32>() {
+            Ok(size) if size >= 1 => {}
+            Ok(_) => errors.push(Error::invalid(&at, text.as_str(), "must be greater than or equal to 1")),
+            Err(_) => errors.push(Error::invalid(&at, text.as_str(), "must be a numeric value")),
+        },
+        (None, None) => {}
+    }
+    if let Some(text) = map.get(keys::SLICE_CONSTRAINTS_ANNOTATION) {
+        errors.extend(constraints(map, text, path, gates));
+    }
+    errors
+}
+
+/// Rules of the annotation with several layers of slices.
+pub(super) fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
+    let at = path.key(keys::SLICE_CONSTRAINTS_ANNOTATION);
+    if !gates.on("TASMultiLayerTopology") {
+        return vec![Error::forbidden(&at, "may not be set when the TASMultiLayerTopology feature gate is disabled")];
+    }
+    let mut errors = Vec::new();
+    for other in [keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION, keys::SLICE_SIZE_ANNOTATION] {
+        if map.contains_key(other) {
+            errors.push(Error::forbidden(&at, format!("may not be set when '{other}' is specified")));
+        }
+    }
+    let layers: Vec<PodSetSliceRequiredTopologyConstraint> = match serde_json::from_str(text) {
+        Ok(layers) => layers,
+        Err(error) => {
+            errors.push(Error::invalid(&at, text, format!("must be a valid JSON list: {error}")));
+            return errors;
+        }
+    };
+    if layers.is_empty() || layers.len() > LAYERS_MAX {
+        errors.push(Error::invalid(&at, text, format!("must contain between 1 and {LAYERS_MAX} entries")));
+    }
+    let mut previous: Option<i32> = None;
+    for layer in &layers {
+        let wrong = names::is_qualified_name(&layer.topology).into_iter();
+        errors.extend(wrong.map(|m| Error::invalid(&at, layer.topology.as_str(), m)));
+        if layer.size < 1 {
+            errors.push(Error::invalid(&at, layer.size, "size must be greater than or equal to 1"));
+            continue;
+        }
+        if let Some(outer) = previous
+            && (layer.size > outer || outer % layer.size != 0)
+        {
+            errors.push(Error::invalid(&at, layer.size, format!("size must divide the previous layer's size {outer}")));
+        }
+        previous = Some(layer.size);
+    }
+    errors
+}
+
+/// A slice cannot be larger than the pod set.
+pub(super) fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
+    let annotations = pod_set.template.metadata.as_ref()?.annotations.as_ref()?;
+    let text = annotations.get(keys::SLICE_SIZE_ANNOTATION)?;
+    let size: i32 = text.parse().ok()?;
+    let detail = format!("must not be greater than pod set count {}", pod_set.count);
+    (size > pod_set.count).then(|| Error::invalid(&path.key(keys::SLICE_SIZE_ANNOTATION), text.as_str(), detail))
+}

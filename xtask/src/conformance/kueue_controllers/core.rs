@@ -1,0 +1,356 @@
+//! The core controllers: workloads, queues, flavors, priority classes.
+
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{
+    AdmissionCheckState, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
+};
+use berth_controllers::config::{
+    Config, ObjectRetentionPolicies, RequeuingStrategy, WaitForPodsReady, WorkloadRetentionPolicy,
+};
+use berth_controllers::jobs::reconcile::Context;
+use berth_controllers::plan::Step;
+use berth_controllers::workload::reconcile::{not_ready, reconcile};
+use berth_controllers::workload::{checks, status};
+use berth_controllers::{Stores, duration, queues};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::compare::{differences, verdict};
+use super::{gates, input, now, read};
+use crate::conformance::{Case, Runner, Verdict};
+
+pub fn runner(suite: &str) -> Option<Runner> {
+    Some(match suite {
+        "core-workload-reconcile"
+        | "core-workload-reconcile-eviction"
+        | "core-workload-reconcile-inadmissible"
+        | "core-workload-reconcile-requeue" => workload_reconcile,
+        "core-admitted-not-ready-workload" => admitted_not_ready,
+        "core-sync-check-states" => sync_check_states,
+        "core-reconcile-sync-admission-checks" => sync_admission_checks,
+        "core-resource-flavor-reconcile" => flavor_reconcile,
+        "core-workload-priority-class-reconcile" => priority_class_reconcile,
+        "workload-sync-admitted-condition" => sync_admitted,
+        "workload-set-requeue-state" => set_requeue_state,
+        "workload-set-check-state" => set_check_state,
+        "workload-finish" => finish,
+        "workload-set-quota-reservation" => set_quota_reservation,
+        "workload-admission-checks-for-workload" | "workload-filter-checks-for-admission" => required_checks,
+        "workload-is-on-hold" => |case| flag(case, "wl", status::is_on_hold),
+        "workload-get-max-retry-time" => max_retry_time,
+        "workload-total-execution-time" => total_execution_time,
+        _ => return None,
+    })
+}
+
+fn go_duration(value: &Value) -> Option<Duration> {
+    let parsed = duration::parse(value.as_str()?).ok()?;
+    Some(Duration::try_from(parsed).unwrap_or_default())
+}
+
+fn workload_reconcile(case: &Case) -> Verdict {
+    let gates = gates(case);
+    let data = &case.data["input"];
+    let stores = Stores::by_hand();
+    let workload: Workload = input(case, "workload")?;
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = workload.namespace();
+    stores.namespaces.observe(namespace);
+    if !data["cq"].is_null() {
+        let mut queue: ClusterQueue = read(&data["cq"])?;
+        if data["shouldDeleteCQ"] == true {
+            queue.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now(case)));
+        }
+        stores.cluster_queues.observe(queue);
+    }
+    if !data["lq"].is_null() {
+        let mut queue: LocalQueue = read(&data["lq"])?;
+        if data["shouldDeleteLQ"] == true {
+            queue.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now(case)));
+        }
+        stores.local_queues.observe(queue);
+    }
+    let mut config = Config { wait_for_pods_ready: None, ..Config::default() };
+    let options = &data["reconcilerOpts"];
+    if let Some(wait) = options["waitForPodsReady"].as_object() {
+        let number = |key: &str| wait.get(key).and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok());
+        let max = wait.get("requeuingBackoffMaxDuration").and_then(go_duration).unwrap_or_default();
+        config.wait_for_pods_ready = Some(WaitForPodsReady {
+            timeout: wait.get("timeout").and_then(go_duration),
+            recovery_timeout: wait.get("recoveryTimeout").and_then(go_duration),
+            requeuing_strategy: RequeuingStrategy {
+                backoff_limit_count: number("requeuingBackoffLimitCount"),
+                backoff_base_seconds: number("requeuingBackoffBaseSeconds").unwrap_or(0),
+                backoff_max_seconds: i32::try_from(max.as_secs()).unwrap_or(i32::MAX),
+                ..RequeuingStrategy::default()
+            },
+            ..WaitForPodsReady::default()
+        });
+    }
+    if !options["workloadRetention"].is_null() {
+        let policy: WorkloadRetentionPolicy = read(&options["workloadRetention"])?;
+        config.object_retention_policies = Some(ObjectRetentionPolicies { workloads: Some(policy) });
+    }
+    let context = Context { stores: &stores, config: &config, gates: &gates, now: now(case) };
+    let plan = reconcile(context, &workload);
+
+    let want = &case.data["want"];
+    let failing = data["patchErr"].as_str();
+    let mut after = Some(workload.clone());
+    let mut events = Vec::new();
+    let mut error = String::new();
+    for step in plan.steps {
+        match step {
+            Step::PatchStatus(new) => {
+                if let Some(message) = failing {
+                    error = message.to_owned();
+                    break;
+                }
+                if let Some(after) = &mut after {
+                    after.status = new.status;
+                }
+            }
+            Step::Patch(new) => {
+                if let Some(old) = &mut after {
+                    old.metadata = new.metadata;
+                    old.spec = new.spec;
+                }
+            }
+            Step::Delete(_) => after = None,
+            Step::Event(told) => events.push(json!({
+                "key": {"namespace": workload.namespace().unwrap_or_default(), "name": workload.name_any()},
+                "eventType": format!("{:?}", told.event_type),
+                "reason": told.reason,
+                "message": told.message,
+            })),
+            _ => {}
+        }
+    }
+    let mut lines = Vec::new();
+    // Merge patches are what is written here, so that their outcome counts where it differs.
+    let wanted = [&want["workloadUseMergePatch"], &want["workload"]].into_iter().find(|value| !value.is_null());
+    if let Some(wanted) = wanted.filter(|wanted| wanted["metadata"]["name"].is_string()) {
+        let got = serde_json::to_value(&after).map_err(|e| e.to_string())?;
+        let adjusted = adjust(wanted, &gates);
+        lines.extend(differences(&adjusted, &adjust(&got, &gates), &["requeueAt"]));
+    }
+    lines.extend(differences(&list(&want["events"]), &Value::from(events), &[]));
+    let wanted_error = want["error"].as_str().or(want["errorMsg"].as_str()).unwrap_or_default();
+    if error.is_empty() != wanted_error.is_empty() {
+        lines.push(format!("error: want {wanted_error:?}, got {error:?}"));
+    }
+    let wanted_after = go_duration(&want["result"]["requeueAfter"]).unwrap_or_default();
+    let got_after = plan.requeue_after.unwrap_or_default();
+    if wanted_after.as_secs() != got_after.as_secs() {
+        lines.push(format!("requeueAfter: want {wanted_after:?}, got {got_after:?}"));
+    }
+    verdict(lines)
+}
+
+/// Upstream adjusts what it wants while the granular reasons are off.
+fn adjust(workload: &Value, gates: &berth_controllers::Gates) -> Value {
+    if gates.on("UnadmittedWorkloadsObservability") {
+        return workload.clone();
+    }
+    let mut workload = workload.clone();
+    if let Some(conditions) = workload["status"]["conditions"].as_array_mut() {
+        conditions.retain(|condition| !(condition["type"] == "Admitted" && condition["status"] == "False"));
+        for condition in conditions {
+            if condition["type"] == "QuotaReserved" && condition["status"] == "False" {
+                condition["reason"] = json!("Pending");
+            }
+        }
+    }
+    workload
+}
+
+fn list(value: &Value) -> Value {
+    if value.is_null() { json!([]) } else { value.clone() }
+}
+
+fn admitted_not_ready(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "workload")?;
+    let config = &case.data["input"]["waitForPodsReady"];
+    let timeout = |key: &str| go_duration(&config[key]);
+    let (limit, recovery) = match config.is_null() {
+        true => (None, None),
+        false => (timeout("timeout"), timeout("recoveryTimeout")),
+    };
+    let got = not_ready(&workload, limit, recovery, now(case));
+    let (cause, after) = got.map_or(("", Duration::ZERO), |(cause, after)| (cause, after));
+    let want = &case.data["want"];
+    let wanted =
+        (want["underlyingCause"].as_str().unwrap_or_default(), go_duration(&want["recheckAfter"]).unwrap_or_default());
+    if (cause, after) == wanted { Ok(()) } else { Err(format!("want {wanted:?}, got {:?}", (cause, after))) }
+}
+
+fn sync_check_states(case: &Case) -> Verdict {
+    let mut states: Vec<AdmissionCheckState> = input(case, "states")?;
+    let required: Vec<String> = input(case, "list")?;
+    let changed = checks::sync(&mut states, &required.into_iter().collect(), now(case));
+    let want = &case.data["want"];
+    let mut lines = Vec::new();
+    if changed != want["change"].as_bool().unwrap_or(false) {
+        lines.push(format!("changed: got {changed}"));
+    }
+    let got = serde_json::to_value(states).map_err(|e| e.to_string())?;
+    lines.extend(differences(&list(&want["states"]), &got, &[]));
+    verdict(lines)
+}
+
+fn sync_admission_checks(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "wl")?;
+    let queue: ClusterQueue = input(case, "cq")?;
+    let mut states = workload.status.as_ref().map(|status| status.admission_checks.clone()).unwrap_or_default();
+    checks::sync(&mut states, &checks::required(&workload, &queue), now(case));
+    let got = serde_json::to_value(states).map_err(|e| e.to_string())?;
+    verdict(differences(&list(&case.data["want"]["checks"]), &got, &[]))
+}
+
+fn required_checks(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "wl")?;
+    let queue: ClusterQueue = match case.suite.as_str() {
+        "workload-filter-checks-for-admission" => input(case, "cq")?,
+        _ => return Err("the queue of this table is not recorded".to_owned()),
+    };
+    let got: Vec<String> = checks::required(&workload, &queue).into_iter().collect();
+    verdict(differences(&list(&case.data["want"]["admissionChecks"]), &json!(got), &[]))
+}
+
+fn flavor_reconcile(case: &Case) -> Verdict {
+    let want = &case.data["want"];
+    if case.data["input"]["skipStore"] == true {
+        return if want["error"] == false { Ok(()) } else { Err("an error is wanted".to_owned()) };
+    }
+    let flavor: ResourceFlavor = input(case, "flavor")?;
+    let queues: Vec<ClusterQueue> = input(case, "clusterQueues")?;
+    let name = flavor.name_any();
+    let in_use = queues.iter().any(|queue| queues::protect::uses_flavor(queue, &name));
+    let after = queues::protect::guarded(&flavor, in_use).unwrap_or(flavor);
+    let gone = after.metadata.deletion_timestamp.is_some() && after.finalizers().is_empty();
+    if gone != want["deleted"].as_bool().unwrap_or(false) {
+        return Err(format!("deleted: got {gone}"));
+    }
+    if gone || want["flavor"].is_null() {
+        return Ok(());
+    }
+    let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
+    verdict(differences(&want["flavor"], &got, &["deletionTimestamp"]))
+}
+
+fn priority_class_reconcile(case: &Case) -> Verdict {
+    let class: WorkloadPriorityClass = input(case, "wpc")?;
+    let workloads: Vec<Workload> = input(case, "workloads")?;
+    let after: Vec<Workload> =
+        workloads.iter().map(|w| queues::priority_class::updated(w, &class).unwrap_or_else(|| w.clone())).collect();
+    let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
+    verdict(differences(&list(&case.data["want"]["workloads"]), &got, &[]))
+}
+
+fn sync_admitted(case: &Case) -> Verdict {
+    let data = &case.data["input"];
+    let mut workload = Workload::named("foo");
+    workload.metadata.generation = Some(1);
+    let status_value = json!({
+        "conditions": data["conditions"],
+        "admissionChecks": data["checkStates"],
+        "admission": data["admission"],
+    });
+    let mut status: berth_api::kueue::v1beta2::WorkloadStatus =
+        serde_json::from_value(without_nulls(&status_value)).map_err(|e| e.to_string())?;
+    status.accumulated_past_execution_time_seconds =
+        data["pastAdmittedTime"].as_i64().and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0);
+    workload.status = Some(status);
+    let changed = status::sync_admitted(&mut workload, &gates(case), now(case));
+    let want = &case.data["want"];
+    let mut lines = Vec::new();
+    if changed != want["change"].as_bool().unwrap_or(false) {
+        lines.push(format!("change: got {changed}"));
+    }
+    let past = workload.status.as_ref().and_then(|s| s.accumulated_past_execution_time_seconds).unwrap_or(0);
+    if i64::from(past) != want["admittedTime"].as_i64().unwrap_or(0) {
+        lines.push(format!("admittedTime: got {past}"));
+    }
+    let got = serde_json::to_value(status::conditions(&workload)).map_err(|e| e.to_string())?;
+    lines.extend(differences(
+        &json!({"conditions": list(&want["conditions"])}),
+        &json!({"conditions": got}),
+        &["message"],
+    ));
+    verdict(lines)
+}
+
+fn without_nulls(value: &Value) -> Value {
+    let map = value.as_object().into_iter().flatten();
+    map.filter(|(_, value)| !value.is_null())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn set_requeue_state(case: &Case) -> Verdict {
+    let data = &case.data["input"];
+    let mut workload: Workload = input(case, "workload")?;
+    let at = data["waitUntil"].as_str().unwrap_or_default().parse().map_err(|e| format!("{e}"))?;
+    let updated = status::set_requeue_state(&mut workload, at, data["incrementCount"] == true);
+    let state = workload.status.and_then(|status| status.requeue_state).unwrap_or_default();
+    let got = json!({"updated": updated, "count": state.count, "requeueAt": state.requeue_at});
+    let mut want = case.data["want"].clone();
+    if want["updated"].is_null() {
+        want["updated"] = json!(false);
+    }
+    verdict(differences(&want, &got, &[]))
+}
+
+fn set_check_state(case: &Case) -> Verdict {
+    let mut states: Vec<AdmissionCheckState> = input(case, "origStates")?;
+    checks::set_state(&mut states, input(case, "state")?, now(case));
+    let got = serde_json::to_value(states).map_err(|e| e.to_string())?;
+    verdict(differences(&list(&case.data["want"]["states"]), &got, &[]))
+}
+
+fn finish(case: &Case) -> Verdict {
+    let args = &case.data["input"]["args"];
+    if !args["patchErr"].is_null() {
+        // A write that fails changes nothing; there is nothing of ours to look at.
+        return Ok(());
+    }
+    let mut workload: Workload = read(&args["wl"])?;
+    let text = |key: &str| args[key].as_str().unwrap_or_default();
+    status::finish(&mut workload, text("reason"), text("message"), now(case));
+    let got = serde_json::to_value(workload).map_err(|e| e.to_string())?;
+    verdict(differences(&case.data["want"]["result"]["wl"], &got, &[]))
+}
+
+fn set_quota_reservation(case: &Case) -> Verdict {
+    let args = &case.data["input"]["args"];
+    let mut workload: Workload = read(&args["workload"])?;
+    status::set_quota_reservation(&mut workload, read(&args["admission"])?, now(case));
+    let got = serde_json::to_value(workload).map_err(|e| e.to_string())?;
+    verdict(differences(&case.data["want"]["result"], &got, &[]))
+}
+
+fn flag(case: &Case, field: &str, is: fn(&Workload) -> bool) -> Verdict {
+    let workload: Workload = input(case, field)?;
+    let want = case.data["want"]["result"].as_bool().unwrap_or(false);
+    if is(&workload) == want { Ok(()) } else { Err(format!("want {want}")) }
+}
+
+fn max_retry_time(case: &Case) -> Verdict {
+    let mut workload = Workload::named("wl");
+    status::status_mut(&mut workload).admission_checks = input(case, "checkStates")?;
+    let got = checks::retry_at(&workload);
+    let want: Option<jiff::Timestamp> = case.data["want"]["retryTime"].as_str().and_then(|text| text.parse().ok());
+    // Go's zero time stands for none.
+    let want = want.filter(|at| at.as_second() > 0);
+    if got == want { Ok(()) } else { Err(format!("want {want:?}, got {got:?}")) }
+}
+
+fn total_execution_time(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "wl")?;
+    let got = status::execution_seconds(&workload, now(case));
+    let want = go_duration(&case.data["want"]["result"]).map_or(0, |duration| duration.as_secs());
+    if u64::try_from(got) == Ok(want) { Ok(()) } else { Err(format!("want {want}s, got {got}s")) }
+}
