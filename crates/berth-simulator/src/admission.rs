@@ -1,12 +1,17 @@
 //! Where the API server's admission meets the webhooks' logic: each plugin here turns a request into the typed call a
 //! webhook server would make in a real cluster, and its findings into a Status.
 
+use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_apimachinery::field;
-use berth_apimachinery::meta::GroupKind;
+use berth_apimachinery::meta::{GroupKind, GroupResource};
 use berth_apimachinery::status::Status;
+use berth_apiserver::Objects;
 use berth_apiserver::admission::{AdmissionPlugin, AdmissionRequest, Operation};
+use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -42,6 +47,53 @@ impl AdmissionPlugin for JobSetWebhook {
         };
         refuse(request, errors)
     }
+}
+
+/// JobSet's webhooks for pods: exclusive placement.
+pub struct JobSetPodWebhook;
+
+impl AdmissionPlugin for JobSetPodWebhook {
+    fn name(&self) -> &str {
+        "pods.jobset.x-k8s.io"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "", "pods") || request.operation != Operation::Create {
+            return Ok(());
+        }
+        let view = Stored(request.objects);
+        let Some(object) = &mut request.object else { return Ok(()) };
+        let prepared = webhook::default_pod(object, &view);
+        prepared.map_err(|error| denied(request, &error))
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        if !is(request, "", "pods") || request.operation != Operation::Create {
+            return Ok(());
+        }
+        let Some(object) = &request.object else { return Ok(()) };
+        webhook::validate_pod(object, &Stored(request.objects)).map_err(|error| denied(request, &error))
+    }
+}
+
+/// The stored objects as exclusive placement asks for them.
+struct Stored<'a>(&'a Objects);
+
+impl ClusterView for Stored<'_> {
+    fn pods_of_set(&self, namespace: &str, set: &str) -> Vec<Pod> {
+        let pods = self.0.list("", "pods", Some(namespace));
+        let of_set = pods.iter().filter(|pod| pod["metadata"]["labels"][JOBSET_NAME] == set);
+        of_set.filter_map(|pod| Pod::deserialize(pod.as_ref()).ok()).collect()
+    }
+
+    fn node(&self, name: &str) -> Option<Node> {
+        Node::deserialize(self.0.get("", "nodes", "", name)?.as_ref()).ok()
+    }
+}
+
+fn denied(request: &AdmissionRequest<'_>, error: &PlacementError) -> Status {
+    let resource = GroupResource { group: request.group.to_owned(), resource: request.resource.to_owned() };
+    Status::forbidden(&resource, request.name, &error.to_string())
 }
 
 /// Whether the request writes an object of this resource itself, not one of its subresources.

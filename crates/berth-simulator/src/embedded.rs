@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::admission::JobSetWebhook;
+use crate::admission::{JobSetPodWebhook, JobSetWebhook};
 use crate::resource::ApiFailure;
 
 /// Where objects are kept.
@@ -122,6 +122,7 @@ impl Embedded {
         let mut config = Config::new(store, Arc::new(move || clock.now()));
         config.seed = options.seed;
         config.admission.push(Arc::new(JobSetWebhook));
+        config.admission.push(Arc::new(JobSetPodWebhook));
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         for kind in KUEUE_KINDS {
             config.converters.insert((KUEUE_GROUP.to_owned(), kind.to_owned()), Arc::new(KueueConverter));

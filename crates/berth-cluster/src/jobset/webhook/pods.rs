@@ -1,0 +1,37 @@
+//! JobSet's pod webhooks on JSON: [`placement`](crate::jobset::placement) for whoever serves the API. Pods of no set
+//! are passed over before anything is read.
+
+use berth_api::jobset::constants::JOBSET_NAME;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::jobset::placement::{self, ClusterView, PlacementError};
+
+/// Prepares a new pod of a set; see [`placement::prepare_pod`]. Only the labels, the affinity and the node selector
+/// change.
+pub fn default_pod(pod: &mut Value, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
+    let Some(mut typed) = of_set(pod) else { return Ok(()) };
+    placement::prepare_pod(&mut typed, cluster)?;
+    let spec = typed.spec.unwrap_or_default();
+    let mut put = |parent: &str, key: &str, value: Value| {
+        if !value.is_null() {
+            pod[parent][key] = value;
+        }
+    };
+    put("metadata", "labels", json!(typed.metadata.labels));
+    put("spec", "affinity", json!(spec.affinity));
+    put("spec", "nodeSelector", json!(spec.node_selector));
+    Ok(())
+}
+
+/// Refuses a new pod of a set that must wait; see [`placement::validate_pod`].
+pub fn validate_pod(pod: &Value, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
+    of_set(pod).map_or(Ok(()), |typed| placement::validate_pod(&typed, cluster))
+}
+
+/// The pod as its type if it belongs to a set. A pod that does not read as one is the schema's to refuse.
+fn of_set(pod: &Value) -> Option<Pod> {
+    pod["metadata"]["annotations"].get(JOBSET_NAME)?;
+    Pod::deserialize(pod).ok()
+}
