@@ -325,7 +325,7 @@ mod tests {
         assert!(has_taint(&second.register[0], NOT_READY_TAINT));
         let node = Arc::new(second.register[0].clone());
         pool.status = Some(second.status);
-        let third = plan(&pool, &[node.clone()], &BTreeMap::new(), &site(), at(70));
+        let third = plan(&pool, std::slice::from_ref(&node), &BTreeMap::new(), &site(), at(70));
         assert_eq!((third.become_ready.len(), third.show_accelerators.len(), third.due), (1, 0, Some(at(130))));
         let fourth = plan(&pool, &[node], &BTreeMap::new(), &site(), at(130));
         assert_eq!(fourth.show_accelerators.len(), 1);

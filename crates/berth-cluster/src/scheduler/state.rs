@@ -177,10 +177,10 @@ impl State {
 
     /// Takes back a decision that could not be written.
     pub fn binding_failed(&mut self, key: &ObjectKey) {
-        if self.assumed.remove(key) {
-            if let Some(pod) = self.cluster.remove_pod(key) {
-                self.wait(pod);
-            }
+        if self.assumed.remove(key)
+            && let Some(pod) = self.cluster.remove_pod(key)
+        {
+            self.wait(pod);
         }
     }
 
