@@ -17,6 +17,7 @@ pub mod openapi;
 pub mod patch;
 pub mod quantity;
 pub mod revision;
+pub mod rules;
 pub mod schema;
 pub mod selector;
 pub mod status;

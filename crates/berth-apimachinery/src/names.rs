@@ -465,6 +465,20 @@ fn canonical(text: &str, canonical: &str) -> Vec<String> {
     if text == canonical { Vec::new() } else { vec![format!("must be in canonical form (\"{canonical}\")")] }
 }
 
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// The user name of a service account.
+pub fn service_account_user_name(namespace: &str, name: &str) -> String {
+    format!("{SERVICE_ACCOUNT}{namespace}:{name}")
+}
+
+/// The namespace and name in the user name of a service account; `None` for other users.
+pub fn split_service_account_user_name(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
+    let valid = is_dns1123_label(namespace).is_empty() && is_dns1123_subdomain(name).is_empty();
+    valid.then_some((namespace, name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use berth_apimachinery::field::{Error, ErrorKind, Path};
 use berth_apimachinery::selector::{self, FieldSelector, LabelSelector, Operator, Requirement};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::validation::{self, ListOptions};
-use berth_apimachinery::{meta, names, revision};
+use berth_apimachinery::{meta, names, revision, rules};
 use serde_json::{Map, Value, json};
 
 use super::{equal, input, input_text, outcome, same, want};
@@ -31,6 +31,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "continue-token" => continue_token,
         "storage-list-options" => storage_list,
         "graceful-delete" => graceful,
+        "service-account-name" => service_account,
+        "webhook-rules" | "webhook-rule-match" | "webhook-rule-parts" => webhook_rule,
         _ => return None,
     })
 }
@@ -474,4 +476,55 @@ fn graceful(case: &Case) -> Verdict {
         Value::Null => Ok(()),
         wanted => equal("deletionTimestamp", &got["deletionTimestamp"], wanted),
     }
+}
+
+fn service_account(case: &Case) -> Verdict {
+    let (namespace, name) = (input_text(case, "namespace"), input_text(case, "name"));
+    match input(case, "username").as_str() {
+        Some(user) => {
+            let matches = names::service_account_user_name(namespace, name) == user
+                && names::split_service_account_user_name(user) == Some((namespace, name));
+            equal("matches", &json!(matches), want(case, "matches"))
+        }
+        None => {
+            let user = names::service_account_user_name(namespace, name);
+            let round = names::split_service_account_user_name(&user) == Some((namespace, name));
+            equal("splitRoundTrips", &json!(round), want(case, "splitRoundTrips"))
+        }
+    }
+}
+
+fn webhook_rule(case: &Case) -> Verdict {
+    let rule = input(case, "rule");
+    let (request, attributes) = (input(case, "request"), input(case, "attributes"));
+    let text = |key: &str| request.get(key).or(attributes.get(key)).and_then(Value::as_str).unwrap_or_default();
+    let resource =
+        |key: &str| request.pointer(&format!("/resource/{key}")).or(attributes.get(key)).and_then(Value::as_str);
+    let subject = rules::Subject {
+        operation: text("operation"),
+        group: resource("group").unwrap_or_default(),
+        version: resource("version").unwrap_or_default(),
+        resource: resource("resource").unwrap_or_default(),
+        subresource: text("subresource"),
+        namespace: text("namespace"),
+    };
+    let parts = [
+        ("apiGroups", "group", rules::group as fn(&Value, &rules::Subject<'_>) -> bool),
+        ("apiVersions", "version", rules::version),
+        ("operations", "operation", rules::operation),
+        ("resources", "resource", rules::resource),
+        ("scope", "scope", rules::scope),
+    ];
+    let got = match input(case, "part").as_str() {
+        Some(part) => {
+            parts.iter().find(|(_, name, _)| *name == part).is_some_and(|(_, _, check)| check(rule, &subject))
+        }
+        // Cases about one part give only that.
+        None if case.suite == "webhook-rules" => {
+            parts.iter().filter(|(key, _, _)| rule.get(*key).is_some()).all(|(_, _, check)| check(rule, &subject))
+        }
+        None => rules::matches(rule, &subject),
+    };
+    let wanted = case.data.pointer("/want/matches").or(case.data.pointer("/want/match")).unwrap_or(&Value::Null);
+    equal("matches", &json!(got), wanted)
 }
