@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use super::{JSON_PATCH_OPERATIONS_MAX, PatchError};
 
+/// Most bytes all copies of one patch may add: as much as a request may bring.
+const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
+
 /// One step of a patch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
@@ -65,7 +68,17 @@ fn kind(value: &Value) -> &'static str {
 pub fn apply_json(target: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = parse_json(patch)?;
     let mut document = target.clone();
+    let mut copied = 0;
     for operation in operations {
+        if let Operation::Copy(from, _) = &operation {
+            // A handful of copies of copies would fill the memory otherwise.
+            copied += get(&document, from).map_or(0, |value| value.to_string().len());
+            if copied > COPIED_BYTES_MAX {
+                return Err(PatchError::Unprocessable(format!(
+                    "unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIED_BYTES_MAX}"
+                )));
+            }
+        }
         apply(&mut document, operation)?;
     }
     Ok(document)
@@ -225,6 +238,13 @@ mod tests {
         let patch =
             json!([{"op": "replace", "path": "/x", "value": 1}, {"op": "replace", "path": "/a/-1", "value": 9}]);
         assert_eq!(check(json!({"a": [1, 2]}), patch), Ok(json!({"a": [1, 9], "x": 1})));
+    }
+
+    #[test]
+    fn copies_of_copies_are_limited() {
+        let doubling = json!({"op": "copy", "from": "/a", "path": "/a/-"});
+        let patch = Value::Array(vec![doubling; 100]);
+        assert!(matches!(check(json!({"a": ["xxxxxxxxxxxxxxxx"]}), patch), Err(PatchError::Unprocessable(_))));
     }
 
     #[test]
