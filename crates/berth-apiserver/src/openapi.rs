@@ -4,10 +4,11 @@
 //! kinds and the schemas of CustomResourceDefinitions; they are kept with the [`Registry`] they describe, so a changed
 //! table has new ones. The v3 document of a group and version holds what that version needs and no more.
 //!
-//! Only JSON is offered. Clients that also take protobuf say so and get JSON; the clients that know v3 never need v2.
+//! v3 is JSON; v2 is JSON and, for the Go clients that take nothing else, protobuf.
 
 mod definitions;
 mod paths;
+mod protobuf;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,19 +38,19 @@ pub(crate) struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
 
 #[derive(Clone, Debug)]
 struct Document {
-    text: Bytes,
+    content: Bytes,
     hash: String,
 }
 
 impl Cache {
-    fn get(&self, key: &str, make: impl FnOnce() -> Value) -> Document {
+    fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
         // A poisoned cache is still a cache: entries are only ever added whole.
         let mut documents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(document) = documents.get(key) {
             return document.clone();
         }
-        let text = make().to_string();
-        let document = Document { hash: hash(&[text.as_bytes()]), text: Bytes::from(text) };
+        let content = make();
+        let document = Document { hash: hash(&[&content]), content: Bytes::from(content) };
         documents.insert(key.to_owned(), document.clone());
         document
     }
@@ -61,27 +62,36 @@ pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap
     if info.verb != "get" && info.verb != "head" {
         return None;
     }
+    let clauses = accept_clauses(headers);
+    let is_json = |media: &str| matches!(media, "application/json" | "application/*" | "*/*");
+    let wanted = clauses.iter().map(|(media, _)| media.as_str());
+    let wanted = wanted.clone().find(|media| is_json(media) || rest == "v2" && protobuf::MEDIA_TYPES.contains(media));
+    let content_type = match wanted {
+        Some(media) if !is_json(media) => protobuf::CONTENT_TYPE,
+        Some(_) => "application/json",
+        None if clauses.is_empty() => "application/json",
+        None => {
+            let status = Status::not_acceptable(&["application/json"]);
+            return Some(json_response(status.code, &status.to_value()));
+        }
+    };
+    let documents = registry.documents();
     let document = match rest.split('/').collect::<Vec<_>>().as_slice() {
-        ["v2"] => registry.documents().get("v2", || document_v2(registry)),
-        ["v3"] => registry.documents().get("v3", || index(registry)),
+        ["v2"] if content_type == "application/json" => documents.get("v2", || text(&document_v2(registry))),
+        ["v2"] => documents.get("v2 protobuf", || protobuf::encode(&document_v2(registry))),
+        ["v3"] => documents.get("v3", || text(&index(registry))),
         ["v3", "api", version] => document_v3(registry, "", version)?,
         ["v3", "apis", group, version] if !group.is_empty() => document_v3(registry, group, version)?,
         _ => return None,
     };
-    let clauses = accept_clauses(headers);
-    let json = |media: &str| matches!(media, "application/json" | "application/*" | "*/*");
-    if !clauses.is_empty() && !clauses.iter().any(|(media, _)| json(media)) {
-        let status = Status::not_acceptable(&["application/json"]);
-        return Some(json_response(status.code, &status.to_value()));
-    }
     let tag = format!("\"{}\"", document.hash);
     let known = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes() == tag.as_bytes());
-    let mut response = http::Response::new(if known { Body::empty() } else { Body::from(document.text) });
+    let mut response = http::Response::new(if known { Body::empty() } else { Body::from(document.content) });
     if known {
         *response.status_mut() = http::StatusCode::NOT_MODIFIED;
     }
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     headers.insert(VARY, HeaderValue::from_static("Accept"));
     headers.insert(ETAG, tag.parse().expect("hexadecimal digits in quotes"));
@@ -123,6 +133,10 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": GIT_VERSION})
 }
 
+fn text(document: &Value) -> Vec<u8> {
+    document.to_string().into_bytes()
+}
+
 fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Document> {
     rows(registry, group, version).next()?;
     let make = || {
@@ -130,12 +144,12 @@ fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Docume
         for (row, version) in rows(registry, group, version) {
             schemas.add(row, version);
         }
-        json!({
+        text(&json!({
             "openapi": "3.0.0",
             "info": info(),
             "paths": paths::of(registry, group, version, Style::V3),
             "components": {"schemas": schemas.finish()},
-        })
+        }))
     };
     Some(registry.documents().get(&group_version(group, version), make))
 }

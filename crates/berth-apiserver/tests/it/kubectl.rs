@@ -112,6 +112,7 @@ fn a_newcomer_finds_their_way_around() {
         kubectl.check("get ns", "", &["NAME", "STATUS", "AGE", "default", "kube-system"]);
         kubectl.check("explain job.spec.completionMode", "", &["FIELD: completionMode <string>"]);
         kubectl.check("explain crd --recursive", "", &["openAPIV3Schema"]);
+        kubectl.check("explain pods --output=plaintext-openapiv2", "", &["KIND:     Pod", "metadata\t<Object>"]);
         kubectl.check("cluster-info", "", &["is running at"]);
         kubectl.check("get --raw /readyz", "", &["ok"]);
         kubectl.check("auth can-i create jobs -n team-a", "", &["yes"]);
@@ -195,7 +196,7 @@ fn roles_decide_what_others_may_do() {
             token.trim()
         );
         kubectl.check(
-            "create --validate=false -f - -o jsonpath={.status.user.username}",
+            "create -f - -o jsonpath={.status.user.username}",
             &review,
             &["system:serviceaccount:team-a:bot"],
         );
