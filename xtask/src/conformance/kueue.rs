@@ -6,6 +6,7 @@
 mod assigner;
 mod cache;
 mod compare;
+mod helpers;
 mod preemption;
 mod queues;
 mod schedule;
@@ -59,6 +60,14 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "schedule-resources-to-reserve" => queues::resources_to_reserve,
         "schedule-last-assignment" => queues::last_assignment,
         "cache-tas-assignment" => topology::assignment,
+        "schedule-entry-ordering" => helpers::entry_ordering,
+        "schedule-fair-sharing-compare" => helpers::fair_sharing_compare,
+        "schedule-afs-penalty" => helpers::entry_penalty,
+        "cache-tas-domain-order" => helpers::domain_order,
+        "cache-tas-level-order" => helpers::level_order,
+        "cache-tas-has-level" => helpers::has_level,
+        "cache-tas-merge" => helpers::merge,
+        "cache-tas-truncate" => helpers::truncate,
         _ => return None,
     })
 }

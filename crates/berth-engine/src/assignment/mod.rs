@@ -266,7 +266,7 @@ pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_set
             let Some(&total) = set.usage.get(resource) else { continue };
             let total = match info {
                 // Pods that no longer need their quota give it back (§2.5).
-                Some(info) if info.count < info.spec_count && info.count < assigned && assigned > 0 => {
+                Some(info) if info.count < assigned => {
                     total / i64::from(assigned) * i64::from(info.count)
                 }
                 _ => total,

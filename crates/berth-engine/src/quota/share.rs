@@ -27,9 +27,8 @@ pub(crate) struct Share {
 
 impl Share {
     /// A share made of its parts; for comparisons without a tree.
-    #[cfg(test)]
-    pub fn of(borrowed: i64, lendable: i64, weight_milli: i64) -> Share {
-        Share { borrowed, lendable, dominant: None, weight_milli, borrowed_frs: Vec::new() }
+    pub fn of(borrowed: i64, lendable: i64, weight_milli: i64, borrowed_frs: Vec<FrId>) -> Share {
+        Share { borrowed, lendable, dominant: None, weight_milli, borrowed_frs }
     }
 
     /// The share of a node as the tree stands (§10.1).
@@ -173,24 +172,28 @@ fn compare_ratios(left: (i64, i64, i64), right: (i64, i64, i64)) -> Ordering {
 mod tests {
     use super::*;
 
+    fn share(borrowed: i64, lendable: i64, weight_milli: i64) -> Share {
+        Share::of(borrowed, lendable, weight_milli, Vec::new())
+    }
+
     #[test]
     fn equal_ratios_are_equal_whatever_the_amounts() {
-        assert_eq!(Share::of(1, 3, 1000).compare(&Share::of(10, 30, 1000)), Ordering::Equal);
-        assert_eq!(Share::of(1, 3, 1000).compare(&Share::of(2, 3, 2000)), Ordering::Equal);
-        assert_eq!(Share::of(1, 3, 2000).compare(&Share::of(1, 3, 1000)), Ordering::Less);
+        assert_eq!(share(1, 3, 1000).compare(&share(10, 30, 1000)), Ordering::Equal);
+        assert_eq!(share(1, 3, 1000).compare(&share(2, 3, 2000)), Ordering::Equal);
+        assert_eq!(share(1, 3, 2000).compare(&share(1, 3, 1000)), Ordering::Less);
     }
 
     #[test]
     fn a_borrower_without_weight_is_above_every_other() {
-        assert_eq!(Share::of(1, 1000, 0).compare(&Share::of(999, 1, 1)), Ordering::Greater);
-        assert_eq!(Share::of(1, 1000, 0).compare(&Share::of(2, 1000, 0)), Ordering::Less);
-        assert_eq!(Share::of(0, 1, 0).compare(&Share::of(1, 1000, 1000)), Ordering::Less);
-        assert_eq!(Share::of(1, 1000, 0).rounded(), i64::MAX);
+        assert_eq!(share(1, 1000, 0).compare(&share(999, 1, 1)), Ordering::Greater);
+        assert_eq!(share(1, 1000, 0).compare(&share(2, 1000, 0)), Ordering::Less);
+        assert_eq!(share(0, 1, 0).compare(&share(1, 1000, 1000)), Ordering::Less);
+        assert_eq!(share(1, 1000, 0).rounded(), i64::MAX);
     }
 
     #[test]
     fn the_reported_share_is_rounded_up() {
-        assert_eq!(Share::of(1, 1_000_000, 1000).rounded(), 1);
-        assert_eq!(Share::of(1, 10, 500).rounded(), 200);
+        assert_eq!(share(1, 1_000_000, 1000).rounded(), 1);
+        assert_eq!(share(1, 10, 500).rounded(), 200);
     }
 }

@@ -1,5 +1,6 @@
 //! How many pods each domain could hold: phase one of a placement (§14.5), and what kept nodes out of it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::placement::{Pods, Wanted};
@@ -21,6 +22,21 @@ pub(crate) struct Room {
     pub leader: i64,
     /// Weight of the preferred node affinities that match.
     pub score: i64,
+}
+
+impl Room {
+    /// Sort key without a leader: better affinity, then larger (or, to fill gaps, smaller) in slices, then smaller in
+    /// pods.
+    pub fn rank(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
+        let slices = if least_free { self.slices } else { -self.slices };
+        (Reverse(0), Reverse(self.score), slices, self.pods)
+    }
+
+    /// Sort key while the leader has still to be placed: domains that can take it come first.
+    pub fn rank_with_leader(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
+        let slices = if least_free { self.slices_with_leader } else { -self.slices_with_leader };
+        (Reverse(self.leader), Reverse(self.score), slices, self.pods_with_leader)
+    }
 }
 
 /// Leaves that cannot take a single pod, by reason.

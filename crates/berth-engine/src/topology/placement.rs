@@ -1,7 +1,5 @@
 //! Finding domains for pods: which level and domains (§14.6), then down to the leaves (§14.7).
 
-use std::cmp::Reverse;
-
 use super::Topologies;
 use super::count::{Exclusions, Room, rooms};
 use super::tree::FlavorTree;
@@ -125,16 +123,9 @@ impl Search<'_> {
     /// Domains in the order they are considered when the leader has still to be placed.
     fn sorted_with_leader(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_by_key(|id| {
-            let room = &self.rooms[*id];
-            let slices = if least_free { room.slices_with_leader } else { -room.slices_with_leader };
-            (
-                Reverse(room.leader),
-                Reverse(room.score),
-                slices,
-                room.pods_with_leader,
-                self.tree.domains[*id].values.clone(),
-            )
+        domains.sort_by(|a, b| {
+            let rank = |id: usize| self.rooms[id].rank_with_leader(least_free);
+            rank(*a).cmp(&rank(*b)).then_with(|| self.tree.domains[*a].values.cmp(&self.tree.domains[*b].values))
         });
         domains
     }
@@ -142,10 +133,9 @@ impl Search<'_> {
     /// Domains in the order they are considered.
     fn sorted(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_by_key(|id| {
-            let room = &self.rooms[*id];
-            let slices = if least_free { room.slices } else { -room.slices };
-            (Reverse(room.score), slices, room.pods, self.tree.domains[*id].values.clone())
+        domains.sort_by(|a, b| {
+            let rank = |id: usize| self.rooms[id].rank(least_free);
+            rank(*a).cmp(&rank(*b)).then_with(|| self.tree.domains[*a].values.cmp(&self.tree.domains[*b].values))
         });
         domains
     }
@@ -175,10 +165,11 @@ impl Search<'_> {
         let one = if self.wanted.least_free_capacity() {
             sorted.iter().copied().find(holds_all)
         } else {
-            let top_score = self.rooms[sorted[0]].score;
-            holds_all(&sorted[0])
-                .then(|| self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), top_score))
-                .flatten()
+            // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
+            let tiers = if self.wanted.required { sorted.len() } else { 1 };
+            sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
+                self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.rooms[*id].score)
+            })
         };
         if let Some(domain) = one {
             return Ok(vec![Share { domain, pods: self.wanted.count, leader: self.has_leader() }]);

@@ -72,16 +72,17 @@ pub(crate) fn flavor_mismatch(
     let Some(levels) = world.topologies.levels(topology) else {
         return Some(format!("Flavor {name:?} information missing in TAS cache"));
     };
-    let known = |level: &Name| levels.contains(level);
-    let requested = request.into_iter().flat_map(|request| {
-        let mode = match &request.mode {
-            Some(TopologyMode::Required(level) | TopologyMode::Preferred(level)) => Some(level),
-            _ => None,
-        };
-        mode.into_iter().chain(request.slices.iter().map(|slice| &slice.level))
-    });
-    let missing = requested.into_iter().any(|level| !known(level));
+    let missing = request.into_iter().flat_map(requested_levels).any(|level| !levels.contains(level));
     missing.then(|| format!("Flavor {name:?} does not contain the requested level"))
+}
+
+/// The levels a request names.
+pub(crate) fn requested_levels(request: &TopologyRequest) -> impl Iterator<Item = &Name> {
+    let mode = match &request.mode {
+        Some(TopologyMode::Required(level) | TopologyMode::Preferred(level)) => Some(level),
+        _ => None,
+    };
+    mode.into_iter().chain(request.slices.iter().map(|slice| &slice.level))
 }
 
 fn is_grouped(set: &AskedPodSet) -> bool {
