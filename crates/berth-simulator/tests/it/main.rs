@@ -1,6 +1,7 @@
 //! The embedded cluster as a whole, in process and in virtual time.
 
 mod bad_input;
+mod jobsets;
 
 use berth_runtime::Clock;
 use berth_simulator::embedded::{Embedded, Options};
