@@ -6,6 +6,7 @@
 //! ([`Schema::apply_defaults`], [`Schema::prune`], [`Schema::validate`], ...) borrow it and allocate only for what they change
 //! or report. Validation rules in CEL are carried ([`Schema::rules`]) but not evaluated here.
 
+mod check_defaults;
 mod coerce;
 mod defaults;
 mod formats;

@@ -30,6 +30,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "list-options" => list_options,
         "structural-schema" | "structural-completeness" => structural_schema,
         "crd-schema" => crd_schema,
+        "schema-validate-defaults" => validate_defaults,
         _ => return None,
     })
 }
@@ -391,4 +392,27 @@ fn crd_schema(case: &Case) -> Verdict {
     };
     let path = Path::new("spec.validation.openAPIV3Schema");
     errors(case, &structural::check(schema, options, &path))
+}
+
+fn validate_defaults(case: &Case) -> Verdict {
+    if defaults_meet_rules(input(case, "schema")) {
+        return Err("needs CEL".to_owned());
+    }
+    let prefix = input_text(case, "path");
+    let path = if prefix.is_empty() { Path::root() } else { Path::new(prefix) };
+    let root = if is_root(case) { Root::Resource } else { Root::Value };
+    let pruned = input(case, "requirePrunedDefaults").as_bool().unwrap_or_default();
+    errors(case, &schema(case)?.validate_defaults(root, pruned, &path))
+}
+
+/// Whether there is a default in a part of the schema that has rules, which a server would evaluate on it.
+fn defaults_meet_rules(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            let here = map.contains_key("default") && schema.to_string().contains("x-kubernetes-validations");
+            here || map.values().any(defaults_meet_rules)
+        }
+        Value::Array(list) => list.iter().any(defaults_meet_rules),
+        _ => false,
+    }
 }
