@@ -3,6 +3,16 @@
 //! Everything a Kubernetes API server does to an object between the wire and the store, as functions over
 //! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
 //! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
+//!
+//! | what | where |
+//! |---|---|
+//! | saying what is wrong | [`field`], [`status`] |
+//! | reading objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
+//! | single values | [`quantity`], [`int_or_string`], [`times`], [`names`] |
+//! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`] |
+//! | changing objects | [`patch`], [`apply`], [`deletion`] |
+//! | showing objects | [`table`] |
+//! | who is asked | [`rules`] |
 
 pub mod apply;
 pub mod builtin;

@@ -180,7 +180,8 @@ impl Types {
             return TypeRef::Named(name, schema.atomic_map.then_some(Relationship::Atomic));
         }
         let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
-        if schema.int_or_string || schema.quantity {
+        // Times are texts on the wire but types of their own to apply, like quantities.
+        if schema.int_or_string || schema.quantity || schema.format == "date-time" {
             return scalar(Scalar::Untyped);
         }
         match schema.schema_type {
