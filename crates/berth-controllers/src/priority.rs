@@ -98,8 +98,11 @@ pub fn base(workload: &Workload) -> i32 {
     workload.spec.priority.unwrap_or(0)
 }
 
-/// The boost a workload's annotation asks for.
-pub fn boost(workload: &Workload) -> Result<i32, String> {
+/// The boost a workload's annotation asks for; none while gate PriorityBoost is off.
+pub fn boost(workload: &Workload, gates: &Gates) -> Result<i32, String> {
+    if !gates.on("PriorityBoost") {
+        return Ok(0);
+    }
     let annotations = workload.metadata.annotations.as_ref();
     match annotations.and_then(|annotations| annotations.get(keys::PRIORITY_BOOST_ANNOTATION)) {
         None => Ok(0),
@@ -112,6 +115,5 @@ pub fn boost(workload: &Workload) -> Result<i32, String> {
 
 /// Priority with boost; a boost that cannot be read counts as none, as does any boost while its gate is off.
 pub fn effective(workload: &Workload, gates: &Gates) -> i64 {
-    let boost = if gates.on("PriorityBoost") { boost(workload).unwrap_or(0) } else { 0 };
-    i64::from(base(workload)) + i64::from(boost)
+    i64::from(base(workload)) + i64::from(boost(workload, gates).unwrap_or(0))
 }

@@ -15,7 +15,7 @@ pub fn config(
     find: impl Fn(&str) -> Option<Arc<ProvisioningRequestConfig>>,
 ) -> Result<Arc<ProvisioningRequestConfig>, String> {
     let Some(parameters) = &check.spec.parameters else {
-        return Err("missing parameters reference: bad parameters reference".to_owned());
+        return Err("missing parameters reference".to_owned());
     };
     if parameters.api_group != GROUP {
         return Err(format!("wrong group {:?}, expecting {GROUP:?}: bad parameters reference", parameters.api_group));

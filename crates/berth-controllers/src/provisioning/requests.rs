@@ -85,6 +85,9 @@ fn needed_count(
     template: &PodTemplateSpec,
     config: &ProvisioningRequestConfig,
 ) -> Result<Option<i32>, RequestError> {
+    if count <= 0 {
+        return Ok(None);
+    }
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map_or(&[][..], |admission| &admission.pod_set_assignments);
     let assignment = assignments.iter().find(|a| a.name == name).ok_or(RequestError::InconsistentAssignments)?;

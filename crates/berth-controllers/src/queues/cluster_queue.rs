@@ -32,7 +32,7 @@ pub fn refreshed(
     status.admitted_workloads = count(figures.admitted);
     status.flavors_reservation = usage(&figures.flavors_reservation);
     status.flavors_usage = usage(&figures.flavors_usage);
-    status.fair_sharing = fair_sharing.then(|| FairSharingStatus { weighted_share: figures.weighted_share.value });
+    status.fair_sharing = fair_sharing.then_some(FairSharingStatus { weighted_share: figures.weighted_share.value });
     let readiness = &figures.readiness;
     let (active, reason, message) = match terminating {
         true => (false, "Terminating", "Can't admit new workloads; clusterQueue is terminating"),

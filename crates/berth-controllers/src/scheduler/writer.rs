@@ -21,7 +21,6 @@ use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::keys;
 use crate::metrics::Metrics;
-use crate::priority;
 use crate::stores::Stores;
 use crate::translate::{admission, amounts, decision};
 use crate::workload::checks;
@@ -215,22 +214,10 @@ impl Writer {
                 }
                 let now = self.clock.now();
                 status::preempt(&mut after, victim.reason.as_str(), &victim.message, &self.gates, now);
-                let (base, boost) = (priority::base(before), priority::boost(before).unwrap_or(0));
-                let effective = priority::effective(before, &self.gates);
                 tell(EventType::Normal, "EvictedDueToPreempted", victim.message.clone());
-                tell(
-                    EventType::Normal,
-                    "Preempted",
-                    format!("{}; priorities: effective {effective}, base {base}, boost {boost}", victim.message),
-                );
+                tell(EventType::Normal, "Preempted", decision::preempted_event(victim));
                 if let Some(preemptor) = self.stores.workloads.get(preemptor) {
-                    let message = format!(
-                        "Preempted workload {} (UID: {}) in ClusterQueue {} due to {}",
-                        ObjectKey::of(before.as_ref()),
-                        victim.uid,
-                        victim.cluster_queue,
-                        victim.reason.human()
-                    );
+                    let message = decision::preempted_workload_event(victim);
                     notices.push(Notice {
                         about: preemptor,
                         event_type: EventType::Normal,

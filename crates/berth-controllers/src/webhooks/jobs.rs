@@ -78,14 +78,6 @@ pub fn default_job<J: Job>(
     Ok(())
 }
 
-/// Is a job to be suspended because it waits for a queue?
-pub fn suspends<J: Job>(job: &J, config: &Config, ancestor: Result<bool, PlanError>) -> Result<bool, PlanError> {
-    if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
-        return Ok(false);
-    }
-    Ok(!ancestor?)
-}
-
 fn ancestor_of<J: Job>(
     job: &J,
     config: &Config,

@@ -10,10 +10,9 @@ mod queues;
 mod topology;
 mod workload;
 
-pub use jobs::{
-    default_job, suspends, validate_batch_job, validate_batch_job_update, validate_job_set, validate_job_set_update,
-};
+pub use jobs::{default_job, validate_batch_job, validate_batch_job_update, validate_job_set, validate_job_set_update};
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
+pub use topology::{annotations as validate_topology_annotations, slice_size as validate_slice_size};
 pub use workload::{validate_workload, validate_workload_update};
 
 use std::sync::Arc;

@@ -14,11 +14,7 @@ use crate::keys;
 const LAYERS_MAX: usize = 3;
 
 /// Rules of one template's annotations. `path` is that of the annotations.
-pub(super) fn annotations(
-    annotations: Option<&BTreeMap<String, String>>,
-    path: &Path<'_>,
-    gates: &Gates,
-) -> Vec<Error> {
+pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let Some(map) = annotations else { return Vec::new() };
     let mut errors = Vec::new();
     let modes = [
@@ -69,13 +65,15 @@ pub(super) fn annotations(
 }
 
 /// Rules of the annotation with several layers of slices.
-pub(super) fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
+fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let at = path.key(keys::SLICE_CONSTRAINTS_ANNOTATION);
     if !gates.on("TASMultiLayerTopology") {
         return vec![Error::forbidden(&at, "may not be set when the TASMultiLayerTopology feature gate is disabled")];
     }
     let mut errors = Vec::new();
-    for other in [keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION, keys::SLICE_SIZE_ANNOTATION] {
+    let excluded =
+        [keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION, keys::SLICE_SIZE_ANNOTATION, keys::POD_SET_GROUP_ANNOTATION];
+    for other in excluded {
         if map.contains_key(other) {
             errors.push(Error::forbidden(&at, format!("may not be set when '{other}' is specified")));
         }
@@ -89,11 +87,17 @@ pub(super) fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Pat
     };
     if layers.is_empty() || layers.len() > LAYERS_MAX {
         errors.push(Error::invalid(&at, text, format!("must contain between 1 and {LAYERS_MAX} entries")));
+        return errors;
     }
+    let mut seen = Vec::new();
     let mut previous: Option<i32> = None;
     for layer in &layers {
         let wrong = names::is_qualified_name(&layer.topology).into_iter();
         errors.extend(wrong.map(|m| Error::invalid(&at, layer.topology.as_str(), m)));
+        if seen.contains(&&layer.topology) {
+            errors.push(Error::duplicate(&at, layer.topology.as_str()));
+        }
+        seen.push(&layer.topology);
         if layer.size < 1 {
             errors.push(Error::invalid(&at, layer.size, "size must be greater than or equal to 1"));
             continue;
@@ -109,10 +113,17 @@ pub(super) fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Pat
 }
 
 /// A slice cannot be larger than the pod set.
-pub(super) fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
+pub fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
     let annotations = pod_set.template.metadata.as_ref()?.annotations.as_ref()?;
-    let text = annotations.get(keys::SLICE_SIZE_ANNOTATION)?;
-    let size: i32 = text.parse().ok()?;
     let detail = format!("must not be greater than pod set count {}", pod_set.count);
-    (size > pod_set.count).then(|| Error::invalid(&path.key(keys::SLICE_SIZE_ANNOTATION), text.as_str(), detail))
+    if let Some(text) = annotations.get(keys::SLICE_SIZE_ANNOTATION) {
+        let size: i32 = text.parse().ok()?;
+        let at = path.key(keys::SLICE_SIZE_ANNOTATION);
+        return (size > pod_set.count).then(|| Error::invalid(&at, text.as_str(), detail));
+    }
+    // Of several layers the outermost is the largest.
+    let text = annotations.get(keys::SLICE_CONSTRAINTS_ANNOTATION)?;
+    let layers: Vec<PodSetSliceRequiredTopologyConstraint> = serde_json::from_str(text).ok()?;
+    let size = layers.first()?.size;
+    (size > pod_set.count).then(|| Error::invalid(&path.key(keys::SLICE_CONSTRAINTS_ANNOTATION), size, detail))
 }

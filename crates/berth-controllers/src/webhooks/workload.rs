@@ -37,9 +37,7 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
             ));
         }
     }
-    if gates.on("PriorityBoost")
-        && let Err(message) = priority::boost(workload)
-    {
+    if let Err(message) = priority::boost(workload, gates) {
         let text = annotations.and_then(|map| map.get(keys::PRIORITY_BOOST_ANNOTATION)).cloned().unwrap_or_default();
         let path = metadata.child("annotations");
         errors.push(Error::invalid(&path.key(keys::PRIORITY_BOOST_ANNOTATION), text, message));

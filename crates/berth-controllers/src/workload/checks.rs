@@ -93,6 +93,8 @@ pub fn in_state(workload: &Workload, state: CheckState) -> Vec<&AdmissionCheckSt
 pub fn retry_at(workload: &Workload) -> Option<Timestamp> {
     in_state(workload, CheckState::Retry)
         .into_iter()
+        // Without the time it began, a delay says nothing.
+        .filter(|check| check.last_transition_time != berth_api::zero_time())
         .filter_map(|check| {
             let seconds = check.requeue_after_seconds?;
             check.last_transition_time.0.checked_add(jiff::SignedDuration::from_secs(i64::from(seconds))).ok()

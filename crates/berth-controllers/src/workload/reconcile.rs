@@ -18,7 +18,7 @@ use crate::conditions;
 use crate::config::WaitForPodsReady;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::keys;
-use crate::plan::{Plan, PlanError, Step, Told};
+use crate::plan::{Plan, Step, Told};
 use crate::stores::controller_of;
 
 /// What QuotaReserved=False says while nothing but the scheduler stands in the way.
@@ -47,6 +47,8 @@ impl Reconcile<'_> {
     }
 
     fn write_status(&mut self) {
+        // What is written brings the workload back here; no timer is needed for that.
+        self.plan.requeue_after = None;
         self.plan.steps.push(Step::PatchStatus(Box::new(self.workload.clone())));
     }
 
@@ -133,9 +135,8 @@ impl Reconcile<'_> {
         let now = self.context.now;
         let target = status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).cloned();
         if status::is_active(&self.workload) {
-            let Some(target) = target else { return false };
-            if status::is_evicted(&self.workload) && target.reason != "AdmissionCheck" {
-                // It is on its way out already; deactivation follows from the target either way.
+            if target.is_none() {
+                return false;
             }
             self.workload.spec.active = Some(false);
             self.write();
@@ -611,9 +612,4 @@ pub fn backoff(config: &WaitForPodsReady, count: i32) -> Duration {
     let doublings = u32::try_from(count.saturating_sub(1)).unwrap_or(0);
     let factor = 1u64.checked_shl(doublings).filter(|_| doublings < 63).unwrap_or(u64::MAX);
     Duration::from_secs(base.saturating_mul(factor).min(max))
-}
-
-/// The error of a plan whose write is refused; kept here because only tests of failures need it.
-pub fn write_failed(message: &str) -> PlanError {
-    PlanError::Other(message.to_owned())
 }

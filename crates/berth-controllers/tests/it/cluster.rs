@@ -10,7 +10,7 @@ use berth_store::MemoryStore;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 pub struct Cluster {
@@ -78,12 +78,6 @@ impl Cluster {
         self.api(object).patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Merges a patch into an object.
-    pub async fn patch(&self, object: &Value, patch: Value) {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        self.api(object).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    }
-
     /// Deletes an object.
     pub async fn delete(&self, object: &Value) {
         let name = object["metadata"]["name"].as_str().unwrap();
@@ -109,13 +103,6 @@ impl Cluster {
         let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         about.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"]))).collect()
-    }
-
-    /// Names of all objects, for messages of failed assertions.
-    #[allow(dead_code, reason = "a help while a test is being written")]
-    pub async fn names(&self, api_version: &str, kind: &str, namespace: &str) -> Vec<String> {
-        let key = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}});
-        self.api(&key).list(&Default::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect()
     }
 }
 

@@ -3,3 +3,4 @@
 mod cluster;
 mod provisioning;
 mod queueing;
+mod webhooks;

@@ -1,15 +1,19 @@
 //! Small functions: names, priorities, pod set infos, topology requests, owners.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{PodSet, PodSetAssignment, ResourceFlavor, Workload, WorkloadPriorityClass};
+use berth_apimachinery::field::Path;
 use berth_controllers::config::{Config, Integrations};
 use berth_controllers::jobs::ancestors::{Lookup, managed_ancestor};
 use berth_controllers::jobs::naming::{OwnerKind, variant_name, workload_name_with};
-use berth_controllers::jobs::sanitize;
 use berth_controllers::jobs::topology::{self, Ranks};
+use berth_controllers::jobs::{is_elastic, sanitize};
 use berth_controllers::podset::{self, PodSetInfo};
+use berth_controllers::webhooks::{validate_slice_size, validate_topology_annotations};
 use berth_controllers::{Gates, Stores, priority};
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -34,6 +38,14 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "priority-priority" => |case| number(case, "result", |w, _| i64::from(priority::base(w))),
         "priority-effective-priority" => |case| number(case, "priority", priority::effective),
         "priority-priority-boost" => boost,
+        "priority-parse-effective-priority" => parsed_priority,
+        "workloadslicing-enabled" => |case| {
+            let job: BatchJob = read(&case.data["input"]["args"]["object"])?;
+            let got = is_elastic(&job, &gates(case));
+            if got == (case.data["want"]["result"] == true) { Ok(()) } else { Err(format!("got {got}")) }
+        },
+        "jobframework-validate-slice-required-topology-constraints-annotation" => topology_annotations,
+        "jobframework-validate-slice-size-annotation-upper-bound" => slice_size,
         _ => return None,
     })
 }
@@ -251,9 +263,35 @@ fn number(case: &Case, field: &str, of: fn(&Workload, &Gates) -> i64) -> Verdict
 fn boost(case: &Case) -> Verdict {
     let workload: Workload = input(case, "workload")?;
     let want = &case.data["want"];
-    match priority::boost(&workload) {
-        Err(_) if !want["err"].is_null() => Ok(()),
-        Ok(boost) if want["err"].is_null() && i64::from(boost) == want["boost"].as_i64().unwrap_or(0) => Ok(()),
+    match priority::boost(&workload, &gates(case)) {
+        Err(_) if want["err"] == true => Ok(()),
+        Ok(boost) if want["err"] != true && i64::from(boost) == want["boost"].as_i64().unwrap_or(0) => Ok(()),
         got => Err(format!("want {want}, got {got:?}")),
     }
+}
+
+fn parsed_priority(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "workload")?;
+    let gates = gates(case);
+    let want = &case.data["want"];
+    match priority::boost(&workload, &gates) {
+        Err(_) if want["err"] == true => Ok(()),
+        Ok(_) if want["err"] != true && json!(priority::effective(&workload, &gates)) == want["priority"] => Ok(()),
+        got => Err(format!("want {want}, got {got:?}")),
+    }
+}
+
+fn topology_annotations(case: &Case) -> Verdict {
+    let annotations: BTreeMap<String, String> = input(case, "annotations")?;
+    let errors = validate_topology_annotations(Some(&annotations), &Path::new("annotations"), &gates(case));
+    let want = case.data["want"]["errNum"].as_u64().unwrap_or(0);
+    if errors.len() as u64 == want { Ok(()) } else { Err(format!("want {want}, got {errors:?}")) }
+}
+
+fn slice_size(case: &Case) -> Verdict {
+    let mut set = PodSet { count: input(case, "podSetCount")?, ..PodSet::default() };
+    set.template.metadata.get_or_insert_default().annotations = Some(input(case, "annotations")?);
+    let errors = validate_slice_size(&set, &Path::new("annotations"));
+    let want = case.data["want"]["errNum"].as_u64().unwrap_or(0);
+    if errors.iter().count() as u64 == want { Ok(()) } else { Err(format!("want {want}, got {errors:?}")) }
 }

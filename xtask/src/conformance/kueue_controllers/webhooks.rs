@@ -81,6 +81,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "job-default" => |case| default::<BatchJob>(case, "job"),
         "jobset-default" => |case| default::<JobSet>(case, "jobSet"),
         "jobframework-base-webhook-default" => |case| default::<BatchJob>(case, "job"),
+        "jobframework-apply-default-local-queue" => default_queue,
+        "jobframework-apply-default-workload-priority-class" => default_priority_class,
         _ => return None,
     })
 }
@@ -214,4 +216,39 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
         return if managed == got { Ok(()) } else { Err(format!("managedBy: want {managed:?}, got {got:?}")) };
     }
     verdict(differences(&want["result"], &job, &[]))
+}
+
+fn default_queue(case: &Case) -> Verdict {
+    let mut job = case.data["input"]["job"].clone();
+    let mut config = Config::default();
+    config.managed_jobs_namespace_selector.match_expressions = Some(vec![LabelSelectorRequirement {
+        key: "kubernetes.io/metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec!["managed-ns".to_owned()]),
+    }]);
+    let lookup = |_: &str, resource: &str, _: &str, name: &str| {
+        (resource == "localqueues" && name == "default").then(|| Arc::new(json!({"metadata": {"name": "default"}})))
+    };
+    let namespace = job["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+    webhooks::default_job::<BatchJob>(&mut job, &namespace, &config, &gates(case), &lookup)
+        .map_err(|e| format!("{e:?}"))?;
+    label(&job, "kueue.x-k8s.io/queue-name", &case.data["want"]["queueLabel"])
+}
+
+fn default_priority_class(case: &Case) -> Verdict {
+    let mut job = case.data["input"]["job"].clone();
+    let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
+    let classes = case.data["input"]["wpcObjects"].as_array().cloned().unwrap_or_default();
+    let lookup = |_: &str, resource: &str, _: &str, name: &str| {
+        let known = classes.iter().find(|class| class["metadata"]["name"] == name);
+        known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
+    };
+    webhooks::default_job::<BatchJob>(&mut job, "default", &config, &gates(case), &lookup)
+        .map_err(|e| format!("{e:?}"))?;
+    label(&job, "kueue.x-k8s.io/priority-class", &case.data["want"]["priorityClassLabel"])
+}
+
+fn label(job: &Value, key: &str, want: &Value) -> Verdict {
+    let (got, want) = (job["metadata"]["labels"][key].as_str().unwrap_or_default(), want.as_str().unwrap_or_default());
+    if got == want { Ok(()) } else { Err(format!("want {want:?}, got {got:?}")) }
 }

@@ -1,0 +1,72 @@
+//! What a person is told about objects that make no sense, and what new jobs get.
+
+use berth_controllers::Config;
+use berth_controllers::webhooks::{Request, Webhooks};
+use serde_json::{Value, json};
+
+fn check(object: Value) -> Vec<String> {
+    let request = Request { group: "kueue.x-k8s.io", resource: "clusterqueues", namespace: "", old_object: None };
+    let errors = Webhooks::new(Config::default()).validate(request, &object);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn queue(version: &str, groups: Value) -> Value {
+    json!({
+        "apiVersion": format!("kueue.x-k8s.io/{version}"), "kind": "ClusterQueue", "metadata": {"name": "cq"},
+        "spec": {"namespaceSelector": {}, "resourceGroups": groups},
+    })
+}
+
+fn group(resource: &str, flavor: &str, quota: Value) -> Value {
+    let mut quota = quota;
+    quota["name"] = json!(resource);
+    json!({"coveredResources": [resource], "flavors": [{"name": flavor, "resources": [quota]}]})
+}
+
+#[test]
+fn a_negative_quota_is_refused_with_its_path_in_either_version() {
+    for version in ["v1beta1", "v1beta2"] {
+        let errors = check(queue(version, json!([group("cpu", "spot", json!({"nominalQuota": "-1"}))])));
+        assert_eq!(
+            errors,
+            [
+                r#"spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: Invalid value: "-1": must be greater than or equal to 0"#
+            ]
+        );
+    }
+}
+
+#[test]
+fn one_resource_or_flavor_belongs_to_one_group() {
+    let quota = json!({"nominalQuota": "1"});
+    let errors = check(queue("v1beta2", json!([group("cpu", "spot", quota.clone()), group("cpu", "spot", quota)])));
+    assert_eq!(
+        errors,
+        [
+            r#"spec.resourceGroups[1].coveredResources[0]: Duplicate value: "cpu""#,
+            r#"spec.resourceGroups[1].flavors[0].name: Duplicate value: "spot""#,
+        ]
+    );
+}
+
+#[test]
+fn a_borrowing_limit_needs_a_cohort() {
+    let quota = json!({"nominalQuota": "1", "borrowingLimit": "1"});
+    let errors = check(queue("v1beta2", json!([group("cpu", "spot", quota)])));
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].ends_with("must be nil when cohort is empty"), "{errors:?}");
+}
+
+#[test]
+fn a_job_with_a_queue_waits_and_a_job_without_one_does_not() {
+    let webhooks = Webhooks::new(Config::default());
+    for (labels, suspended) in [(json!({"kueue.x-k8s.io/queue-name": "lq"}), json!(true)), (json!({}), Value::Null)] {
+        let mut job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "namespace": "team", "labels": labels},
+            "spec": {"template": {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}},
+        });
+        let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
+        webhooks.mutate(request, &mut job, &|_, _, _, _| None).unwrap();
+        assert_eq!(job["spec"]["suspend"], suspended);
+    }
+}
