@@ -10,6 +10,7 @@ pub mod bootstrap;
 pub mod escalation;
 pub mod impersonation;
 pub mod rbac;
+pub mod reconcile;
 pub mod review;
 pub mod tokens;
 

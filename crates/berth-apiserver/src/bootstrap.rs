@@ -1,5 +1,5 @@
 //! What every cluster has from the start: the system's namespaces, priority classes, and the roles RBAC rests on.
-//! Written when missing; what somebody changed stays.
+//! Written when missing; what somebody added stays.
 
 use berth_apimachinery::meta;
 use berth_store::{CommitFuture, Write};
@@ -37,8 +37,11 @@ fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
     let registry = server.registry();
     let row = registry.by_kind(&group, meta::kind(&object))?;
     let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
-    if server.store().get(&key).is_some() {
-        return None;
+    if let Some(record) = server.store().get(&key) {
+        // Default roles of an older version get the rules they lack; everything else stays as it is.
+        let stored = record.value();
+        let value = auth::reconcile::is_wanted(&stored).then(|| auth::reconcile::object(&object, &stored)).flatten()?;
+        return Some(server.store().commit(Write::Update { key, expected: record.revision, value }));
     }
     let (uid, time) = (server.new_uid(), server.timestamp());
     let metadata = meta::metadata_mut(&mut object);

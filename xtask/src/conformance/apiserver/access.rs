@@ -7,7 +7,7 @@ use berth_apimachinery::meta;
 use berth_apiserver::UserInfo;
 use berth_apiserver::auth::authn::{Bearer, bearer_token, with_authenticated_group, x509_user};
 use berth_apiserver::auth::rbac::{self, Policies, Rule};
-use berth_apiserver::auth::{Attributes, Decision, authn, impersonation};
+use berth_apiserver::auth::{Attributes, Decision, authn, impersonation, reconcile};
 use serde_json::Value;
 
 use super::{input, same, text, texts, want};
@@ -24,6 +24,8 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
         "rbac-authorizer" => authorizer,
         "rbac-covers" => covers,
         "rbac-non-resource-url-covers" => url_covers,
+        "rbac-reconcile-binding" => reconcile_binding,
+        "rbac-reconcile-role" => reconcile_role,
         "rbac-rule-allows" => rule_allows,
         "rbac-rules-for" => rules_for,
         "rbac-subject-applies" => subject_applies,
@@ -243,4 +245,31 @@ fn subject_applies(case: &Case) -> Verdict {
     let subjects = input(case, "subjects").as_array().into_iter().flatten();
     let got = subjects.into_iter().any(|subject| rbac::applies_to(&user, subject, namespace));
     same("applies", got, want(case, "appliesTo").as_bool().unwrap_or_default())
+}
+
+fn reconcile_role(case: &Case) -> Verdict {
+    let remove_extra = input(case, "removeExtraPermissions").as_bool().unwrap_or_default();
+    let got = reconcile::role(input(case, "expectedRole"), input(case, "actualRole"), remove_extra);
+    same("needed", got.is_some(), want(case, "expectedReconciliationNeeded").as_bool().unwrap_or_default())?;
+    let wanted = want(case, "expectedReconciledRole");
+    let Some(got) = got else { return Ok(()) };
+    for path in ["/metadata", "/aggregationRule"] {
+        let at = |role: &Value| role.pointer(path).cloned().unwrap_or_default();
+        same(path, at(&got), at(wanted))?;
+    }
+    let rules = |role: &Value| rules(role.get("rules").unwrap_or(&Value::Null));
+    same("rules", rules(&got), rules(wanted))
+}
+
+fn reconcile_binding(case: &Case) -> Verdict {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    if !input(case, "expectedBinding").is_object() {
+        let (only_a, only_b) = reconcile::difference(&list(input(case, "a")), &list(input(case, "b")));
+        same("only a", only_a, list(want(case, "expectedOnlyA")))?;
+        return same("only b", only_b, list(want(case, "expectedOnlyB")));
+    }
+    let remove_extra = input(case, "removeExtraSubjects").as_bool().unwrap_or_default();
+    let got = reconcile::binding(input(case, "expectedBinding"), input(case, "actualBinding"), remove_extra);
+    same("needed", got.is_some(), want(case, "expectedUpdateNeeded").as_bool().unwrap_or_default())?;
+    same("updated", got.unwrap_or_default(), want(case, "expectedUpdatedBinding").clone())
 }
