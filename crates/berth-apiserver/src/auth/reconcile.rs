@@ -28,9 +28,8 @@ pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
 /// A role brought up to what it should be; `None` when it is. An aggregated role's rules follow from its selectors.
 pub fn role(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Value> {
     let mut updated = actual.clone();
-    let mut changed = ["labels", "annotations"]
-        .into_iter()
-        .fold(false, |changed, field| add_missing_keys(&mut updated, wanted, field) || changed);
+    let mut changed = add_missing_keys(&mut updated, wanted, "labels");
+    changed |= add_missing_keys(&mut updated, wanted, "annotations");
     let rules = |role: &Value| -> Vec<Rule> {
         role.get("rules").and_then(Value::as_array).into_iter().flatten().map(Rule::from_value).collect()
     };
@@ -74,7 +73,7 @@ pub fn binding(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Val
     let subjects = |binding: &Value| binding.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default();
     let (wanted, stored) = (subjects(wanted), subjects(actual));
     let (extra, missing) = difference(&stored, &wanted);
-    if missing.is_empty() && !(remove_extra && !extra.is_empty()) {
+    if missing.is_empty() && (!remove_extra || extra.is_empty()) {
         return None;
     }
     let mut updated = actual.clone();

@@ -8,3 +8,4 @@ mod kubectl;
 mod patches;
 mod pods;
 mod watches;
+mod wire;
