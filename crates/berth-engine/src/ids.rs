@@ -40,8 +40,6 @@ define_ids! {
     QueueId;
     /// A local queue.
     LocalQueueId;
-    /// A cohort.
-    CohortId;
     /// A node of the quota tree: a cluster queue or a cohort.
     NodeId;
     /// A flavor and a resource: the unit quota is counted in.
@@ -91,19 +89,8 @@ impl<I: Id> Interner<I> {
         id
     }
 
-    /// The identifier of a name that has been seen.
-    pub fn get(&self, name: &str) -> Option<I> {
-        self.ids.get(name).copied()
-    }
-
     /// The name behind an identifier.
     pub fn name(&self, id: I) -> &Name {
         &self.names[id.index()]
-    }
-
-    /// How many names have been seen.
-    #[allow(dead_code)]
-    pub fn len(&self) -> usize {
-        self.names.len()
     }
 }

@@ -544,9 +544,10 @@ impl Lab<'_> {
     /// True if an admission is charged to its local queue until the usage shows (§16.3).
     pub fn has_penalty(&self, workload: &WorkloadKey) -> bool {
         let world = &self.engine.world;
-        world.workloads.id(workload).is_some_and(|id| {
-            world.local(world.record(id).local).ledger.penalties.contains_key(&id)
-        })
+        world
+            .workloads
+            .id(workload)
+            .is_some_and(|id| world.local(world.record(id).local).ledger.penalties.contains_key(&id))
     }
 
     /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per pod set, or why nowhere.
@@ -645,7 +646,12 @@ pub struct DomainRoom {
 }
 
 /// The order in which domains are considered (§14.6): indices into the list.
-pub fn domain_order(domains: &[DomainRoom], with_leader: bool, unconstrained: bool, gates: &FeatureGates) -> Vec<usize> {
+pub fn domain_order(
+    domains: &[DomainRoom],
+    with_leader: bool,
+    unconstrained: bool,
+    gates: &FeatureGates,
+) -> Vec<usize> {
     let least_free = unconstrained && gates.tas_profile_mixed;
     let mut order: Vec<usize> = (0..domains.len()).collect();
     order.sort_by_cached_key(|at| {

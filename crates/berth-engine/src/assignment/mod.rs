@@ -17,7 +17,7 @@ use crate::model::{Admission, PodSetAssignment, TopologyAssignment};
 use crate::quota::{FrAmounts, add_amount};
 use crate::topology::Places;
 use crate::world::World;
-use crate::world::record::{PodSetInfo, Record};
+use crate::world::record::PodSetInfo;
 
 /// What an assignment is asked for.
 #[derive(Debug, Clone)]
@@ -266,9 +266,7 @@ pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_set
             let Some(&total) = set.usage.get(resource) else { continue };
             let total = match info {
                 // Pods that no longer need their quota give it back (§2.5).
-                Some(info) if info.count < assigned => {
-                    total / i64::from(assigned) * i64::from(info.count)
-                }
+                Some(info) if info.count < assigned => total / i64::from(assigned) * i64::from(info.count),
                 _ => total,
             };
             let flavor = world.flavor_id(flavor);
@@ -278,12 +276,6 @@ pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_set
         }
     }
     usage
-}
-
-/// The pod sets of a workload as an assignment asks for them, with full counts.
-pub(crate) fn asked_pod_sets(world: &World, record: &Record) -> Vec<AskedPodSet> {
-    let _ = world;
-    record.shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect()
 }
 
 /// One pod set with a number of pods.

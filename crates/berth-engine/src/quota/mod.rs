@@ -6,6 +6,9 @@
 pub(crate) mod share;
 pub(crate) mod tree;
 
+#[cfg(test)]
+mod properties;
+
 pub(crate) use share::Share;
 pub(crate) use tree::{NodeQuota, QuotaTree};
 

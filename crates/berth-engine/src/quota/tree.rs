@@ -116,11 +116,6 @@ impl QuotaTree {
         &self.nodes[id.index()]
     }
 
-    /// Every node that exists.
-    pub fn alive(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.iter().enumerate().filter(|(_, node)| node.alive).map(|(index, _)| NodeId::from_index(index))
-    }
-
     /// Marks a node as existing or gone.
     pub fn set_alive(&mut self, id: NodeId, alive: bool) {
         self.nodes[id.index()].alive = alive;
@@ -170,11 +165,6 @@ impl QuotaTree {
         for id in self.bottom_up() {
             self.derive(id);
         }
-    }
-
-    /// True if a change of configuration waits for [`QuotaTree::refresh`].
-    pub fn is_dirty(&self) -> bool {
-        self.dirty
     }
 
     /// Finds cycles, then sets effective parents, children and roots.

@@ -162,15 +162,16 @@ impl Search<'_> {
         let holds_all = |id: &usize| {
             self.rooms[*id].leader >= leader && self.capacity(*id, Unit::Slices, self.has_leader()) >= needed
         };
-        let one = if self.wanted.least_free_capacity() {
-            sorted.iter().copied().find(holds_all)
-        } else {
-            // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
-            let tiers = if self.wanted.required { sorted.len() } else { 1 };
-            sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
-                self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.rooms[*id].score)
-            })
-        };
+        let one =
+            if self.wanted.least_free_capacity() {
+                sorted.iter().copied().find(holds_all)
+            } else {
+                // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
+                let tiers = if self.wanted.required { sorted.len() } else { 1 };
+                sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
+                    self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.rooms[*id].score)
+                })
+            };
         if let Some(domain) = one {
             return Ok(vec![Share { domain, pods: self.wanted.count, leader: self.has_leader() }]);
         }
@@ -224,9 +225,7 @@ impl Search<'_> {
     fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
         let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
         let capable = |id: &&usize| self.rooms[**id].leader > 0;
-        let cheap = |id: &&usize| {
-            self.capacity(**id, unit, false) - self.capacity(**id, unit, true) <= total - needed
-        };
+        let cheap = |id: &&usize| self.capacity(**id, unit, false) - self.capacity(**id, unit, true) <= total - needed;
         sorted.iter().filter(capable).find(cheap).or_else(|| sorted.iter().find(capable)).copied()
     }
 

@@ -221,11 +221,6 @@ impl Rooms {
         self.nonempty.iter().copied().collect()
     }
 
-    /// True if a queue has something in its heap.
-    pub fn has_candidates(&self, queue: QueueId) -> bool {
-        self.nonempty.contains(&queue)
-    }
-
     /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).
     pub fn request_flush(&mut self, root: NodeId, due: Time) {
         let entry = self.flushes.entry(root).or_insert(due);

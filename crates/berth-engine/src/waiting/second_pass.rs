@@ -54,13 +54,6 @@ impl SecondPass {
         true
     }
 
-    /// Schedules a workload's second pass for right now.
-    pub fn schedule_now(&mut self, id: WorkloadId, now: Time) {
-        let entry = self.due.entry(id).or_insert(Entry { at: None, attempt: 0 });
-        entry.attempt += 1;
-        entry.at = Some(now);
-    }
-
     pub fn forget(&mut self, id: WorkloadId) {
         self.due.remove(&id);
     }

@@ -1,0 +1,213 @@
+//! Properties of the quota tree on random trees and usage, against a reference that is slow and obvious.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::tree::{NodeQuota, QuotaTree};
+use crate::amount::Amount;
+use crate::ids::{FrId, Id, Name, NodeId};
+
+/// A cohort or queue of a random tree: which earlier cohort is its parent, and its quota.
+#[derive(Debug, Clone)]
+struct Plan {
+    parent: Option<usize>,
+    nominal: i64,
+    borrowing: Option<i64>,
+    lending: Option<i64>,
+}
+
+/// A random platform: cohorts first (each under an earlier one), then queues, then usage that comes and goes.
+#[derive(Debug, Clone)]
+struct Platform {
+    cohorts: Vec<Plan>,
+    queues: Vec<Plan>,
+    /// Queue, amount, and whether it goes again.
+    usage: Vec<(usize, i64, bool)>,
+}
+
+fn amount() -> impl Strategy<Value = i64> {
+    prop_oneof![8 => 0_i64..20, 1 => Just(i64::MAX), 1 => Just(0)]
+}
+
+fn plan(parents: usize) -> impl Strategy<Value = Plan> {
+    let parent = if parents == 0 { Just(None).boxed() } else { proptest::option::of(0..parents).boxed() };
+    (parent, amount(), proptest::option::of(0_i64..15), proptest::option::of(0_i64..15))
+        .prop_map(|(parent, nominal, borrowing, lending)| Plan { parent, nominal, borrowing, lending })
+}
+
+fn platform() -> impl Strategy<Value = Platform> {
+    (1_usize..5, 1_usize..6).prop_flat_map(|(cohorts, queues)| {
+        let cohorts: Vec<_> = (0..cohorts).map(plan).collect();
+        let count = cohorts.len();
+        let queues: Vec<_> = (0..queues).map(|_| plan(count)).collect();
+        let queue_count = queues.len();
+        let usage = proptest::collection::vec((0..queue_count, 0_i64..12, any::<bool>()), 0..20);
+        (cohorts, queues, usage).prop_map(|(cohorts, queues, usage)| Platform { cohorts, queues, usage })
+    })
+}
+
+fn quota(plan: &Plan) -> NodeQuota {
+    let amount = |value: i64| if value == i64::MAX { Amount::Unlimited } else { Amount::Bounded(value) };
+    NodeQuota {
+        nominal: amount(plan.nominal),
+        // Limits mean something only to a parent.
+        borrowing_limit: plan.borrowing.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
+        lending_limit: plan.lending.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
+    }
+}
+
+fn fr() -> FrId {
+    FrId::from_index(0)
+}
+
+fn build(platform: &Platform) -> (QuotaTree, Vec<NodeId>, Vec<NodeId>) {
+    let mut tree = QuotaTree::default();
+    let name = |kind: &str, at: usize| Name::from(format!("{kind}-{at}"));
+    let cohorts: Vec<NodeId> = (0..platform.cohorts.len()).map(|at| tree.add_node(name("cohort", at), false)).collect();
+    let queues: Vec<NodeId> = (0..platform.queues.len()).map(|at| tree.add_node(name("queue", at), true)).collect();
+    for (plan, id) in platform.cohorts.iter().zip(&cohorts).chain(platform.queues.iter().zip(&queues)) {
+        tree.configure(*id, plan.parent.map(|at| cohorts[at]), 1000, &[(fr(), quota(plan))]);
+    }
+    tree.refresh();
+    (tree, cohorts, queues)
+}
+
+/// The definitions of §7, straight down, with everything worked out anew at every step.
+struct Reference<'a> {
+    platform: &'a Platform,
+    used: BTreeMap<usize, i64>,
+}
+
+#[derive(Clone, Copy)]
+enum Node {
+    Cohort(usize),
+    Queue(usize),
+}
+
+impl Reference<'_> {
+    fn plan(&self, node: Node) -> &Plan {
+        match node {
+            Node::Cohort(at) => &self.platform.cohorts[at],
+            Node::Queue(at) => &self.platform.queues[at],
+        }
+    }
+
+    fn children(&self, node: Node) -> Vec<Node> {
+        let Node::Cohort(id) = node else { return Vec::new() };
+        let cohorts = self.platform.cohorts.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
+        let queues = self.platform.queues.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
+        cohorts.map(|(at, _)| Node::Cohort(at)).chain(queues.map(|(at, _)| Node::Queue(at))).collect()
+    }
+
+    fn subtree(&self, node: Node) -> Amount {
+        let lent = self.children(node).into_iter().map(|child| self.subtree(child) - self.guaranteed(child));
+        quota(self.plan(node)).nominal + lent.sum()
+    }
+
+    fn guaranteed(&self, node: Node) -> Amount {
+        match quota(self.plan(node)).lending_limit {
+            Some(limit) => (self.subtree(node) - limit).or_zero(),
+            None => Amount::ZERO,
+        }
+    }
+
+    fn usage(&self, node: Node) -> Amount {
+        match node {
+            Node::Queue(at) => Amount::Bounded(self.used.get(&at).copied().unwrap_or(0)),
+            Node::Cohort(_) => {
+                let above = self.children(node).into_iter().map(|it| (self.usage(it) - self.guaranteed(it)).or_zero());
+                above.sum()
+            }
+        }
+    }
+
+    fn available(&self, node: Node) -> Amount {
+        let Some(parent) = self.plan(node).parent else { return self.subtree(node) - self.usage(node) };
+        let mut from_parent = self.available(Node::Cohort(parent));
+        if let Some(limit) = quota(self.plan(node)).borrowing_limit {
+            let lent = self.subtree(node) - self.guaranteed(node);
+            let taken = (self.usage(node) - self.guaranteed(node)).or_zero();
+            from_parent = from_parent.min(lent - taken + limit);
+        }
+        (self.guaranteed(node) - self.usage(node)).or_zero() + from_parent
+    }
+
+    fn potential(&self, node: Node) -> Amount {
+        let Some(parent) = self.plan(node).parent else { return self.subtree(node) };
+        let most = self.guaranteed(node) + self.potential(Node::Cohort(parent));
+        match quota(self.plan(node)).borrowing_limit {
+            Some(limit) => most.min(self.subtree(node) + limit),
+            None => most,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_tree_agrees_with_its_definitions_whatever_comes_and_goes(platform in platform()) {
+        let (mut tree, cohorts, queues) = build(&platform);
+        let mut reference = Reference { platform: &platform, used: BTreeMap::new() };
+        for (queue, amount, leaves) in &platform.usage {
+            tree.add_usage(queues[*queue], fr(), *amount);
+            *reference.used.entry(*queue).or_default() += amount;
+            if *leaves {
+                tree.remove_usage(queues[*queue], fr(), *amount);
+                *reference.used.entry(*queue).or_default() -= amount;
+            }
+        }
+        let nodes = cohorts.iter().enumerate().map(|(at, id)| (Node::Cohort(at), *id));
+        let nodes = nodes.chain(queues.iter().enumerate().map(|(at, id)| (Node::Queue(at), *id)));
+        for (node, id) in nodes {
+            let cell = tree.cell(id, fr());
+            prop_assert_eq!(cell.subtree, reference.subtree(node));
+            prop_assert_eq!(cell.guaranteed, reference.guaranteed(node));
+            prop_assert_eq!(cell.usage, reference.usage(node));
+            prop_assert_eq!(tree.available(id, fr()), reference.available(node));
+            prop_assert_eq!(tree.potential(id, fr()), reference.potential(node));
+        }
+    }
+
+    #[test]
+    fn what_is_tried_is_undone_exactly(platform in platform(), tried in proptest::collection::vec((0_usize..6, -50_i64..50), 0..20)) {
+        let (mut tree, cohorts, queues) = build(&platform);
+        for (queue, amount, _) in &platform.usage {
+            tree.add_usage(queues[*queue], fr(), *amount);
+        }
+        let cells = |tree: &QuotaTree| -> Vec<_> { cohorts.iter().chain(&queues).map(|id| tree.cell(*id, fr())).collect() };
+        let before = cells(&tree);
+        let outer = tree.mark();
+        for (at, (queue, amount)) in tried.iter().enumerate() {
+            let inner = (at % 3 == 0).then(|| tree.mark());
+            let queue = queues[queue % queues.len()];
+            if *amount >= 0 {
+                tree.add_usage(queue, fr(), *amount);
+            } else {
+                tree.remove_usage(queue, fr(), -amount);
+            }
+            if let Some(inner) = inner {
+                tree.rollback(inner);
+            }
+        }
+        tree.rollback(outer);
+        prop_assert_eq!(before, cells(&tree));
+    }
+
+    #[test]
+    fn nobody_fits_beyond_what_an_empty_platform_could_give(platform in platform()) {
+        let (mut tree, _, queues) = build(&platform);
+        for (queue, amount, _) in &platform.usage {
+            let id = queues[*queue];
+            // Only what fits is taken, as a scheduler does.
+            if Amount::Bounded(*amount) <= tree.available(id, fr()) {
+                tree.add_usage(id, fr(), *amount);
+            }
+        }
+        for id in &queues {
+            prop_assert!(tree.available(*id, fr()) <= tree.potential(*id, fr()));
+            prop_assert!(tree.cell(*id, fr()).usage <= tree.potential(*id, fr()));
+        }
+    }
+}

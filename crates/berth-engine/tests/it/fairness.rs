@@ -1,0 +1,89 @@
+//! Fair sharing between queues, and between local queues of one.
+
+use std::time::Duration;
+
+use berth_engine::model::{AdmissionScope, PreemptionPolicy};
+use berth_engine::{AdmissionFairSharing, FairSharing};
+
+use crate::platform::{Platform, job, queue};
+
+#[test]
+fn the_queue_that_uses_least_of_the_cohort_goes_first() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("default").queue(queue("pool").cohort("all").flavor("default", 6));
+    platform.queue(queue("a").cohort("all").flavor("default", 0)).queue(queue("b").cohort("all").flavor("default", 0));
+    for at in 0..4 {
+        platform.submit(job(&format!("a{at}"), "a", 1).created(at));
+        platform.submit(job(&format!("b{at}"), "b", 1).created(10 + at));
+    }
+    platform.settle();
+    assert_eq!(platform.running(), ["a0", "a1", "a2", "b0", "b1", "b2"]);
+}
+
+#[test]
+fn weight_counts_in_shares() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("default").queue(queue("pool").cohort("all").flavor("default", 5));
+    platform.queue(queue("a").cohort("all").flavor("default", 0).with(|queue| queue.fair_weight_milli = 2000));
+    platform.queue(queue("b").cohort("all").flavor("default", 0));
+    for at in 0..6 {
+        platform.submit(job(&format!("a{at}"), "a", 1).created(at));
+        platform.submit(job(&format!("b{at}"), "b", 1).created(at));
+    }
+    platform.settle();
+    // Every cycle takes one head of each queue; the last core goes to the queue whose share counts half.
+    let running = platform.running();
+    assert_eq!(running.iter().filter(|name| name.starts_with('a')).count(), 3);
+    assert_eq!(running.iter().filter(|name| name.starts_with('b')).count(), 2);
+}
+
+#[test]
+fn preemption_stops_at_equal_shares() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("default").queue(queue("pool").cohort("all").flavor("default", 4));
+    for name in ["a", "b"] {
+        platform.queue(queue(name).cohort("all").flavor("default", 0).with(|queue| {
+            queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+        }));
+    }
+    for at in 0..4 {
+        platform.submit(job(&format!("a{at}"), "a", 1).created(at)).settle();
+    }
+    let mut victims = Vec::new();
+    for at in 0..4 {
+        platform.submit(job(&format!("b{at}"), "b", 1).created(10 + at));
+        for line in platform.cycle() {
+            if let Some(rest) = line.strip_prefix("preempt ") {
+                let victim = rest.split(' ').next().unwrap_or_default().to_owned();
+                platform.update(&victim, |workload| {
+                    workload.admission = None;
+                    workload.admitted = false;
+                    workload.active = false;
+                });
+                victims.push(victim);
+            }
+        }
+        platform.settle();
+    }
+    assert_eq!(victims, ["a3", "a2"]);
+    assert_eq!(platform.running(), ["a0", "a1", "b0", "b1"]);
+}
+
+#[test]
+fn the_local_queue_that_used_least_goes_first_whatever_the_priority() {
+    let mut platform = Platform::with(|config| {
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: Duration::from_secs(600),
+            usage_sampling_interval: Duration::from_secs(300),
+            resource_weights_milli: Default::default(),
+        });
+    });
+    platform.flavor("default").queue(queue("q").flavor("default", 9).with(|queue| {
+        queue.admission_scope = Some(AdmissionScope::UsageBased);
+    }));
+    platform.local("busy", "q");
+    platform.local("idle", "q");
+    platform.submit(job("first", "busy", 2)).settle();
+    platform.submit(job("urgent", "busy", 1).priority(9)).submit(job("modest", "idle", 1));
+    assert_eq!(platform.settle(), ["admit modest on default x1", "admit urgent on default x1"]);
+}

@@ -1,0 +1,122 @@
+//! Which flavor a workload gets, and what is said when it gets none.
+
+use berth_engine::model::{FungibilityPolicy, FungibilityPreference, Taint, TaintEffect, Toleration};
+
+use crate::platform::{Platform, job, queue};
+
+#[test]
+fn flavors_are_tried_in_order() {
+    let mut platform = Platform::new();
+    platform.flavor("spot").flavor("on-demand");
+    platform.queue(queue("a").flavor("spot", 2).flavor("on-demand", 4));
+    platform.submit(job("first", "a", 2).created(1)).submit(job("second", "a", 2).created(2));
+    assert_eq!(platform.settle(), ["admit first on spot x1", "admit second on on-demand x1"]);
+}
+
+#[test]
+fn a_request_that_could_never_fit_says_what_the_most_is() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4)).submit(job("huge", "a", 9));
+    assert_eq!(
+        platform.cycle(),
+        ["huge waits: ExceedsMaxQuota: couldn't assign flavors to pod set main: insufficient quota for cpu in flavor \
+             default, previously considered podsets requests (0) + current podset request (9) > maximum capacity (4)"]
+    );
+}
+
+#[test]
+fn a_request_for_a_resource_without_quota_names_it() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4));
+    platform.submit(job("gpu", "a", 1).with(|workload| {
+        workload.pod_sets[0].requests.insert("nvidia.com/gpu".into(), 1);
+    }));
+    assert_eq!(
+        platform.cycle(),
+        [
+            "gpu waits: NoMatchingFlavor: couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in \
+             ClusterQueue"
+        ]
+    );
+}
+
+#[test]
+fn a_taint_has_to_be_tolerated_by_the_pods_or_by_the_flavor() {
+    let taint = || Taint { key: "spot".into(), value: "true".into(), effect: TaintEffect::NoSchedule };
+    let mut platform = Platform::new();
+    platform.flavor_with("spot", |flavor| flavor.node_taints = vec![taint()]);
+    platform.queue(queue("a").flavor("spot", 4)).submit(job("proud", "a", 1).created(1));
+    platform.submit(job("humble", "a", 1).created(2).template(|template| {
+        template.tolerations = vec![Toleration { key: "spot".into(), exists: true, value: "".into(), effect: None }];
+    }));
+    assert_eq!(
+        platform.settle(),
+        [
+            "proud waits: NoMatchingFlavor: couldn't assign flavors to pod set main: untolerated taint {spot true \
+             NoSchedule <nil>} in flavor spot",
+            "admit humble on spot x1",
+        ]
+    );
+}
+
+#[test]
+fn node_selectors_only_speak_about_labels_the_flavor_has() {
+    let mut platform = Platform::new();
+    platform.flavor_with("zone-a", |flavor| {
+        flavor.node_labels.insert("zone".into(), "a".into());
+    });
+    platform.flavor_with("zone-b", |flavor| {
+        flavor.node_labels.insert("zone".into(), "b".into());
+    });
+    platform.queue(queue("q").flavor("zone-a", 4).flavor("zone-b", 4));
+    platform.submit(job("picky", "q", 1).template(|template| {
+        template.node_selector = [("zone".into(), "b".into()), ("disk".into(), "ssd".into())].into();
+    }));
+    assert_eq!(platform.settle(), ["admit picky on zone-b x1"]);
+}
+
+#[test]
+fn borrowing_in_the_first_flavor_beats_the_next_one_unless_asked_otherwise() {
+    for (policy, expected) in [
+        (FungibilityPolicy::MayStopSearch, "admit job on one x1"),
+        (FungibilityPolicy::TryNextFlavor, "admit job on two x1"),
+    ] {
+        let mut platform = Platform::new();
+        platform.flavor("one").flavor("two");
+        platform.queue(queue("a").cohort("all").flavor("one", 1).flavor("two", 4).with(|queue| {
+            queue.fungibility.when_can_borrow = policy;
+        }));
+        platform.queue(queue("b").cohort("all").flavor("one", 9).flavor("two", 0));
+        platform.submit(job("job", "a", 2));
+        assert_eq!(platform.settle(), [expected]);
+    }
+}
+
+#[test]
+fn the_preference_decides_between_preempting_and_borrowing() {
+    for (preference, expected) in [
+        (FungibilityPreference::BorrowingOverPreemption, "admit high on two x1"),
+        (FungibilityPreference::PreemptionOverBorrowing, "preempt low (InClusterQueue) for high"),
+    ] {
+        let mut platform = Platform::new();
+        platform.flavor("one").flavor("two");
+        platform.queue(queue("a").cohort("all").flavor("one", 4).flavor("two", 0).with(|queue| {
+            queue.preemption.within_cluster_queue = berth_engine::model::PreemptionPolicy::LowerPriority;
+            queue.fungibility.when_can_borrow = FungibilityPolicy::TryNextFlavor;
+            queue.fungibility.when_can_preempt = FungibilityPolicy::TryNextFlavor;
+            queue.fungibility.preference = preference;
+        }));
+        platform.queue(queue("b").cohort("all").flavor("one", 0).flavor("two", 4));
+        platform.submit(job("low", "a", 4)).settle();
+        platform.submit(job("high", "a", 4).priority(1));
+        assert_eq!(platform.cycle(), [expected]);
+    }
+}
+
+#[test]
+fn a_workload_may_start_with_fewer_pods() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 7));
+    platform.submit(job("elastic", "a", 1).pods(10, Some(5)));
+    assert_eq!(platform.settle(), ["admit elastic on default x7"]);
+}

@@ -1,0 +1,9 @@
+//! What the engine decides, told as short platforms and the plans that come out.
+
+mod cycle;
+mod fairness;
+mod flavors;
+mod platform;
+mod preemption;
+mod queues;
+mod topology;

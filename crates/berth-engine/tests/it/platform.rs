@@ -1,0 +1,288 @@
+//! A platform in a few words: queues with quota, workloads, cycles, and plans as lines a person can read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_engine::model::{
+    ClusterQueue, Cohort, FlavorQuotas, Labels, LocalQueue, Node, PodSet, PodTemplate, Quota, ResourceFlavor,
+    ResourceGroup, StopPolicy, Time, Topology, TopologyMode, TopologyRequest, Workload, WorkloadKey,
+};
+use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict};
+
+/// A platform under test.
+pub struct Platform {
+    pub engine: Engine,
+    pub now: Time,
+    workloads: BTreeMap<String, Workload>,
+}
+
+/// A cluster queue in the making; every amount is of resource `cpu` in whole cores unless named.
+pub struct Queue(ClusterQueue);
+
+/// A queue of this name.
+pub fn queue(name: &str) -> Queue {
+    Queue(ClusterQueue::new(name))
+}
+
+/// `cores` in thousandths.
+fn milli(cores: i64) -> Amount {
+    Amount::Bounded(cores * 1000)
+}
+
+impl Queue {
+    pub fn cohort(mut self, name: &str) -> Self {
+        self.0.cohort = Some(Name::from(name));
+        self
+    }
+
+    /// Adds a flavor with so many cores to the queue's only resource group.
+    pub fn flavor(self, flavor: &str, cores: i64) -> Self {
+        self.limited(flavor, cores, None, None)
+    }
+
+    /// The same with borrowing and lending limits.
+    pub fn limited(mut self, flavor: &str, cores: i64, borrow: Option<i64>, lend: Option<i64>) -> Self {
+        if self.0.resource_groups.is_empty() {
+            self.0.resource_groups.push(ResourceGroup { resources: vec![Name::from("cpu")], flavors: Vec::new() });
+        }
+        let quota = Quota { nominal: milli(cores), borrowing_limit: borrow.map(milli), lending_limit: lend.map(milli) };
+        self.0.resource_groups[0]
+            .flavors
+            .push(FlavorQuotas { flavor: Name::from(flavor), quotas: vec![(Name::from("cpu"), quota)] });
+        self
+    }
+
+    /// Changes anything else.
+    pub fn with(mut self, change: impl FnOnce(&mut ClusterQueue)) -> Self {
+        change(&mut self.0);
+        self
+    }
+}
+
+/// A workload of one pod set in the making.
+#[derive(Clone)]
+pub struct Job(Workload);
+
+/// A job of one pod with so many cores, in the queue of the same name as its cluster queue.
+pub fn job(name: &str, queue: &str, cores: i64) -> Job {
+    let mut workload = Workload::new("default", name);
+    workload.uid = Name::from(name);
+    workload.queue = Name::from(queue);
+    workload.pod_sets = vec![PodSet {
+        name: Name::from("main"),
+        count: 1,
+        min_count: None,
+        reclaimable: 0,
+        requests: [(Name::from("cpu"), cores * 1000)].into(),
+        template: Arc::new(PodTemplate {
+            requests: [(Name::from("cpu"), cores * 1000)].into(),
+            ..PodTemplate::default()
+        }),
+        topology: None,
+    }];
+    Job(workload)
+}
+
+impl Job {
+    pub fn priority(self, priority: i64) -> Self {
+        self.with(|workload| workload.priority = priority)
+    }
+
+    pub fn created(self, seconds: i64) -> Self {
+        self.with(|workload| workload.created = Time::from_seconds(seconds))
+    }
+
+    pub fn pods(self, count: i32, least: Option<i32>) -> Self {
+        self.with(|workload| {
+            workload.pod_sets[0].count = count;
+            workload.pod_sets[0].min_count = least;
+        })
+    }
+
+    pub fn required(self, level: &str) -> Self {
+        let mode = Some(TopologyMode::Required(Name::from(level)));
+        self.with(|workload| {
+            workload.pod_sets[0].topology = Some(TopologyRequest { mode, ..TopologyRequest::default() });
+        })
+    }
+
+    pub fn template(self, change: impl FnOnce(&mut PodTemplate)) -> Self {
+        self.with(|workload| {
+            let mut template = (*workload.pod_sets[0].template).clone();
+            change(&mut template);
+            workload.pod_sets[0].template = Arc::new(template);
+        })
+    }
+
+    pub fn with(mut self, change: impl FnOnce(&mut Workload)) -> Self {
+        change(&mut self.0);
+        self
+    }
+}
+
+impl Platform {
+    /// An empty platform with Kueue's defaults; flushes take effect at once.
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
+        change(&mut config);
+        let mut platform =
+            Platform { engine: Engine::new(config), now: Time::from_seconds(1000), workloads: BTreeMap::new() };
+        platform.apply(Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() });
+        platform
+    }
+
+    pub fn apply(&mut self, event: Event) {
+        self.engine.apply(event, self.now);
+    }
+
+    pub fn flavor(&mut self, name: &str) -> &mut Self {
+        self.flavor_with(name, |_| {})
+    }
+
+    pub fn flavor_with(&mut self, name: &str, change: impl FnOnce(&mut ResourceFlavor)) -> &mut Self {
+        let mut flavor = ResourceFlavor { name: Name::from(name), ..ResourceFlavor::default() };
+        change(&mut flavor);
+        self.apply(Event::FlavorUpserted(flavor));
+        self
+    }
+
+    pub fn cohort(&mut self, name: &str, parent: Option<&str>) -> &mut Self {
+        let mut cohort = Cohort::new(name);
+        cohort.parent = parent.map(Name::from);
+        self.apply(Event::CohortUpserted(cohort));
+        self
+    }
+
+    /// Adds a cluster queue and a local queue of the same name in namespace `default`.
+    pub fn queue(&mut self, queue: Queue) -> &mut Self {
+        let name = queue.0.name.clone();
+        self.apply(Event::ClusterQueueUpserted(queue.0));
+        self.local(&name, &name);
+        self
+    }
+
+    pub fn local(&mut self, name: &str, cluster_queue: &str) {
+        self.apply(Event::LocalQueueUpserted(LocalQueue {
+            namespace: Name::from("default"),
+            name: Name::from(name),
+            cluster_queue: Name::from(cluster_queue),
+            stop_policy: StopPolicy::None,
+            fair_weight_milli: 1000,
+        }));
+    }
+
+    /// Nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a flavor on them.
+    pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
+        let levels = vec![Name::from("rack"), Name::from("kubernetes.io/hostname")];
+        self.apply(Event::TopologyUpserted(Topology { name: Name::from("racks"), levels }));
+        self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));
+        for (rack, hosts) in racks {
+            for (at, cores) in hosts.iter().enumerate() {
+                let host = format!("{rack}-{at}");
+                let labels = [("rack", *rack), ("kubernetes.io/hostname", host.as_str())];
+                self.apply(Event::NodeUpserted(Node {
+                    name: Name::from(host.as_str()),
+                    labels: labels.iter().map(|(key, value)| (Name::from(*key), Name::from(*value))).collect(),
+                    taints: Vec::new(),
+                    allocatable: [(Name::from("cpu"), cores * 1000), (Name::from("pods"), 100)].into(),
+                    ready: true,
+                    unschedulable: false,
+                }));
+            }
+        }
+        self
+    }
+
+    pub fn submit(&mut self, job: Job) -> &mut Self {
+        self.workloads.insert(job.0.key.name.to_string(), job.0.clone());
+        self.apply(Event::WorkloadUpserted(Box::new(job.0)));
+        self
+    }
+
+    /// Changes a workload's object and lets the engine see it.
+    pub fn update(&mut self, name: &str, change: impl FnOnce(&mut Workload)) -> &mut Self {
+        let workload = self.workloads.get_mut(name).expect("the test submitted it");
+        change(workload);
+        let workload = workload.clone();
+        self.apply(Event::WorkloadUpserted(Box::new(workload)));
+        self
+    }
+
+    pub fn finish(&mut self, name: &str) -> &mut Self {
+        self.update(name, |workload| workload.finished = true)
+    }
+
+    /// Runs a cycle, writes its admissions to the objects, and tells it line by line.
+    pub fn cycle(&mut self) -> Vec<String> {
+        let outcome = self.decide();
+        tell(&outcome)
+    }
+
+    pub fn decide(&mut self) -> CycleOutcome {
+        let outcome = self.engine.cycle(self.now);
+        for decision in &outcome.decisions {
+            let Verdict::Admit(admit) = &decision.verdict else { continue };
+            let (admission, now) = (admit.admission.clone(), self.now);
+            self.update(&decision.workload.name, |workload| {
+                workload.admission = Some(admission);
+                workload.admitted = true;
+                workload.reserved_at = Some(now);
+            });
+        }
+        self.now = self.now.after(Duration::from_secs(1));
+        outcome
+    }
+
+    /// Cycles until nothing more is decided; every line told on the way.
+    pub fn settle(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for _ in 0..1000 {
+            let outcome = self.decide();
+            lines.extend(tell(&outcome));
+            if !outcome.more {
+                return lines;
+            }
+        }
+        panic!("no end of decisions: {lines:?}");
+    }
+
+    /// Names of workloads that hold quota.
+    pub fn running(&self) -> Vec<String> {
+        self.engine.holding().into_iter().map(|key| key.name.to_string()).collect()
+    }
+
+    /// Where a workload's pods are.
+    pub fn hosts(&self, name: &str) -> Vec<(String, i32)> {
+        let admission = self.engine.admission(&WorkloadKey::new("default", name));
+        let topology = admission.and_then(|admission| admission.pod_sets[0].topology.as_ref());
+        topology.iter().flat_map(|it| &it.domains).map(|it| (it.values[0].to_string(), it.count)).collect()
+    }
+}
+
+/// A plan as lines: who, what, how.
+pub fn tell(outcome: &CycleOutcome) -> Vec<String> {
+    let mut lines = Vec::new();
+    for decision in &outcome.decisions {
+        let name = &decision.workload.name;
+        lines.push(match &decision.verdict {
+            Verdict::Admit(admit) => {
+                let set = &admit.admission.pod_sets[0];
+                let flavor = set.flavors.values().next().map_or("", |flavor| &**flavor);
+                format!("admit {name} on {flavor} x{}", set.count.unwrap_or(0))
+            }
+            Verdict::Preempt { victims, .. } => {
+                let victims: Vec<String> =
+                    victims.iter().map(|it| format!("{} ({})", it.workload.name, it.reason.as_str())).collect();
+                format!("preempt {} for {name}", victims.join(", "))
+            }
+            Verdict::Wait(wait) => format!("{name} waits: {}: {}", wait.reason.as_str(), wait.message),
+            Verdict::Evict { reason, .. } => format!("evict {name}: {reason}"),
+        });
+    }
+    lines
+}

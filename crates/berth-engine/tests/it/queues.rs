@@ -1,0 +1,118 @@
+//! Who waits where, and who goes first.
+
+use berth_engine::Event;
+use berth_engine::model::{Eviction, QueueingStrategy, Time, WorkloadKey};
+
+use crate::platform::{Platform, job, queue};
+
+fn one_queue(strategy: QueueingStrategy) -> Platform {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| queue.strategy = strategy));
+    platform
+}
+
+#[test]
+fn higher_priority_goes_first_then_the_older_one() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("young", "a", 1).created(20)).submit(job("old", "a", 1).created(10));
+    platform.submit(job("urgent", "a", 1).created(30).priority(5));
+    assert_eq!(
+        platform.settle(),
+        ["admit urgent on default x1", "admit old on default x1", "admit young on default x1"]
+    );
+}
+
+#[test]
+fn a_strict_queue_is_blocked_by_its_head() {
+    let mut platform = one_queue(QueueingStrategy::StrictFifo);
+    platform.submit(job("running", "a", 3)).settle();
+    platform.submit(job("large", "a", 3).created(1)).submit(job("small", "a", 1).created(2));
+    platform.settle();
+    assert_eq!(platform.running(), ["running"]);
+    platform.finish("running");
+    platform.settle();
+    assert_eq!(platform.running(), ["large", "small"]);
+}
+
+#[test]
+fn a_best_effort_queue_lets_others_pass_a_workload_that_does_not_fit() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("running", "a", 3)).settle();
+    platform.submit(job("large", "a", 3).created(1)).submit(job("small", "a", 1).created(2));
+    platform.settle();
+    assert_eq!(platform.running(), ["running", "small"]);
+    let positions = platform.engine.pending("a");
+    assert_eq!(positions.len(), 1);
+    assert!(positions[0].inadmissible);
+}
+
+#[test]
+fn equivalent_workloads_are_set_aside_unseen_until_something_changes() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("running", "a", 4)).settle();
+    for at in 0..5 {
+        platform.submit(job(&format!("twin-{at}"), "a", 2).created(at));
+    }
+    let outcome = platform.decide();
+    assert_eq!(outcome.decisions.len(), 1);
+    assert_eq!(outcome.bypassed.len(), 4);
+    assert!(platform.engine.pending("a").iter().all(|position| position.inadmissible));
+    platform.finish("running");
+    assert_eq!(platform.settle().iter().filter(|line| line.starts_with("admit")).count(), 2);
+}
+
+#[test]
+fn a_workload_in_back_off_waits_until_it_is_over() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("evicted", "a", 1).with(|workload| {
+        workload.evicted = Some(Eviction { reason: "PodsReadyTimeout".into(), at: Time::from_seconds(900) });
+        workload.requeued = Some(false);
+        workload.requeue_at = Some(Time::from_seconds(1060));
+    }));
+    assert_eq!(platform.settle(), Vec::<String>::new());
+    platform.now = Time::from_seconds(1060);
+    platform.update("evicted", |workload| workload.requeued = Some(true));
+    assert_eq!(platform.settle(), ["admit evicted on default x1"]);
+}
+
+#[test]
+fn a_failed_write_takes_the_admission_back() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("unlucky", "a", 3));
+    let key = WorkloadKey::new("default", "unlucky");
+    platform.engine.cycle(platform.now);
+    assert_eq!(platform.running(), ["unlucky"]);
+    platform.apply(Event::AdmissionFailed(key));
+    assert_eq!(platform.running(), Vec::<String>::new());
+    assert_eq!(platform.settle(), ["admit unlucky on default x1"]);
+}
+
+#[test]
+fn an_older_version_of_the_object_does_not_undo_an_assumed_admission() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("calm", "a", 3));
+    platform.engine.cycle(platform.now);
+    platform.update("calm", |workload| workload.generation += 1);
+    assert_eq!(platform.running(), ["calm"]);
+}
+
+#[test]
+fn a_workload_whose_local_queue_comes_later_is_queued_then() {
+    let mut platform = Platform::new();
+    platform.submit(job("early", "a", 1));
+    assert_eq!(platform.settle(), Vec::<String>::new());
+    platform.flavor("default").queue(queue("a").flavor("default", 4));
+    assert_eq!(platform.settle(), ["admit early on default x1"]);
+}
+
+#[test]
+fn a_queue_without_its_flavor_is_not_looked_at() {
+    let mut platform = Platform::new();
+    platform.queue(queue("a").flavor("missing", 4)).submit(job("stuck", "a", 1));
+    assert_eq!(platform.settle(), Vec::<String>::new());
+    let status = platform.engine.cluster_queue_status("a").expect("the queue exists");
+    assert_eq!(status.readiness.reason, "FlavorNotFound");
+    assert_eq!(status.pending, 1);
+    platform.flavor("missing");
+    assert_eq!(platform.settle(), ["admit stuck on missing x1"]);
+}
