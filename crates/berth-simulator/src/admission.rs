@@ -10,10 +10,54 @@ use berth_apiserver::Objects;
 use berth_apiserver::admission::{AdmissionPlugin, AdmissionRequest, Operation};
 use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
+use berth_controllers::webhooks::{self, Webhooks};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// Kueue's defaulting and validating webhooks, for its own kinds and for the jobs it queues.
+pub struct KueueWebhook(pub Webhooks);
+
+impl AdmissionPlugin for KueueWebhook {
+    fn name(&self) -> &str {
+        "kueue.x-k8s.io"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if !writes_object(request) || !self.0.concerns(request.group, request.resource) {
+            return Ok(());
+        }
+        let Some(mut object) = request.object.take() else { return Ok(()) };
+        let old = request.old_object.clone();
+        let errors = self.0.mutate(
+            webhooks::Request {
+                group: request.group,
+                resource: request.resource,
+                namespace: request.namespace,
+                old_object: old.as_deref(),
+            },
+            &mut object,
+            &|group, resource, namespace, name| request.objects.get(group, resource, namespace, name),
+        );
+        request.object = Some(object);
+        errors.or_else(|errors| refuse(request, errors))
+    }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        let Some(object) = &request.object else { return Ok(()) };
+        if !writes_object(request) {
+            return Ok(());
+        }
+        let seen = webhooks::Request {
+            group: request.group,
+            resource: request.resource,
+            namespace: request.namespace,
+            old_object: request.old_object.as_deref(),
+        };
+        refuse(request, self.0.validate(seen, object))
+    }
+}
 
 /// JobSet's defaulting and validating webhooks.
 pub struct JobSetWebhook;
@@ -98,10 +142,11 @@ fn denied(request: &AdmissionRequest<'_>, error: &PlacementError) -> Status {
 
 /// Whether the request writes an object of this resource itself, not one of its subresources.
 fn is(request: &AdmissionRequest<'_>, group: &str, resource: &str) -> bool {
-    request.group == group
-        && request.resource == resource
-        && request.subresource.is_empty()
-        && matches!(request.operation, Operation::Create | Operation::Update)
+    request.group == group && request.resource == resource && writes_object(request)
+}
+
+fn writes_object(request: &AdmissionRequest<'_>) -> bool {
+    request.subresource.is_empty() && matches!(request.operation, Operation::Create | Operation::Update)
 }
 
 /// The object as its type. The schema was checked before, so that a failure means a field our types read more strictly

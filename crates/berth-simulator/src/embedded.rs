@@ -12,6 +12,7 @@ use berth_api::kueue::conversion;
 
 use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
+use berth_controllers::webhooks::Webhooks;
 use berth_runtime::{Clock, Manager, ManagerError};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use k8s_openapi::api::core::v1::Namespace;
@@ -22,7 +23,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::admission::{JobSetPodWebhook, JobSetWebhook};
+use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
 use crate::resource::ApiFailure;
 
 /// Where objects are kept.
@@ -117,10 +118,17 @@ impl Embedded {
             }
             None => ClusterConfiguration::default(),
         };
+        let controllers: berth_controllers::Config = match options.configuration {
+            Some(value) => {
+                serde_json::from_value(value).map_err(|error| EmbeddedError::Configuration(error.to_string()))?
+            }
+            None => berth_controllers::Config::default(),
+        };
         let clock = options.clock.clone();
         let logs = PodLogs::default();
         let mut config = Config::new(store, Arc::new(move || clock.now()));
         config.seed = options.seed;
+        config.admission.push(Arc::new(KueueWebhook(Webhooks::new(controllers.clone()))));
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
@@ -132,7 +140,7 @@ impl Embedded {
         install_definitions(&client).await?;
         install_namespaces(&client).await?;
         let mut manager = Manager::new(client, options.clock.clone());
-        berth_controllers::install(&mut manager, Default::default());
+        berth_controllers::install(&mut manager, controllers);
         let cluster = berth_cluster::Options { configuration, seed: options.seed, logs, root_ca: options.root_ca };
         berth_cluster::install(&mut manager, cluster);
         let (stop, stopped) = oneshot::channel::<()>();

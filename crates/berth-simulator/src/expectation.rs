@@ -6,13 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kube::api::ListParams;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::path::{FieldPath, plain};
-use crate::resource::{Reference, ResourceError, Resources, to_value};
+use crate::resource::{Reference, ResourceError, Resources};
 use crate::scenario::{Show, duration};
 use crate::table::Table;
 
@@ -272,15 +271,8 @@ async fn compare(
 impl CountExpectation {
     async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
         let found = resources.by_name(&self.of).await?;
-        let api = match &self.namespace {
-            Some(namespace) => found.api(resources.client(), Some(namespace)),
-            None => found.everywhere(resources.client()),
-        };
-        let mut params = ListParams::default();
-        params.label_selector = self.selector.clone();
-        let list = api.list(&params).await.map_err(|source| ResourceError::api(self.of.clone(), source))?;
         let mut objects = Vec::new();
-        for object in list.items.into_iter().map(to_value) {
+        for object in resources.list(&found, self.namespace.as_deref(), self.selector.as_deref()).await? {
             if compare("", &self.filter, &object, resources).await?.is_empty() {
                 objects.push(object);
             }

@@ -182,6 +182,49 @@ impl Resources {
         Ok(discovery)
     }
 
+    /// Lists objects as plain JSON: of one namespace, or of all.
+    pub async fn list(
+        &self,
+        found: &Found,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+    ) -> Result<Vec<Value>, ResourceError> {
+        let mut answer: Value = self.request(found, namespace, selector, "application/json").await?;
+        match answer["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What `kubectl get` asks, in the form `accept` names.
+    pub async fn request(
+        &self,
+        found: &Found,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+        accept: &str,
+    ) -> Result<Value, ResourceError> {
+        let resource = &found.resource;
+        let mut url = match resource.group.as_str() {
+            "" => format!("/api/{}", resource.version),
+            group => format!("/apis/{group}/{}", resource.version),
+        };
+        if let Some(namespace) = namespace.filter(|_| found.namespaced) {
+            url += &format!("/namespaces/{namespace}");
+        }
+        url += &format!("/{}", resource.plural);
+        if let Some(selector) = selector {
+            let encoded: String = selector.bytes().map(percent_encode).collect();
+            url += &format!("?labelSelector={encoded}");
+        }
+        let request = http::Request::get(url)
+            .header(http::header::ACCEPT, accept)
+            .body(Vec::new())
+            .expect("a path of names and an encoded selector is a valid request");
+        let answer = self.client.request(request).await;
+        answer.map_err(|error| ResourceError::api(resource.plural.clone(), error))
+    }
+
     /// The API's present revision: as long as it stays, so does everything.
     pub async fn revision(&self) -> Result<Option<String>, ResourceError> {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
@@ -212,6 +255,14 @@ impl Resources {
 /// The object as plain JSON.
 pub fn to_value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
+}
+
+fn percent_encode(byte: u8) -> String {
+    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+        char::from(byte).to_string()
+    } else {
+        format!("%{byte:02X}")
+    }
 }
 
 const LOCK: &str = "no code panics while holding this lock";

@@ -24,6 +24,9 @@ use berth_runtime::Clock;
 /// How often a condition that may become true is looked at, in cluster time. A look costs a request for one object
 /// unless something has changed since the last.
 const POLL: Duration = Duration::from_secs(1);
+/// The same for conditions that have not come true for [`PATIENCE`]: who waits for an hour does not mind some seconds.
+const POLL_SLOW: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +170,11 @@ impl<'a> Run<'a> {
         let elapsed = Duration::try_from(now.duration_since(start)).unwrap_or_default();
         let (checked, failed) = (self.report.checked, self.report.failed);
         let took = self.report.elapsed(now);
-        self.report.line(&format!("\n{} passed, {failed} failed, {took} of cluster time", checked - failed));
+        let writes = self.resources.revision().await.ok().flatten().unwrap_or_default();
+        self.report.line(&format!(
+            "\n{} passed, {failed} failed; {took} of cluster time, API revision {writes}",
+            checked - failed
+        ));
         Ok(Outcome { checked, failed, elapsed })
     }
 
@@ -196,6 +203,7 @@ impl<'a> Run<'a> {
     async fn look(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
+        let started = self.clock.now();
         loop {
             let seen = self.resources.revision().await?;
             let differences = expectation.check(&self.resources).await?;
@@ -204,7 +212,8 @@ impl<'a> Run<'a> {
             }
             // What is true changes only with the API's revision, and asking for that is cheap.
             while self.clock.now() < deadline {
-                self.clock.sleep(POLL).await;
+                let waited = Duration::try_from(self.clock.now().duration_since(started)).unwrap_or_default();
+                self.clock.sleep(if waited < PATIENCE { POLL } else { POLL_SLOW }).await;
                 if self.resources.revision().await? != seen {
                     break;
                 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::ListParams;
 use serde_json::Value;
 
 use crate::path::{FieldPath, plain};
-use crate::resource::{ResourceError, Resources, to_value};
+use crate::resource::{ResourceError, Resources};
 use crate::scenario::Show;
 
 /// What kubectl sends to be given Tables.
@@ -25,35 +24,12 @@ impl Table {
     /// Fetches what `kubectl get RESOURCE` would show.
     pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
         let found = resources.by_name(&show.resource).await?;
-        let failed = |source| ResourceError::api(show.resource.clone(), source);
+        let (namespace, selector) = (show.namespace.as_deref(), show.selector.as_deref());
         if let Some(path) = &show.group_by {
-            let mut params = ListParams::default();
-            params.label_selector = show.selector.clone();
-            let api = match &show.namespace {
-                Some(namespace) => found.api(resources.client(), Some(namespace)),
-                None => found.everywhere(resources.client()),
-            };
-            let list = api.list(&params).await.map_err(failed)?;
-            return Ok(Self::grouped(path, list.items.into_iter().map(to_value)));
+            let objects = resources.list(&found, namespace, selector).await?;
+            return Ok(Self::grouped(path, objects.into_iter()));
         }
-        let resource = &found.resource;
-        let mut url = match resource.group.as_str() {
-            "" => format!("/api/{}", resource.version),
-            group => format!("/apis/{group}/{}", resource.version),
-        };
-        if let Some(namespace) = show.namespace.as_ref().filter(|_| found.namespaced) {
-            url += &format!("/namespaces/{namespace}");
-        }
-        url += &format!("/{}", resource.plural);
-        if let Some(selector) = &show.selector {
-            let encoded: String = selector.bytes().map(percent_encode).collect();
-            url += &format!("?labelSelector={encoded}");
-        }
-        let request = http::Request::get(url)
-            .header(http::header::ACCEPT, ACCEPT_TABLE)
-            .body(Vec::new())
-            .expect("a path of names and an encoded selector is a valid request");
-        let answer: Value = resources.client().request(request).await.map_err(failed)?;
+        let answer = resources.request(&found, namespace, selector, ACCEPT_TABLE).await?;
         Ok(Self::from_answer(&answer, show.wide, found.namespaced && show.namespace.is_none()))
     }
 
@@ -123,14 +99,6 @@ fn cell(value: &Value) -> String {
         Value::Null => String::new(),
         Value::String(text) if text.is_empty() => String::new(),
         other => plain(other),
-    }
-}
-
-fn percent_encode(byte: u8) -> String {
-    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-        char::from(byte).to_string()
-    } else {
-        format!("%{byte:02X}")
     }
 }
 

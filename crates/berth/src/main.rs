@@ -8,6 +8,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// Objects are JSON trees of many small strings: a quarter of a run's time is spent allocating them, and this allocator
+/// does it faster than the system's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for shared accelerators.
 #[derive(Parser)]
 #[command(name = "berth", version, about, propagate_version = true)]
