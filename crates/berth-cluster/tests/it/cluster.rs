@@ -1,12 +1,13 @@
 //! The whole embedded cluster in virtual time: pools, scheduler, kubelet, autoscaler, provisioning, garbage.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::berth::{ClusterConfiguration, NodePool};
-use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_apiserver::{ApiServer, Config, InProcess, UserInfo};
 use berth_cluster::{LogOptions, Options, PodLogs};
 use berth_runtime::{Clock, Manager};
 use berth_store::MemoryStore;
@@ -62,6 +63,40 @@ struct Cluster {
     server: ApiServer,
     clock: Clock,
     logs: PodLogs,
+    requests: Requests,
+}
+
+/// How often each method was used on each kind (and subresource).
+type Requests = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// The way to the server, counting.
+struct Counted {
+    inner: InProcess,
+    requests: Requests,
+}
+
+impl tower::Service<http::Request<kube::client::Body>> for Counted {
+    type Response = <InProcess as tower::Service<http::Request<kube::client::Body>>>::Response;
+    type Error = <InProcess as tower::Service<http::Request<kube::client::Body>>>::Error;
+    type Future = <InProcess as tower::Service<http::Request<kube::client::Body>>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        tower::Service::<http::Request<kube::client::Body>>::poll_ready(&mut self.inner, context)
+    }
+
+    fn call(&mut self, request: http::Request<kube::client::Body>) -> Self::Future {
+        let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+        let resource = &parts[if parts[0] == "api" { 2 } else { 3 }.min(parts.len())..];
+        let resource = match resource {
+            ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+            other => other,
+        };
+        let kind = resource.first().copied().unwrap_or_default();
+        let sub = resource.get(2).map(|sub| format!("/{sub}")).unwrap_or_default();
+        let what = format!("{} {kind}{sub}", request.method());
+        *self.requests.lock().unwrap().entry(what).or_insert(0) += 1;
+        tower::Service::call(&mut self.inner, request)
+    }
 }
 
 impl Cluster {
@@ -70,7 +105,7 @@ impl Cluster {
         let of_server = clock.clone();
         let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || of_server.now())));
         server.ready().await.unwrap();
-        let cluster = Self { server, clock, logs: PodLogs::default() };
+        let cluster = Self { server, clock, logs: PodLogs::default(), requests: Requests::default() };
         let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
         for definition in berth_api::crds() {
             let definition: CustomResourceDefinition = serde_json::from_value(definition.clone()).unwrap();
@@ -85,7 +120,9 @@ impl Cluster {
 
     /// Runs the whole cluster until `until` resolves, as one process would before it is stopped.
     async fn run(&self, until: impl Future<Output = ()>) {
-        let mut manager = Manager::new(self.client(), self.clock.clone());
+        let inner = self.server.in_process(UserInfo::master("cluster"));
+        let client = Client::new(Counted { inner, requests: self.requests.clone() }, "default");
+        let mut manager = Manager::new(client, self.clock.clone());
         let options =
             Options { configuration: configuration(), seed: 7, logs: self.logs.clone(), root_ca: Some("PEM".into()) };
         berth_cluster::install(&mut manager, options);
@@ -200,6 +237,13 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
             assert!(text.ends_with("exited with code 0\n"), "{text}");
         })
         .await;
+    let requests = cluster.requests.lock().unwrap();
+    // Per pod: two reasons to wait and three steps of its life; per machine: ready, idle, marked.
+    for (what, most) in
+        [("PATCH pods/status", 6 * 32), ("PATCH nodes", 3 * 24), ("PUT nodepools/status", 12), ("POST events", 10 * 32)]
+    {
+        assert!(requests[what] <= most, "{what} {} times, at most {most}: {requests:#?}", requests[what]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
