@@ -314,3 +314,44 @@ fn a_single_job_restarts_alone_when_the_feature_is_on() {
     world.settle();
     assert_eq!(world.conditions(), ["Failed=True ReachedMaxRestarts"]);
 }
+
+#[test]
+fn a_new_set_is_told_everything_that_is_wrong_with_it() {
+    let more = json!({
+        "managedBy": "nobody",
+        "network": {"subdomain": "Not.A.Label"},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": ["nope"]},
+        "failurePolicy": {"rules": [
+            {"name": "same", "action": "FailJobSet", "targetReplicatedJobs": ["nope"]},
+            {"name": "same", "action": "RestartJob"}]}});
+    let world = World::new(&[("worker", 1)], more);
+    let errors = super::webhook::validate_create(&world.set, Gates::default(), &|_, _| None);
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.managedBy",
+            "spec.network.subdomain",
+            "spec.network.subdomain",
+            "spec.successPolicy.targetReplicatedJobs",
+            "spec.failurePolicy.rules[0].targetReplicatedJobs",
+            "spec.failurePolicy.rules",
+            "spec.failurePolicy.rules",
+        ]
+    );
+}
+
+#[test]
+fn where_pods_run_may_change_only_while_a_set_stands_still() {
+    for (suspended, allowed) in [(true, true), (false, false)] {
+        let old = World::new(&[("worker", 1)], json!({"suspend": suspended})).set;
+        let mut new = old.clone();
+        let pod = new.spec.replicated_jobs[0].template.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        pod.node_selector = Some(BTreeMap::from([("pool".to_owned(), "spot".to_owned())]));
+        let errors = super::webhook::validate_update(&old, &new, Gates::default());
+        assert_eq!(errors.is_empty(), allowed, "suspended: {suspended}");
+        new.spec.replicated_jobs[0].replicas = Some(2);
+        let errors = super::webhook::validate_update(&old, &new, Gates::default());
+        assert!(errors[0].to_string().contains("field is immutable"));
+    }
+}

@@ -138,8 +138,8 @@ fn is_entry(set: &JobSet, name: &str) -> bool {
     set.spec.replicated_jobs.iter().any(|entry| entry.name == name)
 }
 
-fn unknown_entry(name: &str) -> String {
-    format!("invalid replicatedJob name '{name}' does not appear in .spec.ReplicatedJobs")
+fn unknown_entry(name: &str, place: &str) -> String {
+    format!("invalid replicatedJob name '{name}'{place} does not appear in .spec.ReplicatedJobs")
 }
 
 fn success_policy(set: &JobSet, spec: &Path<'_>, errors: &mut Vec<Error>) {
@@ -147,7 +147,7 @@ fn success_policy(set: &JobSet, spec: &Path<'_>, errors: &mut Vec<Error>) {
     let path = policy_path.child("targetReplicatedJobs");
     let targets = set.spec.success_policy.iter().flat_map(|policy| &policy.target_replicated_jobs);
     for target in targets.filter(|target| !is_entry(set, target)) {
-        errors.push(Error::invalid(&path, target.as_str(), unknown_entry(target)));
+        errors.push(Error::invalid(&path, target.as_str(), unknown_entry(target, "")));
     }
 }
 
@@ -175,7 +175,7 @@ fn failure_policy(set: &JobSet, spec: &Path<'_>, gates: Gates, errors: &mut Vec<
             errors.push(Error::invalid(&path.child("name"), rule.name.as_str(), why));
         }
         for target in rule.target_replicated_jobs.iter().filter(|target| !is_entry(set, target)) {
-            let why = format!("{} in failure policy", unknown_entry(target));
+            let why = unknown_entry(target, " in failure policy");
             errors.push(Error::invalid(&path.child("targetReplicatedJobs"), target.as_str(), why));
         }
         let reasons = rule.on_job_failure_reasons.iter();
