@@ -41,23 +41,23 @@ pub(crate) fn reject(
             ))));
         }
     }
-    if world.config.gates.concurrent_admission {
-        if let Some(variant) = &world.record(ask.workload).facts.variant {
-            if !variant.allowed_flavors.is_empty() && !variant.allowed_flavors.contains(name) {
-                return Some(Rejection::Skipped(Finding::Other(format!(
-                    "skipping flavor {name} due to WorkloadAllowedResourceFlavorAnnotation annotation"
-                ))));
-            }
-        }
+    if world.config.gates.concurrent_admission
+        && let Some(variant) = &world.record(ask.workload).facts.variant
+        && !variant.allowed_flavors.is_empty()
+        && !variant.allowed_flavors.contains(name)
+    {
+        return Some(Rejection::Skipped(Finding::Other(format!(
+            "skipping flavor {name} due to WorkloadAllowedResourceFlavorAnnotation annotation"
+        ))));
     }
     let Some(object) = world.flavor(flavor) else {
         return Some(Rejection::Unsuitable(Finding::FlavorNotFound { flavor: name.clone() }));
     };
     for set in sets {
-        if world.config.gates.topology_aware_scheduling {
-            if let Some(text) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object) {
-                return Some(Rejection::Unsuitable(Finding::Other(text)));
-            }
+        if world.config.gates.topology_aware_scheduling
+            && let Some(text) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object)
+        {
+            return Some(Rejection::Unsuitable(Finding::Other(text)));
         }
         if let Some(taint) = untolerated(&object.node_taints, &[&set.info.template.tolerations, &object.tolerations]) {
             return Some(Rejection::Unsuitable(Finding::UntoleratedTaint {

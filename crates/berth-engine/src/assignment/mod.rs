@@ -112,10 +112,10 @@ impl ScanState {
     /// True if the world changed so that the search has to start over (§8.12).
     pub fn is_outdated(&self, preserve: bool, class: Option<ClassId>, cycle: u64, generation: u64) -> bool {
         if preserve {
-            if let (Some(then), Some(now)) = (self.class, class) {
-                if then != now {
-                    return true;
-                }
+            if let (Some(then), Some(now)) = (self.class, class)
+                && then != now
+            {
+                return true;
             }
             if self.cycle == cycle || self.cycle + 1 == cycle {
                 return false;

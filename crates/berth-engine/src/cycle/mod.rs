@@ -130,10 +130,10 @@ fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Entry> {
         }
     }
     for queue in rooms.queues_with_candidates() {
-        if world.queue(queue).is_active() {
-            if let Some((id, is_preemptor)) = rooms.pop(world, queue) {
-                heads.push(Entry::new(id, queue, is_preemptor, false));
-            }
+        if world.queue(queue).is_active()
+            && let Some((id, is_preemptor)) = rooms.pop(world, queue)
+        {
+            heads.push(Entry::new(id, queue, is_preemptor, false));
         }
     }
     heads

@@ -135,12 +135,11 @@ impl Engine {
         }
         let mut outcome = cycle::run(&mut self.world, &mut self.rooms, now);
         for decision in &outcome.decisions {
-            if let Verdict::Admit(admit) = &decision.verdict {
-                if !admit.second_pass {
-                    if let Some(id) = self.world.workloads.id(&decision.workload) {
-                        self.push_penalty(id);
-                    }
-                }
+            if let Verdict::Admit(admit) = &decision.verdict
+                && !admit.second_pass
+                && let Some(id) = self.world.workloads.id(&decision.workload)
+            {
+                self.push_penalty(id);
             }
         }
         outcome.next_wakeup = self.next_wakeup();

@@ -91,7 +91,7 @@ impl Engine {
         if facts.evicted.is_some() || facts.admission.is_none() {
             record.eviction_expected = record.eviction_expected && facts.evicted.is_none() && facts.admission.is_some();
         }
-        record.facts = Box::new(facts);
+        *record.facts = facts;
         record.shape = shape;
         record.class = class;
         record.local = local;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::candidates::{compare, of_queue, sort_by_order};
 use super::{Preemptor, Target};
-use crate::config::{FairSharing, PreemptionStrategy};
+use crate::config::PreemptionStrategy;
 use crate::decision::PreemptionReason;
 use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::model::PreemptionPolicy;
@@ -19,7 +19,7 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> Vec<Target> 
     if candidates.is_empty() {
         return Vec::new();
     }
-    let strategies = world.config.fair_sharing.clone().unwrap_or_else(FairSharing::default).preemption_strategies;
+    let strategies = world.config.fair_sharing.clone().unwrap_or_default().preemption_strategies;
     world.add_usage(preemptor.node, &preemptor.request);
     let mut targets = Vec::new();
     let retry = match first_pass(world, preemptor, &candidates, strategies.first().copied(), &mut targets) {
@@ -133,12 +133,11 @@ fn second_pass(world: &mut World, preemptor: &Preemptor<'_>, retry: &[WorkloadId
     let mut ordering = VictimQueues::new(world, preemptor, retry);
     while let Some(queue) = ordering.next(world, preemptor) {
         let (mine, theirs) = below_common(world, preemptor.node, queue);
-        if world.share(mine).compare(&world.share(theirs)) == Ordering::Less {
-            if let Some(id) = ordering.pop(queue) {
-                if take(world, preemptor, id, PreemptionReason::InCohortFairSharing, targets) {
-                    return true;
-                }
-            }
+        if world.share(mine).compare(&world.share(theirs)) == Ordering::Less
+            && let Some(id) = ordering.pop(queue)
+            && take(world, preemptor, id, PreemptionReason::InCohortFairSharing, targets)
+        {
+            return true;
         }
         ordering.drop_queue(queue);
     }

@@ -126,35 +126,35 @@ fn leaf_room(
         return Room::default();
     }
     let mut score = 0;
-    if tree.node_level {
-        if let Some(node) = domain.nodes.first().and_then(|name| topologies.node(name)) {
-            for pods in wanted.leader.iter().chain([&wanted.workers]) {
-                if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-                    exclusions.note(format!("taint {:?}", taint_text(taint)));
-                    return Room::default();
-                }
-                if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
-                    exclusions.note("nodeSelector".to_owned());
-                    return Room::default();
-                }
-                if !matches(&pods.affinity, &node.labels, &node.name) {
-                    exclusions.note("affinity".to_owned());
-                    return Room::default();
-                }
+    if tree.node_level
+        && let Some(node) = domain.nodes.first().and_then(|name| topologies.node(name))
+    {
+        for pods in wanted.leader.iter().chain([&wanted.workers]) {
+            if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
+                exclusions.note(format!("taint {:?}", taint_text(taint)));
+                return Room::default();
             }
-            if wanted.respect_preferred {
-                score = preferred_score(&wanted.workers.affinity, &node.labels);
+            if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
+                exclusions.note("nodeSelector".to_owned());
+                return Room::default();
             }
+            if !matches(&pods.affinity, &node.labels, &node.name) {
+                exclusions.note("affinity".to_owned());
+                return Room::default();
+            }
+        }
+        if wanted.respect_preferred {
+            score = preferred_score(&wanted.workers.affinity, &node.labels);
         }
     }
     let left = topologies.remaining(tree, wanted.flavor, leaf, wanted.empty);
     let left = minus_assumed(left, wanted, tree.leaf_values(&domain.values));
     let per_pod = with_pod(&wanted.workers.per_pod);
     let (pods, limiting) = count_in(&per_pod, &left);
-    if pods == 0 {
-        if let Some(resource) = limiting {
-            exclusions.note(format!("resource {resource:?}"));
-        }
+    if pods == 0
+        && let Some(resource) = limiting
+    {
+        exclusions.note(format!("resource {resource:?}"));
     }
     let Some(leader) = &wanted.leader else {
         return Room { pods, pods_with_leader: pods, score, ..Room::default() };

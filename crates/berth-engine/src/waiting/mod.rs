@@ -32,12 +32,9 @@ pub(crate) struct Rooms {
 
 /// True if a workload may wait in a queue at all (§4.1).
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
-    !(gates.admission_gated_by && facts.admission_gated)
-        && !facts.finished
-        && facts.active
-        && facts.admission.is_none()
-        && !facts.on_hold
-        && !facts.waiting_for_replacement_pods
+    let gated = gates.admission_gated_by && facts.admission_gated;
+    let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
+    facts.active && facts.admission.is_none() && !(gated || held_back || facts.finished)
 }
 
 /// True if no back-off keeps a workload from being looked at (§4.6).

@@ -108,10 +108,10 @@ pub(crate) fn order_time(facts: &Workload, config: &EngineConfig) -> Time {
             return evicted.at;
         }
     }
-    if !config.gates.priority_sorting_within_cohort {
-        if let Some(preempted) = facts.preempted.as_ref().filter(|it| &*it.reason == "InCohortReclaimWhileBorrowing") {
-            return preempted.at.after(ONE_MILLISECOND);
-        }
+    if !config.gates.priority_sorting_within_cohort
+        && let Some(preempted) = facts.preempted.as_ref().filter(|it| &*it.reason == "InCohortReclaimWhileBorrowing")
+    {
+        return preempted.at.after(ONE_MILLISECOND);
     }
     facts.created
 }

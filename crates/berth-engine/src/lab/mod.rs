@@ -4,26 +4,28 @@
 //! by people who want to know why, by what-if tools, and by recorded cases of single functions. Nothing asked here
 //! changes an engine, except what is named so ([`Lab::add_usage`], [`Lab::hide`]).
 
+mod questions;
+mod waiting;
+
 use std::collections::BTreeMap;
 
-use crate::assignment::search::{Grade, assign_flavors};
-use crate::assignment::{Ask, Assignment, Oracle, ScanState, Simulated, asked_pod_set, reduce};
+use crate::assignment::search::assign_flavors;
+use crate::assignment::{Ask, Assignment, Oracle, Simulated, asked_pod_set};
 use crate::cycle::process::amounts_to_reserve;
-use crate::decision::{AssignmentMode, FlavorAttempt, PendingReason, PreemptionMode, PreemptionReason, RequeueReason};
+use crate::decision::{AssignmentMode, FlavorAttempt, PendingReason, PreemptionMode, PreemptionReason};
 use crate::ids::{FrId, Name, NodeId, QueueId};
-use crate::model::{
-    FungibilityPreference, PreemptionPolicy, ResourceList, Time, TopologyAssignment, TopologyRequest, WorkloadKey,
-};
+use crate::model::{PreemptionPolicy, ResourceList, Time, TopologyAssignment, WorkloadKey};
 use crate::preemption::{Preemptor, RealOracle, find_targets, satisfies};
 use crate::quota::{FrAmounts, add_amount};
 use crate::status::WeightedShare;
 use crate::topology::Places;
-use crate::topology::count::Room;
 use crate::world::World;
-use crate::{Amount, Engine, FeatureGates};
+use crate::{Amount, Engine};
 
 /// Amounts per flavor and resource.
 pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
+
+pub use questions::*;
 
 /// Questions to an engine; see the module's documentation.
 #[derive(Debug)]
@@ -461,86 +463,6 @@ impl Lab<'_> {
         reserved.into_iter().map(|(fr, amount)| (self.names(fr), amount)).collect()
     }
 
-    /// Pops the head of a queue's heap.
-    pub fn pop(&mut self, queue: &str) -> Option<WorkloadKey> {
-        let queue = self.queue(queue)?;
-        let (id, _) = self.engine.rooms.pop(&mut self.engine.world, queue)?;
-        Some(self.engine.world.record(id).key().clone())
-    }
-
-    /// Takes a workload out of its queue's places, as if it had been popped some time ago.
-    pub fn take_out(&mut self, workload: &WorkloadKey) {
-        if let Some(id) = self.engine.world.workloads.id(workload) {
-            self.engine.rooms.take_out(&mut self.engine.world, id);
-        }
-    }
-
-    /// Puts a popped workload back. Whether it was queued by that, and whether it is in the heap.
-    pub fn requeue(
-        &mut self,
-        workload: &WorkloadKey,
-        reason: RequeueReason,
-        shown: PendingReason,
-        now: Time,
-    ) -> (bool, bool) {
-        let Some(id) = self.engine.world.workloads.id(workload) else { return (false, false) };
-        let Some(queue) = self.engine.waiting_queue(id) else { return (false, false) };
-        let requeued = self.engine.rooms.requeue(&mut self.engine.world, queue, id, reason, shown, now);
-        (requeued.added, requeued.active)
-    }
-
-    /// Records how far the search through a workload's flavors got: per pod set, index per resource.
-    pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
-        let Some(id) = self.engine.world.workloads.id(workload) else { return };
-        let world = &mut self.engine.world;
-        let tried = tried
-            .iter()
-            .map(|set| set.iter().map(|(resource, index)| (world.resources.intern(resource), *index)).collect())
-            .collect();
-        world.record_mut(id).scan = Some(Box::new(ScanState { tried, ..ScanState::default() }));
-    }
-
-    /// The workload that waits in a queue for preemptions it started and goes first for that.
-    pub fn sticky(&self, queue: &str) -> Option<WorkloadKey> {
-        let id = self.queue(queue)?;
-        let spec = self.engine.world.queue(id).spec.as_ref()?;
-        let (preemptor, _) = self.engine.rooms.room(id)?.preemptor?;
-        (spec.strategy == crate::model::QueueingStrategy::BestEffortFifo)
-            .then(|| self.engine.world.record(preemptor).key().clone())
-    }
-
-    /// Why workloads like this one are set aside unseen, if they are.
-    pub fn class_set_aside(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
-        let world = &self.engine.world;
-        let class = world.record(world.workloads.id(workload)?).class;
-        self.engine.rooms.room(self.queue(queue)?)?.no_fit_reason(class)
-    }
-
-    /// Gives what was set aside in a queue's tree another chance. How many workloads that moved.
-    pub fn flush(&mut self, queue: &str, now: Time) -> usize {
-        let Some(id) = self.queue(queue) else { return 0 };
-        let root = self.engine.world.tree.node(self.engine.world.queue(id).node).root;
-        self.engine.rooms.flush(&mut self.engine.world, root, now)
-    }
-
-    /// Workloads whose second pass is due.
-    pub fn second_pass_due(&mut self, now: Time) -> Vec<WorkloadKey> {
-        let due = self.engine.rooms.second_pass.take_due(now);
-        due.into_iter().map(|id| self.engine.world.record(id).key().clone()).collect()
-    }
-
-    /// True if no back-off keeps a workload from being looked at (§4.6).
-    pub fn is_backoff_over(&self, workload: &WorkloadKey, now: Time) -> bool {
-        let world = &self.engine.world;
-        world.workloads.id(workload).is_some_and(|id| crate::waiting::is_backoff_over(&world.record(id).facts, now))
-    }
-
-    /// True if a workload waits in some queue.
-    pub fn is_waiting(&self, workload: &WorkloadKey) -> bool {
-        let world = &self.engine.world;
-        world.workloads.id(workload).is_some_and(|id| world.record(id).place.queue().is_some())
-    }
-
     /// True if an admission is charged to its local queue until the usage shows (§16.3).
     pub fn has_penalty(&self, workload: &WorkloadKey) -> bool {
         let world = &self.engine.world;
@@ -579,172 +501,4 @@ impl Lab<'_> {
     pub fn set_node_usage(&mut self, host: &Name, usage: ResourceList) {
         self.engine.world.topologies.set_total_usage(vec![host.clone()], usage);
     }
-}
-
-/// True if the first of two ways to use a flavor is strictly better (§8.9).
-pub fn is_preferred(a: (PreemptionMode, u32), b: (PreemptionMode, u32), preference: FungibilityPreference) -> bool {
-    let grade = |(mode, level)| Grade { mode, level };
-    grade(a).is_preferred_to(grade(b), preference)
-}
-
-/// The largest counts that `serves` accepts (§12); counts come with their minimum.
-pub fn search_counts(counts: &[(i32, Option<i32>)], mut serves: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
-    reduce::search(counts, |counts| serves(counts).then_some(())).map(|(counts, ())| counts)
-}
-
-/// True if a recorded scan through the flavors has to start over (§8.12). A class of 0 is unknown.
-pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, generation: u64, class: u32) -> bool {
-    use crate::ids::{ClassId, Id};
-    let known = |class: u32| (class != 0).then(|| ClassId::from_index(class as usize));
-    let (recorded_cycle, recorded_generation, recorded_class) = recorded;
-    let state = ScanState {
-        tried: Vec::new(),
-        generation: recorded_generation,
-        cycle: recorded_cycle,
-        class: known(recorded_class),
-    };
-    state.is_outdated(preserve, known(class), cycle, generation)
-}
-
-/// The message of a victim's conditions (§11.1); what is empty is said to be unknown.
-pub fn preemption_message(
-    uid: &str,
-    job_uid: &str,
-    reason: &str,
-    preemptor_path: &str,
-    preemptee_path: &str,
-) -> String {
-    let human = [
-        PreemptionReason::InClusterQueue,
-        PreemptionReason::InCohortReclamation,
-        PreemptionReason::InCohortFairSharing,
-        PreemptionReason::InCohortReclaimWhileBorrowing,
-    ]
-    .into_iter()
-    .find(|known| known.as_str() == reason)
-    .map_or("", PreemptionReason::human);
-    crate::preemption::message(uid, Some(job_uid), human, preemptor_path, preemptee_path)
-}
-
-/// A domain of a topology, with what it could hold, for [`domain_order`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DomainRoom {
-    /// Values of all levels down to this one.
-    pub values: Vec<Name>,
-    /// Pods, and slices of pods.
-    pub pods: i64,
-    /// Slices.
-    pub slices: i64,
-    /// Pods beside the leader.
-    pub pods_with_leader: i64,
-    /// Slices beside the leader.
-    pub slices_with_leader: i64,
-    /// 1 if the leader fits.
-    pub leader: i64,
-    /// Weight of matching preferred affinity terms.
-    pub score: i64,
-}
-
-/// The order in which domains are considered (§14.6): indices into the list.
-pub fn domain_order(
-    domains: &[DomainRoom],
-    with_leader: bool,
-    unconstrained: bool,
-    gates: &FeatureGates,
-) -> Vec<usize> {
-    let least_free = unconstrained && gates.tas_profile_mixed;
-    let mut order: Vec<usize> = (0..domains.len()).collect();
-    order.sort_by_cached_key(|at| {
-        let domain = &domains[*at];
-        let room = Room {
-            pods: domain.pods,
-            slices: domain.slices,
-            pods_with_leader: domain.pods_with_leader,
-            slices_with_leader: domain.slices_with_leader,
-            leader: domain.leader,
-            score: if gates.tas_respect_node_affinity_preferred { domain.score } else { 0 },
-        };
-        (if with_leader { room.rank_with_leader(least_free) } else { room.rank(least_free) }, domain.values.clone())
-    });
-    order
-}
-
-/// Two placements as one: domains in the order of their values, counts of the same domain added.
-pub fn merge_placements(a: &TopologyAssignment, b: &TopologyAssignment) -> TopologyAssignment {
-    crate::topology::replace::merge(a, b)
-}
-
-/// The first pods of a placement.
-pub fn truncate_placement(assignment: &TopologyAssignment, count: i32) -> TopologyAssignment {
-    crate::topology::replace::truncate(assignment, count)
-}
-
-/// True if a topology has every level a request names.
-pub fn has_levels(levels: &[Name], request: &TopologyRequest) -> bool {
-    crate::topology::request::requested_levels(request).all(|level| levels.contains(level))
-}
-
-/// An entry of a cycle, for [`entry_order`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct EntryFacts {
-    /// The workload.
-    pub workload: crate::model::Workload,
-    /// Level its assignment borrows from.
-    pub borrowing: u32,
-    /// It waits for preemptions it started.
-    pub is_preemptor: bool,
-}
-
-/// The order of entries in a cycle without fair sharing (§6.1): indices into the list.
-pub fn entry_order(config: &crate::EngineConfig, entries: &[EntryFacts]) -> Vec<usize> {
-    let mut engine = Engine::new(config.clone());
-    let mut list = Vec::new();
-    for (at, facts) in entries.iter().enumerate() {
-        let mut workload = facts.workload.clone();
-        let second_pass = workload.admission.take().is_some();
-        workload.key = WorkloadKey::new("lab", format!("{at}"));
-        engine.apply(crate::Event::WorkloadUpserted(Box::new(workload.clone())), Time::UNSET);
-        let Some(id) = engine.world.workloads.id(&workload.key) else { continue };
-        let queue = engine.world.queue_id(&Name::from("lab"));
-        let mut entry = crate::cycle::Entry::new(id, queue, facts.is_preemptor, second_pass);
-        entry.assignment.borrowing = facts.borrowing;
-        list.push((at, entry));
-    }
-    list.sort_by(|a, b| crate::cycle::order::classical(&engine.world, &a.1, &b.1));
-    list.into_iter().map(|(at, _)| at).collect()
-}
-
-/// What two entries are compared by under fair sharing, for [`goes_before`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ContenderFacts {
-    /// It waits for preemptions it started.
-    pub is_preemptor: bool,
-    /// Borrowed amount in thousandths of what can be lent, and weight in thousandths.
-    pub share: (i64, i64),
-    /// Flavor-resources, by number, borrowed at this level and requested.
-    pub borrowed: Vec<u32>,
-    /// Flavor-resources requested.
-    pub requested: Vec<u32>,
-    /// Effective priority.
-    pub priority: i64,
-    /// Queue-order timestamp.
-    pub time: Option<Time>,
-}
-
-/// True if the first of two entries goes first under fair sharing (§6.2).
-pub fn goes_before(gates: &FeatureGates, a: &ContenderFacts, b: &ContenderFacts) -> bool {
-    use crate::ids::Id;
-    let contender = |facts: &ContenderFacts| crate::cycle::order::Contender {
-        is_preemptor: facts.is_preemptor,
-        share: crate::quota::Share::of(
-            facts.share.0,
-            1000,
-            facts.share.1,
-            facts.borrowed.iter().map(|at| FrId::from_index(*at as usize)).collect(),
-        ),
-        requested: facts.requested.iter().map(|at| (FrId::from_index(*at as usize), 1)).collect(),
-        priority: facts.priority,
-        time: facts.time.unwrap_or(Time::UNSET),
-    };
-    contender(a).goes_before(&contender(b), gates)
 }

@@ -1,0 +1,177 @@
+//! Questions that need no engine: comparisons, orders, searches and renderings on their own.
+
+use crate::assignment::search::Grade;
+use crate::assignment::{ScanState, reduce};
+use crate::decision::{PreemptionMode, PreemptionReason};
+use crate::ids::{FrId, Name};
+use crate::model::{FungibilityPreference, Time, TopologyAssignment, TopologyRequest, WorkloadKey};
+use crate::topology::count::Room;
+use crate::{Engine, FeatureGates};
+
+/// True if the first of two ways to use a flavor is strictly better (§8.9).
+pub fn is_preferred(a: (PreemptionMode, u32), b: (PreemptionMode, u32), preference: FungibilityPreference) -> bool {
+    let grade = |(mode, level)| Grade { mode, level };
+    grade(a).is_preferred_to(grade(b), preference)
+}
+
+/// The largest counts that `serves` accepts (§12); counts come with their minimum.
+pub fn search_counts(counts: &[(i32, Option<i32>)], mut serves: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
+    reduce::search(counts, |counts| serves(counts).then_some(())).map(|(counts, ())| counts)
+}
+
+/// True if a recorded scan through the flavors has to start over (§8.12). A class of 0 is unknown.
+pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, generation: u64, class: u32) -> bool {
+    use crate::ids::{ClassId, Id};
+    let known = |class: u32| (class != 0).then(|| ClassId::from_index(class as usize));
+    let (recorded_cycle, recorded_generation, recorded_class) = recorded;
+    let state = ScanState {
+        tried: Vec::new(),
+        generation: recorded_generation,
+        cycle: recorded_cycle,
+        class: known(recorded_class),
+    };
+    state.is_outdated(preserve, known(class), cycle, generation)
+}
+
+/// The message of a victim's conditions (§11.1); what is empty is said to be unknown.
+pub fn preemption_message(
+    uid: &str,
+    job_uid: &str,
+    reason: &str,
+    preemptor_path: &str,
+    preemptee_path: &str,
+) -> String {
+    let human = [
+        PreemptionReason::InClusterQueue,
+        PreemptionReason::InCohortReclamation,
+        PreemptionReason::InCohortFairSharing,
+        PreemptionReason::InCohortReclaimWhileBorrowing,
+    ]
+    .into_iter()
+    .find(|known| known.as_str() == reason)
+    .map_or("", PreemptionReason::human);
+    crate::preemption::message(uid, Some(job_uid), human, preemptor_path, preemptee_path)
+}
+
+/// A domain of a topology, with what it could hold, for [`domain_order`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DomainRoom {
+    /// Values of all levels down to this one.
+    pub values: Vec<Name>,
+    /// Pods, and slices of pods.
+    pub pods: i64,
+    /// Slices.
+    pub slices: i64,
+    /// Pods beside the leader.
+    pub pods_with_leader: i64,
+    /// Slices beside the leader.
+    pub slices_with_leader: i64,
+    /// 1 if the leader fits.
+    pub leader: i64,
+    /// Weight of matching preferred affinity terms.
+    pub score: i64,
+}
+
+/// The order in which domains are considered (§14.6): indices into the list.
+pub fn domain_order(
+    domains: &[DomainRoom],
+    with_leader: bool,
+    unconstrained: bool,
+    gates: &FeatureGates,
+) -> Vec<usize> {
+    let least_free = unconstrained && gates.tas_profile_mixed;
+    let mut order: Vec<usize> = (0..domains.len()).collect();
+    order.sort_by_cached_key(|at| {
+        let domain = &domains[*at];
+        let room = Room {
+            pods: domain.pods,
+            slices: domain.slices,
+            pods_with_leader: domain.pods_with_leader,
+            slices_with_leader: domain.slices_with_leader,
+            leader: domain.leader,
+            score: if gates.tas_respect_node_affinity_preferred { domain.score } else { 0 },
+        };
+        (if with_leader { room.rank_with_leader(least_free) } else { room.rank(least_free) }, domain.values.clone())
+    });
+    order
+}
+
+/// Two placements as one: domains in the order of their values, counts of the same domain added.
+pub fn merge_placements(a: &TopologyAssignment, b: &TopologyAssignment) -> TopologyAssignment {
+    crate::topology::replace::merge(a, b)
+}
+
+/// The first pods of a placement.
+pub fn truncate_placement(assignment: &TopologyAssignment, count: i32) -> TopologyAssignment {
+    crate::topology::replace::truncate(assignment, count)
+}
+
+/// True if a topology has every level a request names.
+pub fn has_levels(levels: &[Name], request: &TopologyRequest) -> bool {
+    crate::topology::request::requested_levels(request).all(|level| levels.contains(level))
+}
+
+/// An entry of a cycle, for [`entry_order`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct EntryFacts {
+    /// The workload.
+    pub workload: crate::model::Workload,
+    /// Level its assignment borrows from.
+    pub borrowing: u32,
+    /// It waits for preemptions it started.
+    pub is_preemptor: bool,
+}
+
+/// The order of entries in a cycle without fair sharing (§6.1): indices into the list.
+pub fn entry_order(config: &crate::EngineConfig, entries: &[EntryFacts]) -> Vec<usize> {
+    let mut engine = Engine::new(config.clone());
+    let mut list = Vec::new();
+    for (at, facts) in entries.iter().enumerate() {
+        let mut workload = facts.workload.clone();
+        let second_pass = workload.admission.take().is_some();
+        workload.key = WorkloadKey::new("lab", format!("{at}"));
+        engine.apply(crate::Event::WorkloadUpserted(Box::new(workload.clone())), Time::UNSET);
+        let Some(id) = engine.world.workloads.id(&workload.key) else { continue };
+        let queue = engine.world.queue_id(&Name::from("lab"));
+        let mut entry = crate::cycle::Entry::new(id, queue, facts.is_preemptor, second_pass);
+        entry.assignment.borrowing = facts.borrowing;
+        list.push((at, entry));
+    }
+    list.sort_by(|a, b| crate::cycle::order::classical(&engine.world, &a.1, &b.1));
+    list.into_iter().map(|(at, _)| at).collect()
+}
+
+/// What two entries are compared by under fair sharing, for [`goes_before`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContenderFacts {
+    /// It waits for preemptions it started.
+    pub is_preemptor: bool,
+    /// Borrowed amount in thousandths of what can be lent, and weight in thousandths.
+    pub share: (i64, i64),
+    /// Flavor-resources, by number, borrowed at this level and requested.
+    pub borrowed: Vec<u32>,
+    /// Flavor-resources requested.
+    pub requested: Vec<u32>,
+    /// Effective priority.
+    pub priority: i64,
+    /// Queue-order timestamp.
+    pub time: Option<Time>,
+}
+
+/// True if the first of two entries goes first under fair sharing (§6.2).
+pub fn goes_before(gates: &FeatureGates, a: &ContenderFacts, b: &ContenderFacts) -> bool {
+    use crate::ids::Id;
+    let contender = |facts: &ContenderFacts| crate::cycle::order::Contender {
+        is_preemptor: facts.is_preemptor,
+        share: crate::quota::Share::of(
+            facts.share.0,
+            1000,
+            facts.share.1,
+            facts.borrowed.iter().map(|at| FrId::from_index(*at as usize)).collect(),
+        ),
+        requested: facts.requested.iter().map(|at| (FrId::from_index(*at as usize), 1)).collect(),
+        priority: facts.priority,
+        time: facts.time.unwrap_or(Time::UNSET),
+    };
+    contender(a).goes_before(&contender(b), gates)
+}

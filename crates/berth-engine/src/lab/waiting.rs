@@ -1,0 +1,91 @@
+//! Questions about waiting workloads: popping, putting back, flushing.
+
+use std::collections::BTreeMap;
+
+use super::Lab;
+use crate::assignment::ScanState;
+use crate::decision::{PendingReason, RequeueReason};
+use crate::ids::Name;
+use crate::model::{Time, WorkloadKey};
+
+impl Lab<'_> {
+    /// Pops the head of a queue's heap.
+    pub fn pop(&mut self, queue: &str) -> Option<WorkloadKey> {
+        let queue = self.queue(queue)?;
+        let (id, _) = self.engine.rooms.pop(&mut self.engine.world, queue)?;
+        Some(self.engine.world.record(id).key().clone())
+    }
+
+    /// Takes a workload out of its queue's places, as if it had been popped some time ago.
+    pub fn take_out(&mut self, workload: &WorkloadKey) {
+        if let Some(id) = self.engine.world.workloads.id(workload) {
+            self.engine.rooms.take_out(&mut self.engine.world, id);
+        }
+    }
+
+    /// Puts a popped workload back. Whether it was queued by that, and whether it is in the heap.
+    pub fn requeue(
+        &mut self,
+        workload: &WorkloadKey,
+        reason: RequeueReason,
+        shown: PendingReason,
+        now: Time,
+    ) -> (bool, bool) {
+        let Some(id) = self.engine.world.workloads.id(workload) else { return (false, false) };
+        let Some(queue) = self.engine.waiting_queue(id) else { return (false, false) };
+        let requeued = self.engine.rooms.requeue(&mut self.engine.world, queue, id, reason, shown, now);
+        (requeued.added, requeued.active)
+    }
+
+    /// Records how far the search through a workload's flavors got: per pod set, index per resource.
+    pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
+        let Some(id) = self.engine.world.workloads.id(workload) else { return };
+        let world = &mut self.engine.world;
+        let tried = tried
+            .iter()
+            .map(|set| set.iter().map(|(resource, index)| (world.resources.intern(resource), *index)).collect())
+            .collect();
+        world.record_mut(id).scan = Some(Box::new(ScanState { tried, ..ScanState::default() }));
+    }
+
+    /// The workload that waits in a queue for preemptions it started and goes first for that.
+    pub fn sticky(&self, queue: &str) -> Option<WorkloadKey> {
+        let id = self.queue(queue)?;
+        let spec = self.engine.world.queue(id).spec.as_ref()?;
+        let (preemptor, _) = self.engine.rooms.room(id)?.preemptor?;
+        (spec.strategy == crate::model::QueueingStrategy::BestEffortFifo)
+            .then(|| self.engine.world.record(preemptor).key().clone())
+    }
+
+    /// Why workloads like this one are set aside unseen, if they are.
+    pub fn class_set_aside(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
+        let world = &self.engine.world;
+        let class = world.record(world.workloads.id(workload)?).class;
+        self.engine.rooms.room(self.queue(queue)?)?.no_fit_reason(class)
+    }
+
+    /// Gives what was set aside in a queue's tree another chance. How many workloads that moved.
+    pub fn flush(&mut self, queue: &str, now: Time) -> usize {
+        let Some(id) = self.queue(queue) else { return 0 };
+        let root = self.engine.world.tree.node(self.engine.world.queue(id).node).root;
+        self.engine.rooms.flush(&mut self.engine.world, root, now)
+    }
+
+    /// Workloads whose second pass is due.
+    pub fn second_pass_due(&mut self, now: Time) -> Vec<WorkloadKey> {
+        let due = self.engine.rooms.second_pass.take_due(now);
+        due.into_iter().map(|id| self.engine.world.record(id).key().clone()).collect()
+    }
+
+    /// True if no back-off keeps a workload from being looked at (§4.6).
+    pub fn is_backoff_over(&self, workload: &WorkloadKey, now: Time) -> bool {
+        let world = &self.engine.world;
+        world.workloads.id(workload).is_some_and(|id| crate::waiting::is_backoff_over(&world.record(id).facts, now))
+    }
+
+    /// True if a workload waits in some queue.
+    pub fn is_waiting(&self, workload: &WorkloadKey) -> bool {
+        let world = &self.engine.world;
+        world.workloads.id(workload).is_some_and(|id| world.record(id).place.queue().is_some())
+    }
+}
