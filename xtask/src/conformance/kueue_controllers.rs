@@ -3,8 +3,10 @@
 mod compare;
 mod core;
 mod jobs;
+mod limits;
 mod provisioning;
 mod pure;
+mod status;
 mod webhooks;
 
 use serde::de::DeserializeOwned;
@@ -21,6 +23,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| core::runner(suite))
         .or_else(|| provisioning::runner(suite))
         .or_else(|| pure::runner(suite))
+        .or_else(|| limits::runner(suite))
+        .or_else(|| status::runner(suite))
 }
 
 /// The gates of a case.
