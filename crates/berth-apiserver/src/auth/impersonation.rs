@@ -9,7 +9,7 @@ use http::HeaderMap;
 
 use super::{Attributes, Decision};
 use crate::UserInfo;
-use crate::auth::tokens::service_account_user;
+use crate::auth::tokens::{service_account_user, split_service_account};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -59,7 +59,7 @@ pub fn apply(
         let decision = decide(&user, &attributes);
         if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&user, &decision.reason)) }
     };
-    let service_account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    let service_account = split_service_account(&name);
     match service_account {
         Some((namespace, name)) => {
             check(Attributes { resource: "serviceaccounts", namespace, name, ..Attributes::default() })?;

@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use berth_apimachinery::meta;
+use berth_apimachinery::{meta, names};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ impl Tokens {
                 serviceaccount: reference(subject.name, subject.uid),
             },
             nbf: now.as_second(),
-            sub: format!("system:serviceaccount:{}:{}", subject.namespace, subject.name),
+            sub: format!("{USER_PREFIX}{}:{}", subject.namespace, subject.name),
         };
         let payload = serde_json::to_vec(&claims).expect("claims are strings and numbers");
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(payload));
@@ -120,7 +120,7 @@ impl Tokens {
         }
         let own = [ISSUER.to_owned()];
         let wanted = audiences.filter(|list| !list.is_empty()).unwrap_or(&own);
-        let matching: Vec<String> = wanted.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();
+        let matching = matching_audiences(wanted, &claims.aud);
         if matching.is_empty() {
             return Err(format!("token audiences {:?} is invalid for the target audiences {wanted:?}", claims.aud));
         }
@@ -146,10 +146,30 @@ impl Tokens {
     }
 }
 
+/// What names of service accounts' users begin with.
+const USER_PREFIX: &str = "system:serviceaccount:";
+
+/// The user name of a service account; `None` when there can be no account of that namespace and name.
+pub fn service_account_user_name(namespace: &str, name: &str) -> Option<String> {
+    let valid = names::is_dns1123_label(namespace).is_empty() && names::is_dns1123_subdomain(name).is_empty();
+    valid.then(|| format!("{USER_PREFIX}{namespace}:{name}"))
+}
+
+/// Namespace and name of the service account a user is; `None` for other users.
+pub fn split_service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    service_account_user_name(namespace, name).is_some().then_some((namespace, name))
+}
+
+/// The wanted audiences that a token has too; a token for one of them is acceptable.
+pub fn matching_audiences(wanted: &[String], token: &[String]) -> Vec<String> {
+    wanted.iter().filter(|audience| token.contains(audience)).cloned().collect()
+}
+
 /// A service account as a user, with the groups all of them and all of its namespace are in.
 pub fn service_account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     UserInfo {
-        name: format!("system:serviceaccount:{namespace}:{name}"),
+        name: format!("{USER_PREFIX}{namespace}:{name}"),
         uid: uid.to_owned(),
         groups: vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")],
         extra: Default::default(),

@@ -7,7 +7,7 @@ use berth_apimachinery::meta;
 use berth_apiserver::UserInfo;
 use berth_apiserver::auth::authn::{Bearer, bearer_token, with_authenticated_group, x509_user};
 use berth_apiserver::auth::rbac::{self, Policies, Rule};
-use berth_apiserver::auth::{Attributes, Decision, authn, impersonation, reconcile};
+use berth_apiserver::auth::{Attributes, Decision, authn, impersonation, reconcile, tokens};
 use serde_json::Value;
 
 use super::{input, same, text, texts, want};
@@ -16,8 +16,10 @@ use crate::conformance::{Case, Runner, Verdict};
 pub(super) fn runner(suite: &str) -> Option<Runner> {
     Some(match suite {
         "authn-anonymous" => anonymous,
+        "authn-audiences" => audiences,
         "authn-bearer-token" => bearer,
         "authn-group-adder" => group_adder,
+        "authn-service-account" => service_account,
         "authn-x509" => x509,
         "forbidden-message" => forbidden_message,
         "impersonation" => impersonate,
@@ -61,6 +63,26 @@ fn bearer(case: &Case) -> Verdict {
     same("error", matches!(got, Bearer::Token(_)) && !known, flag("expectedErr"))?;
     let warned = !want(case, "expectedRecordedWarning").as_str().unwrap_or_default().is_empty();
     same("warning", got == Bearer::Misspelt, warned)
+}
+
+fn audiences(case: &Case) -> Verdict {
+    let got = tokens::matching_audiences(&texts(input(case, "auds")), &texts(input(case, "tauds")));
+    same("audiences", got, texts(want(case, "expected")))
+}
+
+fn service_account(case: &Case) -> Verdict {
+    let (all, flag) = (&case.data["input"], |field: &str| want(case, field).as_bool().unwrap_or_default());
+    let (namespace, name) = (text(all, "namespace"), text(all, "name"));
+    match text(&case.data, "upstreamTest") {
+        "TestMakeUsername" => {
+            same("error", tokens::service_account_user_name(namespace, name).is_none(), flag("expectedErr"))
+        }
+        "TestMatchUsername" => {
+            let got = tokens::split_service_account(text(all, "username")) == Some((namespace, name));
+            same("match", got, flag("expect"))
+        }
+        other => Err(format!("{other}: token secrets and tokens bound to nodes are not offered")),
+    }
 }
 
 fn group_adder(case: &Case) -> Verdict {
