@@ -159,8 +159,7 @@ fn combinations(case: &Case) -> Verdict {
 fn default<J: Job>(case: &Case, field: &str) -> Verdict {
     let object = &case.data["input"];
     let mut job = object[field].clone();
-    let mut config = Config::default();
-    config.managed_jobs_namespace_selector = LabelSelector::default();
+    let mut config = Config { managed_jobs_namespace_selector: LabelSelector::default(), ..Config::default() };
     if let Some(text) = object["managedJobsNamespaceSelector"].as_str()
         && let Some((key, rest)) = text.split_once(" notin (")
     {
