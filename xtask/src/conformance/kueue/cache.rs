@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::kueue::v1beta2 as api;
-use berth_controllers::translate::{self, workload_key};
+use berth_controllers::translate;
 use berth_engine::lab::NodeReport;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Amount, Event, FlavorUsage, Name};
@@ -115,19 +115,19 @@ pub fn readiness(case: &Case) -> Verdict {
         }
     }
     for key in ["cq", "updatedCq"] {
-        if let Ok(queue) = object::<api::ClusterQueue>(input, key) {
-            if queue.metadata.name.is_some() {
-                world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
-            }
+        if let Ok(queue) = object::<api::ClusterQueue>(input, key)
+            && queue.metadata.name.is_some()
+        {
+            world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
         }
     }
     let name = input["clusterQueueName"].as_str().unwrap_or("cq").to_owned();
-    if input["terminate"] == json!(true) {
-        if let Some(queue) = world.queues.get(&name) {
-            let mut queue = translate::cluster_queue(queue);
-            queue.terminating = true;
-            world.apply(Event::ClusterQueueUpserted(queue));
-        }
+    if input["terminate"] == json!(true)
+        && let Some(queue) = world.queues.get(&name)
+    {
+        let mut queue = translate::cluster_queue(queue);
+        queue.terminating = true;
+        world.apply(Event::ClusterQueueUpserted(queue));
     }
     let status = world.engine.cluster_queue_status(&name);
     let (active, reason, message) = match &status {
@@ -274,15 +274,14 @@ pub fn cluster_queue_usage(case: &Case) -> Verdict {
 pub fn local_queue_usage(case: &Case) -> Verdict {
     let input = &case.data["input"];
     let mut world = World::new(case)?;
-    if let Ok(queue) = object::<api::ClusterQueue>(input, "cq") {
-        if queue.metadata.name.is_some() {
-            world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
-        }
+    if let Ok(queue) = object::<api::ClusterQueue>(input, "cq")
+        && queue.metadata.name.is_some()
+    {
+        world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
     }
     let local: api::LocalQueue = object(input, "localQueue")?;
     world.apply(Event::LocalQueueUpserted(translate::local_queue(&local)));
     for workload in objects::<api::Workload>(input, "wls")? {
-        let _ = workload_key(&workload);
         world.upsert(workload);
     }
     let namespace = local.metadata.namespace.clone().unwrap_or_default();

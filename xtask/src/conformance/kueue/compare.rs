@@ -65,10 +65,11 @@ pub fn workload(object: &Value) -> Value {
 pub fn normal(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            if map.contains_key("levels") && map.contains_key("slices") {
-                if let Ok(assignment) = serde_json::from_value::<api::TopologyAssignment>(value.clone()) {
-                    return topology(&assignment);
-                }
+            if map.contains_key("levels")
+                && map.contains_key("slices")
+                && let Ok(assignment) = serde_json::from_value::<api::TopologyAssignment>(value.clone())
+            {
+                return topology(&assignment);
             }
             let mut normal_map = Map::new();
             for (key, value) in map {

@@ -140,9 +140,9 @@ fn placement(value: &Value) -> TopologyAssignment {
 }
 
 fn encode(placement: &TopologyAssignment) -> Value {
-    let domains = placement.domains.iter().map(|domain| {
-        json!({"count": domain.count, "values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>()})
-    });
+    let domains = placement.domains.iter().map(
+        |domain| json!({"count": domain.count, "values": domain.values.iter().map(|it| &**it).collect::<Vec<_>>()}),
+    );
     json!({
         "levels": placement.levels.iter().map(|it| &**it).collect::<Vec<_>>(),
         "domains": domains.collect::<Vec<_>>(),
@@ -182,7 +182,10 @@ pub fn entry_penalty(case: &Case) -> Verdict {
         }],
     }];
     world.apply(Event::NamespaceUpserted { name: name("ns"), labels: BTreeMap::new() });
-    world.apply(Event::FlavorUpserted(berth_engine::model::ResourceFlavor { name: name("default"), ..Default::default() }));
+    world.apply(Event::FlavorUpserted(berth_engine::model::ResourceFlavor {
+        name: name("default"),
+        ..Default::default()
+    }));
     world.apply(Event::ClusterQueueUpserted(queue));
     world.apply(Event::LocalQueueUpserted(LocalQueue {
         namespace: name("ns"),

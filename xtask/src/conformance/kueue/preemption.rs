@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::kueue::v1beta2 as api;
-use berth_controllers::translate::{self, workload_key};
+use berth_controllers::translate::workload_key;
 use berth_controllers::workload::status;
 use berth_engine::lab::{self, FlavorAmounts};
 use berth_engine::model::{PreemptionPolicy, Time, WorkloadKey};
@@ -81,10 +81,10 @@ fn evicted(
     for (victim, reason) in found {
         let message = world.engine.lab().preemption_message(preemptor, queue, victim, *reason).unwrap_or_default();
         let (gates, now) = (world.gates.clone(), world.now);
-        if let Some(object) = world.workloads.get_mut(victim) {
-            if !status::is_evicted(object) {
-                status::preempt(object, reason.as_str(), &message, &gates, now);
-            }
+        if let Some(object) = world.workloads.get_mut(victim)
+            && !status::is_evicted(object)
+        {
+            status::preempt(object, reason.as_str(), &message, &gates, now);
         }
     }
     let form = |object: &Value| {
@@ -206,11 +206,10 @@ pub fn priority_info(case: &Case) -> Verdict {
     let workload: api::Workload = object(&case.data["input"], "workload")?;
     let key = workload_key(&workload);
     let model = world.translate(&workload);
-    let (base, boost) = (model.priority, model.priority_boost);
+    let base = model.priority;
     world.upsert(workload);
     let effective = world.engine.lab().priority(&key).unwrap_or_default();
-    let boost = effective - base + 0 * i64::from(boost);
-    let got = json!({"base": base, "boost": boost, "effective": effective});
+    let got = json!({"base": base, "boost": effective - base, "effective": effective});
     verdict(differences("", &case.data["want"], &got))
 }
 
@@ -223,6 +222,5 @@ pub fn message(case: &Case) -> Verdict {
     let job_uid = labels.get("kueue.x-k8s.io/job-uid").map(String::as_str).unwrap_or_default();
     let text = |key: &str| input[key].as_str().unwrap_or_default();
     let got = lab::preemption_message(&uid, job_uid, text("reason"), text("preemptorPath"), text("preempteePath"));
-    let _ = translate::time;
     verdict(differences("message", &case.data["want"]["message"], &json!(got)))
 }

@@ -377,10 +377,10 @@ pub fn update_workload(case: &Case) -> Verdict {
 pub fn second_pass(case: &Case) -> Verdict {
     let input = &case.data["input"];
     let mut world = World::new(case)?;
-    if let Ok(update) = object::<api::Workload>(input, "updateWorkload") {
-        if update.metadata.name.is_some() {
-            world.upsert(update);
-        }
+    if let Ok(update) = object::<api::Workload>(input, "updateWorkload")
+        && update.metadata.name.is_some()
+    {
+        world.upsert(update);
     }
     let seconds = input["passTime"].as_str().unwrap_or("0s").trim_end_matches('s').parse::<f64>().unwrap_or(0.0);
     world.now += jiff::SignedDuration::from_secs_f64(seconds);

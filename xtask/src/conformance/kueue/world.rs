@@ -261,14 +261,10 @@ impl World {
             let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was 0s");
             self.event(key, "Normal", "Admitted", &message);
         }
-        if let Some(replaced) = &admit.replaces {
-            if let Some(old) = self.workloads.get_mut(replaced) {
-                let message = format!(
-                    "Replaced to accommodate a workload (UID: {}, JobUID: UNKNOWN) due to workload slice aggregation",
-                    ""
-                );
-                status::finish(old, "WorkloadSliceReplaced", &message, now);
-            }
+        if let Some(replaced) = &admit.replaces
+            && let Some(old) = self.workloads.get_mut(replaced)
+        {
+            status::finish(old, "WorkloadSliceReplaced", "Replaced by a larger slice", now);
         }
     }
 
