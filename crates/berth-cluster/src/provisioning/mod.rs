@@ -18,3 +18,6 @@ pub const QUEUED: &str = "queued-provisioning.gke.io";
 pub const CHECK_CAPACITY: &str = "check-capacity.autoscaling.x-k8s.io";
 /// Grows one pool at once if existing nodes have no room.
 pub const ATOMIC_SCALE_UP: &str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io";
+
+#[cfg(test)]
+mod tests;

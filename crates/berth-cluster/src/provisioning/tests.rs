@@ -1,0 +1,154 @@
+//! What each class answers.
+
+use std::sync::Arc;
+
+use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, PodTemplate};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Site;
+use crate::autoscaler::View;
+use crate::pools::template;
+use crate::scheduling::PodInfo;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn request(class: &str, count: i32, parameters: Value) -> ProvisioningRequest {
+    serde_json::from_value(json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
+        "metadata": { "name": "job-x-check-1", "namespace": "ns", "uid": "u", "creationTimestamp": at(0).to_string() },
+        "spec": { "provisioningClassName": class, "parameters": parameters, "podSets": [{ "count": count, "podTemplateRef": { "name": "t" } }] },
+    }))
+    .unwrap()
+}
+
+/// Pods of 4 GPUs each.
+fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
+    let template: PodTemplate = serde_json::from_value(json!({ "template": { "spec": {
+        "tolerations": [{ "key": "cloud.google.com/gke-queued", "operator": "Exists" }],
+        "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "4" } } }] } } }))
+    .unwrap();
+    requested_pods(request, |_| Some(Arc::new(template.clone()))).unwrap()
+}
+
+/// A pool of machines with 4 L4 each, this many of them there.
+fn view(nodes: i32, max: i32, provisioning: &str) -> View {
+    let spec =
+        json!({ "machineType": "g2-standard-48", "nodes": nodes, "maxNodes": max, "provisioning": provisioning });
+    let mut pool = NodePool::new("pool", serde_json::from_value(spec).unwrap());
+    pool.status = Some(NodePoolStatus { nodes, ..Default::default() });
+    let site = Site { cluster: "c".into(), region: "r".into(), version: "v1".into(), seed: 1 };
+    let nodes: Vec<Arc<Node>> =
+        (0..nodes).map(|i| Arc::new(template(&pool, "r", "r-a", &format!("n{i}"), "v1"))).collect();
+    View::new(vec![Arc::new(pool)], nodes, Vec::new(), Vec::new(), site)
+}
+
+/// Lives one step after the other at this time, as the controller would; says the conditions written and the order.
+fn live(
+    request: &mut ProvisioningRequest,
+    view: &View,
+    promised: &[Arc<PodInfo>],
+    configuration: &ClusterConfiguration,
+    now: Timestamp,
+) -> (Vec<String>, Option<Order>) {
+    let mut ordered = None;
+    loop {
+        let world = World {
+            view,
+            configuration,
+            pods: Ok(pods(request)),
+            promised: promised.to_vec(),
+            is_consumed: false,
+            now,
+        };
+        match step(request, &world) {
+            Step::Write { status, order, .. } => {
+                request.status = Some(status);
+                ordered = ordered.or(order);
+            }
+            Step::Until(_) => break,
+        }
+    }
+    let status = request.status.clone().unwrap_or_default();
+    let said = status.conditions.iter().map(|c| format!("{}={}/{}", c.type_, c.status, c.reason));
+    (said.collect(), ordered)
+}
+
+#[test]
+fn check_capacity_counts_what_others_were_promised() {
+    let configuration = ClusterConfiguration::default();
+    let view = view(1, 1, "onDemand");
+    let mut first = request(CHECK_CAPACITY, 1, json!({}));
+    let (said, _) = live(&mut first, &view, &[], &configuration, at(60));
+    assert_eq!(said, ["Accepted=True/Accepted"], "the look takes its time");
+    let (said, _) = live(&mut first, &view, &[], &configuration, at(120));
+    assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=True/CapacityIsFound"]);
+    let promised = pods(&first);
+    let mut second = request(CHECK_CAPACITY, 1, json!({}));
+    live(&mut second, &view, &promised, &configuration, at(60));
+    let (said, _) = live(&mut second, &view, &promised, &configuration, at(120));
+    assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=False/CapacityIsNotFound"]);
+    let (said, _) = live(&mut first, &view, &[], &configuration, at(800));
+    assert_eq!(said.last().unwrap(), "BookingExpired=True/CapacityReservationTimeExpired");
+    let mut once = request(CHECK_CAPACITY, 2, json!({ "noRetry": "true" }));
+    live(&mut once, &view, &[], &configuration, at(60));
+    assert_eq!(
+        live(&mut once, &view, &[], &configuration, at(120)).0.last().unwrap(),
+        "Failed=True/CapacityIsNotFound"
+    );
+}
+
+#[test]
+fn an_atomic_scale_up_orders_all_or_nothing() {
+    let configuration = ClusterConfiguration::default();
+    let mut fits = request(ATOMIC_SCALE_UP, 3, json!({}));
+    live(&mut fits, &view(0, 3, "onDemand"), &[], &configuration, at(60));
+    let (_, order) = live(&mut fits, &view(0, 3, "onDemand"), &[], &configuration, at(120));
+    assert_eq!(order.map(|order| (order.nodes, order.resize_request)), Some((3, None)));
+    let (said, _) = live(&mut fits, &view(3, 3, "onDemand"), &[], &configuration, at(300));
+    assert_eq!(said.last().unwrap(), "Provisioned=True/CapacityIsProvisioned");
+    let mut too_much = request(ATOMIC_SCALE_UP, 4, json!({}));
+    live(&mut too_much, &view(0, 3, "onDemand"), &[], &configuration, at(60));
+    let (said, order) = live(&mut too_much, &view(0, 3, "onDemand"), &[], &configuration, at(120));
+    assert_eq!((said.last().unwrap().as_str(), order), ("Provisioned=False/CapacityIsNotFound", None));
+}
+
+#[test]
+fn a_queued_request_waits_while_no_pool_holds_all_of_it() {
+    let configuration = ClusterConfiguration::default();
+    let mut request = request(QUEUED, 4, json!({}));
+    live(&mut request, &view(0, 3, "queued"), &[], &configuration, at(10));
+    let (said, order) = live(&mut request, &view(0, 3, "queued"), &[], &configuration, at(900));
+    assert_eq!(said, ["Accepted=True/SuccessfullyQueued", "Provisioned=False/ResourcePoolExhausted"]);
+    assert_eq!(order, None);
+    let (_, order) = live(&mut request, &view(0, 4, "queued"), &[], &configuration, at(960));
+    let order = order.unwrap();
+    assert_eq!((order.nodes, order.zone.as_deref()), (4, Some("r-a")));
+    let (name, until) = booked(&request, &configuration, at(960)).unwrap();
+    assert_eq!((Some(name), until), (order.resize_request, Timestamp::MAX));
+}
+
+#[test]
+fn requests_fail_on_purpose_up_to_the_attempt_asked_for() {
+    let spec =
+        json!({ "provisioningClasses": [{ "name": QUEUED, "failure": { "message": "no stock", "attempts": 1 } }] });
+    let configuration = ClusterConfiguration::from_value(spec).unwrap();
+    let mut first = request(QUEUED, 1, json!({}));
+    live(&mut first, &view(0, 3, "queued"), &[], &configuration, at(10));
+    assert_eq!(
+        live(&mut first, &view(0, 3, "queued"), &[], &configuration, at(60)).0.last().unwrap(),
+        "Failed=True/OutOfResources"
+    );
+    let mut second = request(QUEUED, 1, json!({}));
+    second.metadata.name = Some(second.name_any().replace("-1", "-2"));
+    live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(10));
+    assert!(live(&mut second, &view(0, 3, "queued"), &[], &configuration, at(60)).1.is_some());
+    let mut unknown = request("somebody.else/class", 1, json!({}));
+    assert!(live(&mut unknown, &view(0, 3, "queued"), &[], &configuration, at(60)).0.is_empty());
+}
