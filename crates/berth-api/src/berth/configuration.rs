@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::node_pool::name_problem;
+use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
 use super::{ConfigurationError, Duration, NodePoolSpec, Problem, machine_type};
 
@@ -523,6 +523,14 @@ impl ClusterConfiguration {
                 }
             }
         }
+        for (resource, limit) in &provisioning.limits {
+            for (bound, quantity) in [("min", &limit.min), ("max", &limit.max)] {
+                if let Some(why) = quantity.as_ref().and_then(quantity_problem) {
+                    let field = format!("nodeAutoProvisioning.limits.{resource}.{bound}");
+                    problems.push(Problem::new(at(&field), why));
+                }
+            }
+        }
         for (i, name) in provisioning.machine_types.iter().enumerate() {
             if machine_type(name).is_none() {
                 let field = format!("nodeAutoProvisioning.machineTypes[{i}]");
@@ -692,6 +700,24 @@ mod tests {
         ] {
             assert!(problems.iter().any(|problem| problem.starts_with(expected)), "{expected} not in {problems:#?}");
         }
+    }
+
+    #[test]
+    fn amounts_are_checked() {
+        let spec = json!({
+            "nodePools": [{ "name": "a", "machine": { "cpu": "four", "memory": "-1Gi" }, "allocatable": { "cpu": "3.5x" } }],
+            "nodeAutoProvisioning": { "enabled": true, "limits": { "cpu": { "max": "many" }, "memory": { "max": "1Ti" } } },
+        });
+        let expected = "is not an amount: expected a quantity of 0 or more, such as \"4\", \"500m\" or \"16Gi\"";
+        assert_eq!(
+            problems(spec),
+            [
+                format!("nodePools[0].machine.cpu: \"four\" {expected}"),
+                format!("nodePools[0].machine.memory: \"-1Gi\" {expected}"),
+                format!("nodePools[0].allocatable[cpu]: \"3.5x\" {expected}"),
+                format!("nodeAutoProvisioning.limits.cpu.max: \"many\" {expected}"),
+            ]
+        );
     }
 
     #[test]

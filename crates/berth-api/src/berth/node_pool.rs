@@ -361,6 +361,23 @@ impl NodePoolSpec {
                 );
             }
         }
+        let machine = self.machine.clone().unwrap_or_default();
+        let shape =
+            [("cpu", &machine.cpu), ("memory", &machine.memory), ("ephemeralStorage", &machine.ephemeral_storage)];
+        for (field, quantity) in shape {
+            if let Some(why) = quantity.as_ref().and_then(quantity_problem) {
+                problem(&format!("machine.{field}"), why);
+            }
+        }
+        for (map, quantities) in
+            [("machine.extendedResources", &machine.extended_resources), ("allocatable", &self.allocatable)]
+        {
+            for (name, quantity) in quantities {
+                if let Some(why) = quantity_problem(quantity) {
+                    problem(&format!("{map}[{name}]"), why);
+                }
+            }
+        }
         for (key, value) in &self.labels {
             if let Some(why) = label_key_problem(key) {
                 problem(&format!("labels[{key}]"), why);
@@ -407,6 +424,18 @@ pub(super) fn name_problem(name: &str) -> Option<String> {
     (!well_formed).then(|| {
         format!(
             "{name:?} is not a pool name: 1 to {NAME_MAX} lower-case letters, digits or dashes, starting with a letter"
+        )
+    })
+}
+
+/// What is wrong with an amount of something a machine has, if anything.
+pub(super) fn quantity_problem(quantity: &Quantity) -> Option<String> {
+    let parsed = berth_apimachinery::quantity::Quantity::parse(&quantity.0);
+    let is_amount = parsed.is_ok_and(|parsed| parsed.milli_value() >= 0);
+    (!is_amount).then(|| {
+        format!(
+            "{:?} is not an amount: expected a quantity of 0 or more, such as \"4\", \"500m\" or \"16Gi\"",
+            quantity.0
         )
     })
 }
