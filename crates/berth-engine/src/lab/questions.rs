@@ -106,9 +106,10 @@ pub fn truncate_placement(assignment: &TopologyAssignment, count: i32) -> Topolo
     crate::topology::replace::truncate(assignment, count)
 }
 
-/// True if a topology has every level a request names.
+/// True if a request asks for a topology and all levels it names exist.
 pub fn has_levels(levels: &[Name], request: &TopologyRequest) -> bool {
-    crate::topology::request::requested_levels(request).all(|level| levels.contains(level))
+    let asks = request.mode.is_some() || !request.slices.is_empty();
+    asks && crate::topology::request::requested_levels(request).all(|level| levels.contains(level))
 }
 
 /// An entry of a cycle, for [`entry_order`].
