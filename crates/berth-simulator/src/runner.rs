@@ -55,7 +55,7 @@ pub enum RunError {
         step: String,
         /// Why.
         #[source]
-        source: ActionError,
+        source: Box<ActionError>,
     },
     /// No runtime could be made.
     #[error("cannot start")]
@@ -164,7 +164,8 @@ impl<'a> Run<'a> {
             self.report.line(self.scenario.spec.description.trim());
         }
         for step in &self.scenario.spec.steps {
-            self.step(step).await.map_err(|source| RunError::Action { step: step.name.clone(), source })?;
+            let source = |error| RunError::Action { step: step.name.clone(), source: Box::new(error) };
+            self.step(step).await.map_err(source)?;
         }
         let now = self.clock.now();
         let elapsed = Duration::try_from(now.duration_since(start)).unwrap_or_default();

@@ -55,7 +55,10 @@ fn machinery_and_store_know_no_client_and_no_clock() {
 
 #[test]
 fn the_server_is_untyped() {
-    check("berth-apiserver", &["kube", "k8s-openapi", "berth-api", "berth-controllers", "berth-cluster", "berth-engine"]);
+    check(
+        "berth-apiserver",
+        &["kube", "k8s-openapi", "berth-api", "berth-controllers", "berth-cluster", "berth-engine"],
+    );
 }
 
 #[test]

@@ -68,7 +68,9 @@ pub(crate) async fn handle(
         answer(server, &parts.method, &parts.headers, info, &query, body, user).await
     }
     .await;
-    result.unwrap_or_else(|status| status_response(&status))
+    let response = result.unwrap_or_else(|status| status_response(&status));
+    tracing::debug!(method = %parts.method, uri = %parts.uri, code = response.status().as_u16(), "request");
+    response
 }
 
 /// A body in protobuf as JSON, and the header that says so; other bodies as they are.
