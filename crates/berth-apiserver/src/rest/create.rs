@@ -9,6 +9,7 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::call::Call;
+use super::encode::Stored;
 use crate::admission::Operation;
 use crate::{Body, admission, crd, strategy};
 
@@ -23,7 +24,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Response<Body>, Status> {
     let object = call.complete(decoded, false)?;
     let manager = call.manager_name();
     let stored = store_new(call, object, Tracking::Update(manager)).await?;
-    call.object_response(StatusCode::CREATED, &stored)
+    call.stored_response(StatusCode::CREATED, &stored)
 }
 
 /// How the new object's `managedFields` come about.
@@ -36,18 +37,20 @@ pub(crate) enum Tracking {
 
 /// Takes a decoded and defaulted object through admission and validation into the store. Returns it as stored, in the
 /// request's version.
-pub(crate) async fn store_new(call: &mut Call, object: Value, tracking: Tracking) -> Result<Arc<Value>, Status> {
-    let mut attempts = GENERATE_ATTEMPTS;
-    loop {
-        attempts -= 1;
+pub(crate) async fn store_new(call: &mut Call, object: Value, tracking: Tracking) -> Result<Stored, Status> {
+    // Only a generated name is worth another attempt, and a copy of the object.
+    let is_generated = meta::name(&object).is_empty();
+    for _ in 1..if is_generated { GENERATE_ATTEMPTS } else { 1 } {
         match try_store_new(call, object.clone(), &tracking).await {
-            Err(TryError::NameTaken(name)) if attempts == 0 => {
-                return Err(Status::generate_name_conflict(&call.group_resource(), &name, 1));
-            }
             Err(TryError::NameTaken(_)) => {}
             Err(TryError::Status(status)) => return Err(status),
             Ok(stored) => return Ok(stored),
         }
+    }
+    match try_store_new(call, object, &tracking).await {
+        Err(TryError::NameTaken(name)) => Err(Status::generate_name_conflict(&call.group_resource(), &name, 1)),
+        Err(TryError::Status(status)) => Err(status),
+        Ok(stored) => Ok(stored),
     }
 }
 
@@ -63,7 +66,7 @@ impl From<Status> for TryError {
     }
 }
 
-async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) -> Result<Arc<Value>, TryError> {
+async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) -> Result<Stored, TryError> {
     validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
     if !meta::resource_version(&object).is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created").into());
@@ -99,7 +102,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     drop(request);
 
     if call.options.dry_run {
-        return Ok(Arc::new(object));
+        return Ok(Arc::new(object).into());
     }
     let view = call.view();
     let key = call.key_of(&name);
@@ -113,10 +116,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         Err(error) => return Err(commit_status(call, error).into()),
     };
     crd::after_write(&call.server, &call.row, &committed.value, false).await;
-    Ok(match view.convert_if_needed(&committed.value) {
-        Some(converted) => Arc::new(converted),
-        None => committed.value,
-    })
+    Ok(Stored::new(&view, committed))
 }
 
 fn taken(call: &Call, generated: bool, name: String, existing: &Value) -> TryError {

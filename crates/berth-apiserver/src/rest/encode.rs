@@ -1,13 +1,17 @@
 //! Answers as bytes: objects, lists, Tables, metadata-only forms, Status.
 
+use std::sync::Arc;
+
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{meta, table};
+use berth_store::Committed;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::call::Call;
 use super::negotiate::{Encoding, Form};
+use super::view::View;
 use crate::{Body, printers};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -36,7 +40,48 @@ pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Respons
     response
 }
 
+/// An object as a write left it, with its bytes when they are what the client sees.
+pub(crate) struct Stored {
+    object: Arc<Value>,
+    bytes: Option<Bytes>,
+}
+
+impl Stored {
+    /// What a commit stored, seen through `view`.
+    pub(crate) fn new(view: &View, committed: Committed) -> Stored {
+        match view.convert_if_needed(&committed.value) {
+            Some(converted) => Stored { object: Arc::new(converted), bytes: None },
+            None => Stored { object: committed.value, bytes: Some(committed.record.bytes.clone()) },
+        }
+    }
+}
+
+impl From<Arc<Value>> for Stored {
+    fn from(object: Arc<Value>) -> Stored {
+        Stored { object, bytes: None }
+    }
+}
+
+impl std::ops::Deref for Stored {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.object
+    }
+}
+
 impl Call {
+    /// The object of a write as the answer.
+    pub(crate) fn stored_response(&self, code: StatusCode, stored: &Stored) -> Result<Response<Body>, Status> {
+        let plain = self.negotiated.form == Form::Object
+            && self.negotiated.encoding == Encoding::Json
+            && self.options.pretty != Some(true);
+        match &stored.bytes {
+            Some(bytes) if plain => Ok(json_response(code, bytes.clone())),
+            _ => self.object_response(code, stored),
+        }
+    }
+
     /// One object as the answer, in the form that was asked for.
     pub(crate) fn object_response(&self, code: StatusCode, object: &Value) -> Result<Response<Body>, Status> {
         match &self.negotiated.form {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::create::{Tracking, store_new};
 use super::decode::Decoded;
+use super::encode::Stored;
 use super::update;
 use crate::Body;
 
@@ -35,11 +36,11 @@ pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
             // Somebody else was faster: apply to what they made.
             Err(status) if status.reason == "AlreadyExists" => {}
             Err(status) => return Err(status),
-            Ok(stored) => return call.object_response(StatusCode::CREATED, &stored),
+            Ok(stored) => return call.stored_response(StatusCode::CREATED, &stored),
         }
     }
     let updated = update::update(call, target, |call, old| patched(call, &patch, old)).await?;
-    call.object_response(StatusCode::OK, &updated)
+    call.stored_response(StatusCode::OK, &updated)
 }
 
 /// Reads the patch in the body by its media type, and checks the options that go with it.
@@ -165,7 +166,7 @@ fn complete_applied(call: &Call, object: &mut Value) {
 }
 
 /// Server-side apply of an object that does not exist.
-async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Arc<Value>, Status> {
+async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Status> {
     if !meta::uid(&applied).is_empty() {
         let why = format!(
             "uid mismatch: the provided object specified uid {}, and no existing object was found",

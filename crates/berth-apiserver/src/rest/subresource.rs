@@ -68,7 +68,7 @@ async fn finalize(call: &mut Call) -> Result<Response<Body>, Status> {
         Ok((new, Tracking::Update(manager.clone())))
     })
     .await?;
-    call.object_response(StatusCode::OK, &updated)
+    call.stored_response(StatusCode::OK, &updated)
 }
 
 /// Reads or sets the wanted count of an object, as a `Scale`.

@@ -12,6 +12,7 @@ use super::call::Call;
 use super::check::Target;
 use super::create::{Tracking, commit_status, store_new};
 use super::decode::drop_empty_metadata;
+use super::encode::Stored;
 use crate::admission::Operation;
 use crate::{Body, admission, crd};
 
@@ -31,11 +32,11 @@ pub(crate) async fn replace(call: &mut Call) -> Result<Response<Body>, Status> {
         check_name(call, &object)?;
         let manager = call.manager_name();
         let stored = store_new(call, object, Tracking::Update(manager)).await?;
-        return call.object_response(StatusCode::CREATED, &stored);
+        return call.stored_response(StatusCode::CREATED, &stored);
     }
     let manager = call.manager_name();
     let updated = update(call, target, |_, _| Ok((object.clone(), Tracking::Update(manager.clone())))).await?;
-    call.object_response(StatusCode::OK, &updated)
+    call.stored_response(StatusCode::OK, &updated)
 }
 
 impl Call {
@@ -66,7 +67,7 @@ pub(crate) async fn update(
     call: &mut Call,
     target: Target,
     mut change: impl FnMut(&mut Call, &Arc<Value>) -> Result<(Value, Tracking), Status>,
-) -> Result<Arc<Value>, Status> {
+) -> Result<Stored, Status> {
     for _ in 0..ATTEMPTS {
         let record = call.stored()?;
         let old = call.view().show(&record)?;
@@ -88,7 +89,7 @@ async fn try_update(
     old: &Arc<Value>,
     mut new: Value,
     tracking: &Tracking,
-) -> Result<Option<Arc<Value>>, Status> {
+) -> Result<Option<Stored>, Status> {
     check_name(call, &new)?;
     validation::match_namespace(&mut new, call.namespace()).map_err(Status::bad_request)?;
     let insists = !meta::resource_version(&new).is_empty() && matches!(tracking, Tracking::Update(_));
@@ -124,10 +125,10 @@ async fn try_update(
     drop(request);
 
     if new == **old && !is_finished_deletion(&new) {
-        return Ok(Some(old.clone()));
+        return Ok(Some(old.clone().into()));
     }
     if call.options.dry_run {
-        return Ok(Some(Arc::new(new)));
+        return Ok(Some(Arc::new(new).into()));
     }
     let view = call.view();
     let gone = is_finished_deletion(&new);
@@ -141,10 +142,7 @@ async fn try_update(
         Err(error) => return Err(commit_status(call, error)),
     };
     crd::after_write(&call.server, &call.row, &committed.value, gone).await;
-    Ok(Some(match view.convert_if_needed(&committed.value) {
-        Some(converted) => Arc::new(converted),
-        None => committed.value,
-    }))
+    Ok(Some(Stored::new(&view, committed)))
 }
 
 /// Whether nothing keeps an object that is to be deleted.
@@ -208,20 +206,10 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
 /// Whether anything changed that counts as specification: all but metadata, and all but status where that is written
 /// apart.
 fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
-    let counts = |key: &String| !(key == "metadata" || key == "status" && call.has_status_subresource());
-    let fields = |object: &Value| -> Vec<(String, Value)> {
-        object
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| counts(key))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
-    };
-    let (mut a, mut b) = (fields(new), fields(old));
-    a.sort_by(|x, y| x.0.cmp(&y.0));
-    b.sort_by(|x, y| x.0.cmp(&y.0));
-    a != b
+    let counts = |key: &str| !(key == "metadata" || key == "status" && call.has_status_subresource());
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
+    let differs = |(key, value): (&String, &Value)| counts(key) && old.get(key) != Some(value);
+    new.iter().any(differs) || old.keys().any(|key| counts(key) && !new.contains_key(key))
 }
 
 fn put(map: &mut serde_json::Map<String, Value>, field: &str, value: Option<Value>) {
