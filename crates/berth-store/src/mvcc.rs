@@ -154,16 +154,19 @@ impl Mvcc {
         Plan { base: self.snapshot() }
     }
 
-    /// Makes the writes of a plan visible: watchers' buffers first, then the state, so that whoever reads a revision
-    /// finds all changes up to it in the buffers already.
+    /// Makes the writes of a plan visible, to watchers and readers at once: whoever reads a revision finds all changes
+    /// up to it in the buffers already, and whoever was told of a change and reads then finds it in the state (readers
+    /// wait while the state is held here).
     pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) {
         let mut feed = self.feed();
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         for write in writes {
             feed.history.push_back(Arc::new(write.event.light()));
             feed.watchers.publish(&write.event);
         }
+        *current = plan.base;
+        drop(current);
         feed.forget(|_, length| length > self.history_max);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = plan.base;
     }
 
     /// Puts back one row of the log at start. Rows come in the order of their revisions; `value` is `None` for a delete.

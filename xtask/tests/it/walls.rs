@@ -17,7 +17,7 @@ fn dependencies(name: &str) -> BTreeSet<String> {
             found.insert(name.trim().trim_end_matches(".workspace").to_owned());
         }
     }
-    assert!(!found.is_empty(), "{name} has no [dependencies]: did the manifest's form change?");
+    assert!(text.contains("[package]"), "{name}: did the manifest's form change?");
     found
 }
 

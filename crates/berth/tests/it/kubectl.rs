@@ -11,9 +11,10 @@ fn a_newcomer_follows_the_quickstart() {
     let jobs = file("examples/quickstart/blue-jobs.yaml");
     let queues = file("examples/quickstart/queues.yaml");
 
-    cluster.run(&["apply", "--dry-run=server", "-f", &queues]);
     assert!(cluster.refused(&["get", "namespace", "team-blue"]).contains("NotFound"));
     cluster.run(&["apply", "-f", &queues]);
+    cluster.run(&["apply", "--dry-run=server", "-f", &jobs]);
+    assert!(cluster.run(&["get", "jobs", "-A", "-o", "name"]).trim().is_empty(), "a dry run changes nothing");
     cluster.run(&["apply", "-f", &jobs]);
     cluster.wait_until("two jobs to be admitted and one to wait", 30, |cluster| {
         let table = cluster.run(&["get", "clusterqueues", "-o", "wide"]);

@@ -51,25 +51,25 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
     submit(&cluster, &root, "low_priority", "low-priority-job", work.path());
     for team in ["a", "b", "c", "d"] {
         let queue = format!("cq-team-{team}-lp");
-        cluster.wait_until("four low-priority jobs of each team", 20, |c| counts(c, &queue) == Some((0, 4)));
+        cluster.wait_until("four low-priority jobs of each team", 60, |c| counts(c, &queue) == Some((0, 4)));
     }
     submit(&cluster, &root, "high_priority", "high-priority-job", work.path());
     for team in ["a", "b", "c", "d"] {
         let queue = format!("cq-team-{team}-hp");
-        cluster.wait_until("two high-priority jobs of each team", 20, |c| {
+        cluster.wait_until("two high-priority jobs of each team", 60, |c| {
             counts(c, &queue).is_some_and(|(pending, admitted)| admitted == 2 && pending <= 2)
         });
     }
     let jobs = cluster.run(&["get", "jobs", "-A"]);
     assert_eq!(jobs.lines().count(), 33, "{jobs}");
     submit(&cluster, &root, "compact_placement", "compact-job", work.path());
-    cluster.wait_until("every job to complete", 240, |cluster| {
+    cluster.wait_until("every job to complete", 600, |cluster| {
         let jobs = cluster.get(&["jobs", "-A"]);
         jobs["items"]
             .as_array()
             .is_some_and(|jobs| jobs.len() == 48 && jobs.iter().all(|job| job["status"]["succeeded"] == 2))
     });
-    cluster.wait_until("ten nodes again", 60, |cluster| {
+    cluster.wait_until("ten nodes again", 120, |cluster| {
         cluster.get(&["nodes"])["items"].as_array().map(Vec::len) == Some(10)
     });
 }
