@@ -1,7 +1,8 @@
 //! Validation of CustomResourceDefinition objects.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::schema::Schema;
+use berth_apimachinery::schema::structural::{self, StructuralOptions};
+use berth_apimachinery::schema::{Root, Schema};
 use berth_apimachinery::{meta, names};
 use serde_json::Value;
 
@@ -125,12 +126,16 @@ fn validate_versions(versions: &Value, path: &Path<'_>, errors: &mut Vec<Error>)
             errors.push(Error::required(&place, "schemas are required"));
             continue;
         }
-        if schema["type"] != "object" {
-            let detail = "must be object at the root";
-            errors.push(Error::invalid(&place.child("type"), schema["type"].clone(), detail));
-        }
-        if let Err(error) = Schema::parse_crd(schema) {
-            errors.push(Error::invalid(&place, "object", error.to_string()));
+        let status_subresource = version["subresources"]["status"].is_object();
+        let options = StructuralOptions { status_subresource, ..StructuralOptions::V1 };
+        let structure = structural::check(schema, options, &place);
+        let is_structural = structure.is_empty();
+        errors.extend(structure);
+        match Schema::parse_crd(schema) {
+            // The defaults of a schema that is not structural cannot be judged.
+            Ok(schema) if is_structural => errors.extend(schema.validate_defaults(Root::Resource, true, &place)),
+            Ok(_) => {}
+            Err(error) => errors.push(Error::invalid(&place, "object", error.to_string())),
         }
     }
     let storage = versions.iter().filter(|version| version["storage"] == true).count();

@@ -162,6 +162,11 @@ async fn a_wrong_definition_is_refused() {
         refused["details"]["causes"][0]["message"],
         "Invalid value: \"ships.harbor.dev\": must be spec.names.plural+\".\"+spec.group"
     );
+    let mut shapeless = definition();
+    let schema = &mut shapeless["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"]["length"].as_object_mut().unwrap().remove("type");
+    let refused = server.post(CRDS, shapeless).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "FieldValueRequired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,4 +207,31 @@ async fn applied_configurations_are_defaulted_and_owned() {
     let entries = again["metadata"]["managedFields"].as_array().unwrap().clone();
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[1]["subresource"], "status");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_definitions_of_the_operators_around_are_accepted() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/kubernetes/crds");
+    let mut folders = vec![std::path::PathBuf::from(folder)];
+    if !folders[0].is_dir() {
+        println!("skipped: shared/kubernetes/crds not present");
+        return;
+    }
+    let server = server();
+    let mut count = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for definition in berth_apimachinery::decode::documents(&text).unwrap() {
+                    server.post(&format!("{CRDS}?fieldValidation=Strict"), definition).await.expect(201);
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 20, "only {count} definitions were found");
 }
