@@ -56,14 +56,21 @@ fn a_newcomer_follows_the_quickstart() {
     cluster.run(&["logs", pod, "-n", "team-green"]);
     cluster.run(&["label", "namespace", "team-blue", "cost-center=42"]);
     assert!(cluster.run(&["get", "ns", "-l", "cost-center=42", "-o", "name"]).contains("namespace/team-blue"));
-    cluster.run(&["patch", "clusterqueue", "blue", "--type=merge", "-p", r#"{"spec":{"stopPolicy":"Hold"}}"#]);
+    cluster.run(&[
+        "patch",
+        "clusterqueue",
+        "blue",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"preemption":{"reclaimWithinCohort":"Never"}}}"#,
+    ]);
     cluster.run(&["create", "configmap", "notes", "--from-literal=a=b"]);
     assert!(cluster.run(&["explain", "clusterqueue.spec.resourceGroups"]).contains("coveredResources"));
     assert!(cluster.run(&["api-resources"]).contains("clusterqueues"));
     assert!(cluster.run(&["get", "events", "-A"]).contains("QuotaReserved"));
     cluster.run(&["wait", "--for=condition=Complete", "job/urgent", "-n", "team-green", "--timeout=5s"]);
     let diff = cluster.kubectl(&["diff", "-f", &queues]);
-    assert_eq!(diff.status.code(), Some(1), "the stop policy differs: {}", String::from_utf8_lossy(&diff.stderr));
+    assert_eq!(diff.status.code(), Some(1), "the preemption policy differs: {}", String::from_utf8_lossy(&diff.stderr));
 
     // Deleting a job takes its pods and its workload along.
     cluster.run(&["delete", "-f", &jobs]);
