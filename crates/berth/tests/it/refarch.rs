@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::cluster::{Cluster, file, kubectl_present, shared};
 
 /// What the submit helpers do: substitute exactly two variables and apply, in order.
@@ -63,13 +65,42 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
     let jobs = cluster.run(&["get", "jobs", "-A"]);
     assert_eq!(jobs.lines().count(), 33, "{jobs}");
     submit(&cluster, &root, "compact_placement", "compact-job", work.path());
-    cluster.wait_until("every job to complete", 600, |cluster| {
-        let jobs = cluster.get(&["jobs", "-A"]);
-        jobs["items"]
-            .as_array()
-            .is_some_and(|jobs| jobs.len() == 48 && jobs.iter().all(|job| job["status"]["succeeded"] == 2))
+    cluster.wait_until("the low- and high-priority jobs to complete", 600, |c| complete(c, "-priority-job-") == 32);
+
+    submit(&cluster, &root, "jobset", "jobset", work.path());
+    for team in ["a", "b", "c", "d"] {
+        let queue = format!("cq-team-{team}-lp");
+        cluster.wait_until("four JobSets of each team", 60, |c| counts(c, &queue) == Some((0, 4)));
+    }
+    for team in ["team-a", "team-b"] {
+        cluster.run(&["create", "secret", "generic", "hf-secret", "--from-literal=hf_api_token=token", "-n", team]);
+    }
+    cluster.run(&["apply", "-f", &root.join("dws/kueue-dws-config.yaml").display().to_string()]);
+    for team in ["team-a", "team-b"] {
+        let path = root.join(format!("dws/workloads/{team}/{team}-dws-job-0.yaml"));
+        cluster.run(&["apply", "-f", &path.display().to_string()]);
+    }
+    cluster.wait_until("both queued jobs to get their capacity", 60, |c| {
+        c.run(&["get", "nodes", "-o", "name"]).lines().filter(|node| node.contains("-dws-")).count() == 2
+    });
+    cluster.wait_until("all 66 jobs to complete", 600, |c| complete(c, "") == 66);
+    cluster.wait_until("thirteen empty queues", 30, |c| {
+        let table = c.run(&["get", "clusterqueues", "-o", "wide"]);
+        table.lines().skip(1).filter(|line| line.split_whitespace().rev().take(2).eq(["0", "0"])).count() == 13
     });
     cluster.wait_until("ten nodes again", 120, |cluster| {
         cluster.get(&["nodes"])["items"].as_array().map(Vec::len) == Some(10)
     });
+}
+
+/// How many jobs whose name contains a text are complete.
+fn complete(cluster: &Cluster, text: &str) -> usize {
+    let jobs = cluster.get(&["jobs", "-A"]);
+    let items = jobs["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_complete = |job: &&Value| {
+        let conditions = job["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        job["metadata"]["name"].as_str().is_some_and(|name| name.contains(text))
+            && conditions.iter().any(|c| c["type"] == "Complete" && c["status"] == "True")
+    };
+    items.iter().filter(is_complete).count()
 }
