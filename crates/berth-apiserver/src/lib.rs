@@ -35,5 +35,5 @@ pub use crd::Converter;
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;
-pub use server::{ApiServer, Clock, Config, InProcess, PodLogs};
+pub use server::{ApiServer, Clock, Config, InProcess, Metrics, PodLogs};
 pub use user::UserInfo;

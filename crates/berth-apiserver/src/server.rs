@@ -31,6 +31,12 @@ pub trait PodLogs: Send + Sync {
     fn read(&self, namespace: &str, pod: &str, container: &str) -> Result<String, String>;
 }
 
+/// Where `/metrics` gets its text from (the controllers in the same process).
+pub trait Metrics: Send + Sync {
+    /// All figures in the Prometheus text format.
+    fn text(&self) -> String;
+}
+
 /// What a server is made of.
 pub struct Config {
     /// Where objects are kept.
@@ -43,6 +49,8 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Figures to serve under `/metrics`; `None` leaves the path unserved.
+    pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
     pub token_key: Option<[u8; 32]>,
     /// Converters between versions of custom resources, by (group, kind). Kinds without one whose
@@ -59,6 +67,7 @@ impl Config {
             seed: 0,
             admission: Vec::new(),
             pod_logs: None,
+            metrics: None,
             token_key: None,
             converters: BTreeMap::new(),
         }

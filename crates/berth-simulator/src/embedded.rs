@@ -5,7 +5,7 @@
 //! from the simulated kubelet.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::ClusterConfiguration;
 use berth_api::kueue::conversion;
@@ -131,6 +131,8 @@ impl Embedded {
         config.admission.push(Arc::new(KueueWebhook(Webhooks::new(controllers.clone()))));
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        let figures = Figures::default();
+        config.metrics = Some(Arc::new(figures.clone()));
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         for kind in KUEUE_KINDS {
             config.converters.insert((KUEUE_GROUP.to_owned(), kind.to_owned()), Arc::new(KueueConverter));
@@ -140,7 +142,7 @@ impl Embedded {
         install_definitions(&client).await?;
         install_namespaces(&client).await?;
         let mut manager = Manager::new(client, options.clock.clone());
-        berth_controllers::install(&mut manager, controllers);
+        figures.fill(berth_controllers::install(&mut manager, controllers));
         let cluster = berth_cluster::Options { configuration, seed: options.seed, logs, root_ca: options.root_ca };
         berth_cluster::install(&mut manager, cluster);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -202,6 +204,23 @@ struct KueueConverter;
 impl Converter for KueueConverter {
     fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
         conversion::convert(object, to_api_version).map_err(|error| error.to_string())
+    }
+}
+
+/// The controllers' figures, which exist only after the server whose client the controllers use.
+#[derive(Clone, Default)]
+struct Figures(Arc<OnceLock<berth_controllers::metrics::Metrics>>);
+
+impl Figures {
+    fn fill(&self, metrics: berth_controllers::metrics::Metrics) {
+        // Filled once: there is one set of controllers to a server.
+        let _ = self.0.set(metrics);
+    }
+}
+
+impl berth_apiserver::Metrics for Figures {
+    fn text(&self) -> String {
+        self.0.get().map(berth_controllers::metrics::Metrics::text).unwrap_or_default()
     }
 }
 

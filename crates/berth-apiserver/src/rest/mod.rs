@@ -73,6 +73,13 @@ pub(crate) async fn handle(
     response
 }
 
+fn metrics_response(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(Bytes::from(text)));
+    let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
 /// A body in protobuf as JSON, and the header that says so; other bodies as they are.
 fn from_protobuf(headers: &mut HeaderMap, body: Bytes) -> Result<Bytes, Status> {
     let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -99,6 +106,9 @@ async fn answer(
     auth::authorize(&server.inner.objects, &info, &user)?;
     let kinds = server.kinds();
     if !info.is_resource_request {
+        if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
+            return Ok(metrics_response(metrics.text()));
+        }
         return discovery::handle(&kinds.registry, &info, headers)
             .or_else(|| openapi::handle(&kinds.registry, &info, headers))
             .ok_or_else(Status::no_such_path);

@@ -204,5 +204,9 @@ async fn jobs_that_cannot_run_stay_suspended_and_say_why() {
     for part in ["cpu", "flavor f", "5", "maximum capacity (4)"] {
         assert!(text.contains(part), "expected {part:?} in {text:?}");
     }
+
+    let metrics = get(&client, "/metrics").await.body;
+    let metrics = metrics.as_str().expect("metrics are text");
+    assert!(metrics.contains("kueue_pending_workloads{cluster_queue=\"cq\""), "{metrics}");
     cluster.stop().await;
 }
