@@ -38,8 +38,13 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
         return;
     }
     let work = tempfile::tempdir().expect("a temporary folder");
-    let cluster =
-        Cluster::ephemeral(&["--time-scale", "60", "--config", &file("examples/gke-batch-refarch/cluster.yaml")]);
+    // Jobs run longer than in the example, so that none ends while sixteen kubectl processes submit the next ones.
+    let configuration = std::fs::read_to_string(file("examples/gke-batch-refarch/cluster.yaml"))
+        .expect("the example can be read")
+        .replace("defaultDuration: 8m", "defaultDuration: 24m");
+    let path = work.path().join("cluster.yaml");
+    std::fs::write(&path, configuration).expect("the configuration can be written");
+    let cluster = Cluster::ephemeral(&["--time-scale", "60", "--config", &path.display().to_string()]);
     for folder in ["platform/priorityclass", "platform/teams", "platform/kueue"] {
         cluster.run(&["apply", "-f", &root.join(folder).display().to_string()]);
     }
