@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::ClusterConfiguration;
+use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 
 use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
@@ -134,8 +135,8 @@ impl Embedded {
         let figures = Figures::default();
         config.metrics = Some(Arc::new(figures.clone()));
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
-        for kind in KUEUE_KINDS {
-            config.converters.insert((KUEUE_GROUP.to_owned(), kind.to_owned()), Arc::new(KueueConverter));
+        for kind in conversion::KINDS {
+            config.converters.insert((KUEUE_GROUP.to_owned(), (*kind).to_owned()), Arc::new(KueueConverter));
         }
         let server = ApiServer::new(config);
         let client = Client::new(server.in_process(UserInfo::master(CONTROLLER_USER)), "default");
@@ -181,23 +182,6 @@ impl Embedded {
         }
     }
 }
-
-const KUEUE_GROUP: &str = "kueue.x-k8s.io";
-
-/// Kueue's kinds that are served in two versions.
-const KUEUE_KINDS: [&str; 11] = [
-    "AdmissionCheck",
-    "ClusterQueue",
-    "Cohort",
-    "LocalQueue",
-    "MultiKueueCluster",
-    "MultiKueueConfig",
-    "ProvisioningRequestConfig",
-    "ResourceFlavor",
-    "Topology",
-    "Workload",
-    "WorkloadPriorityClass",
-];
 
 struct KueueConverter;
 

@@ -243,12 +243,12 @@ impl Resources {
         }
         let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
         let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
-        let list = api.list(&ListParams::default()).await.map_err(failed)?;
-        let owned = list
-            .items
-            .into_iter()
-            .find(|object| object.metadata.owner_references.iter().flatten().any(|o| o.kind == kind && o.name == name));
-        Ok(owned.map(to_value))
+        let namespace = reference.namespace.as_deref().unwrap_or("default");
+        let objects = self.list(&found, Some(namespace), None).await?;
+        Ok(objects.into_iter().find(|object| {
+            let owners = object["metadata"]["ownerReferences"].as_array();
+            owners.into_iter().flatten().any(|owner| owner["kind"] == kind && owner["name"] == name)
+        }))
     }
 }
 

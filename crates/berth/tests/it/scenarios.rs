@@ -1,18 +1,21 @@
 //! `berth run` on our own and on recorded scenarios: all expectations hold, and two runs give the same bytes.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::cluster::{file, shared};
 
+fn berth_run(scenario: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_berth")).args(["run", scenario]).output().expect("berth runs")
+}
+
 fn run(scenario: &str) -> (String, bool) {
-    let output = Command::new(env!("CARGO_BIN_EXE_berth")).args(["run", scenario]).output().expect("berth runs");
+    let output = berth_run(scenario);
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     (text, output.status.success())
 }
 
 fn report(scenario: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_berth")).args(["run", scenario]).output().expect("berth runs");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    String::from_utf8_lossy(&berth_run(scenario).stdout).into_owned()
 }
 
 #[test]
