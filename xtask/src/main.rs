@@ -19,7 +19,10 @@ fn main() -> ExitCode {
             if let Some(other) = other {
                 eprintln!("xtask: unknown chore `{other}`");
             }
-            eprintln!("usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json]");
+            eprintln!(
+                "usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json] \
+                 [--check] [--list-open]"
+            );
             ExitCode::from(2)
         }
     }

@@ -11,6 +11,7 @@ mod apimachinery;
 mod apiserver;
 #[cfg(feature = "kueue")]
 mod conversion;
+mod disagreements;
 #[cfg(feature = "jobset")]
 mod jobset;
 #[cfg(feature = "kueue")]
@@ -40,6 +41,9 @@ pub struct Case {
 /// What a runner found: agreement, or the differences field by field.
 pub type Verdict = Result<(), String>;
 
+/// The difference of a case nobody can run yet.
+const NO_RUNNER: &str = "no runner for this suite yet";
+
 /// Runs one case.
 pub type Runner = fn(&Case) -> Verdict;
 
@@ -50,6 +54,8 @@ pub struct Options {
     case: Option<String>,
     verbose: bool,
     json: bool,
+    check: bool,
+    list: bool,
 }
 
 impl Options {
@@ -61,6 +67,8 @@ impl Options {
             case: None,
             verbose: false,
             json: false,
+            check: false,
+            list: false,
         };
         while let Some(arg) = args.next() {
             let mut value = |flag: &str| args.next().ok_or(format!("{flag} needs a value"));
@@ -68,6 +76,8 @@ impl Options {
                 "--suite" => options.suite = Some(value("--suite")?),
                 "--case" => options.case = Some(value("--case")?),
                 "--verbose" | "-v" => options.verbose = true,
+                "--check" => options.check = true,
+                "--list-open" => options.list = true,
                 "--output" => match value("--output")?.as_str() {
                     "json" => options.json = true,
                     other => return Err(format!("--output {other}: expected json")),
@@ -75,6 +85,9 @@ impl Options {
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
                 directory => options.directory = PathBuf::from(directory),
             }
+        }
+        if (options.check || options.list) && (options.suite.is_some() || options.case.is_some()) {
+            return Err("--check and --list-open are about a whole folder: leave out --suite and --case".to_owned());
         }
         Ok(options)
     }
@@ -88,8 +101,8 @@ struct Tally {
     disagreements: Vec<(String, String)>,
 }
 
-/// Runs every case under the directory and prints the tallies. Fails only when there is nothing to run: how much
-/// must agree is the concern of the test suite, which holds a baseline.
+/// Runs every case under the directory and prints the tallies. Without `--check` it fails only when there is nothing to
+/// run; with it, when the disagreements are not exactly those that `xtask/disagreements/FOLDER.txt` lists.
 pub fn main(options: &Options) -> ExitCode {
     let cases = match load(&options.directory) {
         Ok(cases) if cases.is_empty() => {
@@ -122,9 +135,17 @@ pub fn main(options: &Options) -> ExitCode {
         println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
         return ExitCode::SUCCESS;
     }
+    let file = disagreements::file_of(&options.directory);
+    let listed = match disagreements::read(&file) {
+        Ok(listed) => listed,
+        Err(message) => {
+            eprintln!("xtask conformance: {message}");
+            return ExitCode::from(2);
+        }
+    };
     let (mut agree, mut total) = (0, 0);
     for (suite, tally) in &tallies {
-        println!("{suite} {}/{}", tally.agree, tally.total);
+        println!("{suite} {}/{}{}", tally.agree, tally.total, disagreements::summary(&listed, suite, tally));
         if options.verbose {
             for (name, difference) in &tally.disagreements {
                 println!("  - {name}\n      {}", difference.replace('\n', "\n      "));
@@ -134,6 +155,25 @@ pub fn main(options: &Options) -> ExitCode {
         total += tally.total;
     }
     println!("total {agree}/{total}");
+    if options.list {
+        return match disagreements::write(&file, &listed, &tallies) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("xtask conformance: {message}");
+                ExitCode::from(2)
+            }
+        };
+    }
+    if options.check {
+        let surprises = disagreements::surprises(&listed, &tallies);
+        for surprise in &surprises {
+            eprintln!("{surprise}");
+        }
+        if !surprises.is_empty() {
+            eprintln!("{} differ from {}: mend them, or list them there", surprises.len(), file.display());
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
 }
 
@@ -144,7 +184,7 @@ fn run<'a>(cases: impl Iterator<Item = &'a Case>) -> BTreeMap<String, Tally> {
             // A panic in one case must not hide the others' verdicts.
             Some(runner) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner(case)))
                 .unwrap_or_else(|_| Err("panicked".to_owned())),
-            None => Err("no runner for this suite yet".to_owned()),
+            None => Err(NO_RUNNER.to_owned()),
         };
         let tally = tallies.entry(case.suite.clone()).or_default();
         tally.total += 1;
@@ -190,6 +230,7 @@ fn load(directory: &Path) -> Result<Vec<Case>, String> {
     collect(directory, &mut files)?;
     files.sort();
     let mut cases = Vec::new();
+    let mut turns = BTreeMap::new();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         let data: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -201,12 +242,15 @@ fn load(directory: &Path) -> Result<Vec<Case>, String> {
         };
         for (index, data) in list.into_iter().enumerate() {
             let text = |key: &str| data.get(key).and_then(Value::as_str).map(str::to_owned);
-            cases.push(Case {
-                suite: text("suite").unwrap_or_else(|| folder.clone()),
-                name: text("name").unwrap_or_else(|| format!("#{index}")),
-                file: file.clone(),
-                data,
-            });
+            let suite = text("suite").unwrap_or_else(|| folder.clone());
+            let mut name = text("name").unwrap_or_else(|| format!("#{index}"));
+            // Some suites give one name to several cases; a case is named by what it is called and its turn.
+            let turn = turns.entry((suite.clone(), name.clone())).or_insert(0_usize);
+            *turn += 1;
+            if *turn > 1 {
+                name = format!("{name} ({turn})");
+            }
+            cases.push(Case { suite, name, file: file.clone(), data });
         }
     }
     Ok(cases)
