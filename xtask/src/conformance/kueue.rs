@@ -7,6 +7,7 @@ mod assigner;
 mod cache;
 mod compare;
 mod helpers;
+mod history;
 mod preemption;
 mod queues;
 mod schedule;
@@ -26,6 +27,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         | "schedule-admission-fair-sharing" => schedule::cycles,
         "schedule-two-cycles" => schedule::two_cycles,
         "schedule-preserve-scan" => schedule::preserve_scan,
+        "random" => history::random,
         "preemption" | "preemption-hierarchical" | "preemption-fair" => preemption::targets,
         "preemption-fair-ordering" => preemption::fair_ordering,
         "preemption-candidates-ordering" => preemption::candidates_ordering,
@@ -33,6 +35,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "preemption-priority-info" => preemption::priority_info,
         "preemption-message" => preemption::message,
         "flavor-assigner" => assigner::assign,
+        "flavor-assigner-total-requests" => assigner::total_requests,
         "flavor-assigner-recompute" => assigner::recompute,
         "flavor-assigner-preference" => assigner::preference,
         "flavor-assigner-partial-admission" => assigner::partial_admission,
@@ -58,6 +61,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "queue-update-workload" => queues::update_workload,
         "queue-second-pass" => queues::second_pass,
         "schedule-resources-to-reserve" => queues::resources_to_reserve,
+        "schedule-requeue" => queues::entry_requeue,
         "schedule-last-assignment" => queues::last_assignment,
         "cache-tas-assignment" => topology::assignment,
         "schedule-entry-ordering" => helpers::entry_ordering,

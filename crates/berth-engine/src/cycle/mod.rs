@@ -155,6 +155,20 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
         outcome.decisions.push(Decision { workload, cluster_queue, verdict: Verdict::Evict { reason, message } });
         return true;
     }
+    put_back(world, rooms, entry, outcome, now)
+}
+
+/// Puts a workload that was not admitted back into its queue and says why it waits (§5.10). True if the next cycle may
+/// decide something it could not decide in this one.
+pub(crate) fn put_back(
+    world: &mut World,
+    rooms: &mut Rooms,
+    mut entry: Entry,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) -> bool {
+    let workload = world.record(entry.workload).key().clone();
+    let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status != EntryStatus::NotNominated && entry.requeue == RequeueReason::Generic {
         entry.requeue = RequeueReason::FailedAfterNomination;
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Lab;
 use crate::assignment::ScanState;
-use crate::decision::{PendingReason, RequeueReason};
+use crate::cycle::{Entry, put_back};
+use crate::decision::{CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason};
 use crate::ids::Name;
 use crate::model::{Time, WorkloadKey};
 
@@ -37,6 +38,28 @@ impl Lab<'_> {
         (requeued.added, requeued.active)
     }
 
+    /// Ends a popped workload's cycle as one in which it got as far as `status`: back into its queue, and what there is to
+    /// say about that (§5.10).
+    pub fn put_back(
+        &mut self,
+        workload: &WorkloadKey,
+        status: EntryStatus,
+        requeue: RequeueReason,
+        shown: (PendingReason, &str),
+        now: Time,
+    ) -> Option<Decision> {
+        let id = self.engine.world.workloads.id(workload)?;
+        let queue = self.engine.waiting_queue(id)?;
+        let mut entry = Entry::new(id, queue, false, false);
+        entry.status = status;
+        entry.requeue = requeue;
+        entry.blocked_on_gates = status == EntryStatus::PreemptionGated;
+        (entry.reason, entry.message) = (shown.0, shown.1.to_owned());
+        let mut outcome = CycleOutcome::default();
+        put_back(&mut self.engine.world, &mut self.engine.rooms, entry, &mut outcome, now);
+        outcome.decisions.pop()
+    }
+
     /// Records how far the search through a workload's flavors got: per pod set, index per resource.
     pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return };
@@ -57,6 +80,14 @@ impl Lab<'_> {
             .then(|| self.engine.world.record(preemptor).key().clone())
     }
 
+    /// Makes a queue remember a workload as the one that waits for preemptions it started, or nobody.
+    pub fn set_preemptor(&mut self, queue: &str, workload: Option<&WorkloadKey>) {
+        let Some(queue) = self.queue(queue) else { return };
+        let id = workload.and_then(|key| self.engine.world.workloads.id(key));
+        let preemptor = id.map(|id| (id, self.engine.world.record(id).facts.generation));
+        self.engine.rooms.room_mut(queue).preemptor = preemptor;
+    }
+
     /// Why workloads like this one are set aside unseen, if they are.
     pub fn class_set_aside(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
@@ -69,6 +100,13 @@ impl Lab<'_> {
         let Some(id) = self.queue(queue) else { return 0 };
         let root = self.engine.world.tree.node(self.engine.world.queue(id).node).root;
         self.engine.rooms.flush(&mut self.engine.world, root, now)
+    }
+
+    /// Carries out every flush that was asked for, whether or not its time has come.
+    pub fn flush_requested(&mut self, now: Time) {
+        for root in self.engine.rooms.due_flushes(Time(i64::MAX)) {
+            self.engine.rooms.flush(&mut self.engine.world, root, now);
+        }
     }
 
     /// Workloads whose second pass is due.

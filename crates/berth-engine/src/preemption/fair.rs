@@ -80,6 +80,9 @@ fn first_pass(
     targets: &mut Vec<Target>,
 ) -> Pass {
     let mut retry = Vec::new();
+    // Judged once, before anybody leaves: victims of its own queue do not turn borrowing into reclaiming.
+    let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
+        && world.tree.is_within_nominal(preemptor.node, &preemptor.need);
     let mut ordering = VictimQueues::new(world, preemptor, candidates);
     while let Some(queue) = ordering.next(world, preemptor) {
         if queue == preemptor.node {
@@ -89,8 +92,6 @@ fn first_pass(
             }
             continue;
         }
-        let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
-            && world.tree.is_within_nominal(preemptor.node, &preemptor.need);
         if within_nominal {
             let Some(id) = ordering.pop(queue) else { continue };
             if take(world, preemptor, id, PreemptionReason::InCohortReclamation, targets) {

@@ -87,3 +87,18 @@ fn the_local_queue_that_used_least_goes_first_whatever_the_priority() {
     platform.submit(job("urgent", "busy", 1).priority(9)).submit(job("modest", "idle", 1));
     assert_eq!(platform.settle(), ["admit modest on default x1", "admit urgent on default x1"]);
 }
+
+#[test]
+fn whether_a_queue_reclaims_its_own_is_judged_before_anybody_leaves() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("default").queue(queue("b").cohort("all").flavor("default", 4));
+    platform.queue(queue("a").cohort("all").flavor("default", 10).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+        queue.preemption.reclaim_within_cohort = PreemptionPolicy::LowerPriority;
+    }));
+    platform.submit(job("b0", "b", 6)).submit(job("a0", "a", 3)).settle();
+    platform.submit(job("a1", "a", 4).priority(5)).settle();
+    // With all its workloads queue a would borrow 3; without a0, which is looked at first, it would not.
+    platform.submit(job("a2", "a", 6).priority(5));
+    assert_eq!(platform.cycle()[0], "preempt b0 (InCohortFairSharing) for a2");
+}

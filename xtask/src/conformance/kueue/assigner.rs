@@ -297,6 +297,56 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
         .collect()
 }
 
+/// What an assignment counts as in use, per flavor and resource: its own counts, less what a replaced slice holds.
+pub fn total_requests(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let mut workload: api::Workload = object(&input["workloadInfo"], "workload")?;
+    let mut groups: BTreeMap<String, api::FlavorQuotas> = BTreeMap::new();
+    for set in input["assignment"]["podSets"].as_array().into_iter().flatten() {
+        let named = workload.spec.pod_sets.iter_mut().find(|it| set["name"] == *it.name);
+        if let (Some(named), Some(count)) = (named, set["count"].as_i64()) {
+            named.count = i32::try_from(count).unwrap_or(0);
+        }
+        for (resource, choice) in set["flavors"].as_object().into_iter().flatten() {
+            let flavor = choice["flavor"].as_str().unwrap_or_default();
+            let quotas = groups.entry(flavor.to_owned()).or_default();
+            flavor.clone_into(&mut quotas.name);
+            if !quotas.resources.iter().any(|it| it.name == *resource) {
+                let quota = json!({"name": resource, "nominalQuota": "1P"});
+                quotas.resources.push(serde_json::from_value(quota).map_err(|error| error.to_string())?);
+            }
+        }
+    }
+    let mut world = World::new(case)?;
+    let mut queue = api::ClusterQueue::default();
+    queue.metadata.name = Some("cq".to_owned());
+    for quotas in groups.into_values() {
+        let flavor = berth_engine::model::ResourceFlavor { name: name(&quotas.name), ..Default::default() };
+        world.apply(Event::FlavorUpserted(flavor));
+        let covered_resources = quotas.resources.iter().map(|it| it.name.clone()).collect();
+        queue.spec.resource_groups.push(api::ResourceGroup { covered_resources, flavors: vec![quotas] });
+    }
+    world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
+    let mut slice = input["replacedWorkloadSlice"].clone();
+    for set in slice["totalRequests"].as_array_mut().into_iter().flatten() {
+        // The slice holds the flavors its successor gets.
+        let chosen = input["assignment"]["podSets"].as_array().into_iter().flatten();
+        let chosen = chosen.filter(|it| it["name"] == set["name"]).filter_map(|it| it["flavors"].as_object()).flatten();
+        set["flavors"] = chosen.map(|(resource, choice)| (resource.clone(), choice["flavor"].clone())).collect();
+    }
+    if let Some(metadata) = slice["workload"]["metadata"].as_object_mut() {
+        metadata.insert("name".to_owned(), json!("replaced-slice"));
+    }
+    let facts = json!({"workload": workload, "replacedWorkloadSlice": slice, "targetClusterQueue": "cq"});
+    let (key, replaced) = add_workload(&mut world, &facts)?;
+    let now = world.time();
+    let options = AssignOptions { replaced, ..AssignOptions::default() };
+    let report = world.engine.lab().assign(&key, "cq", &options, now).ok_or("the queue is not known")?;
+    let got: BTreeMap<String, i64> =
+        report.usage.iter().map(|((flavor, resource), it)| (format!("{flavor}/{resource}"), *it)).collect();
+    verdict(differences("totalRequests", &case.data["want"]["totalRequests"], &json!(got)))
+}
+
 /// Which of two ways to use a flavor is better.
 pub fn preference(case: &Case) -> Verdict {
     let input = &case.data["input"];

@@ -8,7 +8,7 @@ use berth_engine::lab::{self, FlavorAmounts};
 use berth_engine::model::{
     ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey,
 };
-use berth_engine::{Event, Name, PendingReason, RequeueReason};
+use berth_engine::{Decision, EntryStatus, Event, Name, PendingReason, RequeueReason};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -427,4 +427,47 @@ pub fn last_assignment(case: &Case) -> Verdict {
         class(&args["currentSchedulingHash"]),
     );
     verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+}
+
+/// A popped workload goes back after a cycle that ended in some way; what its status says, and how often it was written.
+pub fn entry_requeue(case: &Case) -> Verdict {
+    let input = &case.data["input"];
+    let entry = &input["entry"];
+    let mut world = World::new(case)?;
+    let keys: Vec<WorkloadKey> = world.workloads.keys().cloned().collect();
+    let key = keys.first().ok_or("the case has no workload")?;
+    let status = match entry["status"].as_str() {
+        Some("assumed") => EntryStatus::Assumed,
+        Some("nominated") => EntryStatus::Nominated,
+        Some("skipped") => EntryStatus::Skipped,
+        Some("evicted") => EntryStatus::Evicted,
+        Some("preemptionGated") => EntryStatus::PreemptionGated,
+        _ => EntryStatus::NotNominated,
+    };
+    let shown = pending_reason(entry["quotaReservedReason"].as_str().unwrap_or_default());
+    let reason = requeue_reason(entry["requeueReason"].as_str().unwrap_or_default());
+    let message = entry["inadmissibleMessage"].as_str().unwrap_or_default();
+    let mut writes = 0;
+    for _ in 0..2 {
+        for queue in world.queues.clone().into_keys() {
+            world.engine.lab().pop(&queue);
+        }
+        let (before, now) = (world.workloads[key].status.clone(), world.time());
+        let decision = world.engine.lab().put_back(key, status, reason, (shown, message), now);
+        if let Some(Decision { verdict: berth_engine::Verdict::Wait(wait), .. }) = decision {
+            world.wait(key, &wait);
+        }
+        writes += u32::from(world.workloads[key].status != before);
+    }
+    let want = &case.data["want"];
+    let (active, aside) = world.waiting();
+    let mut found = differences("left", &want["left"], &json!(active));
+    found.extend(differences("inadmissibleLeft", &want["inadmissibleLeft"], &json!(aside)));
+    found.extend(differences("statusUpdates", &want["statusUpdates"], &json!(writes)));
+    let wanted: api::WorkloadStatus =
+        serde_json::from_value(want["workloadStatus"].clone()).map_err(|error| format!("workloadStatus: {error}"))?;
+    let form = |status: &api::WorkloadStatus| super::compare::workload(&json!({"metadata": {}, "status": status}));
+    let got = world.workloads[key].status.clone().unwrap_or_default();
+    found.extend(differences("workloadStatus", &form(&wanted), &form(&got)));
+    verdict(found)
 }

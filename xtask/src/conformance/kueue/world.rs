@@ -68,7 +68,8 @@ pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
         raw["admissionFairSharing"] = afs.clone();
     }
     if input["fairSharing"] == json!(true) {
-        raw["fairSharing"] = match input.get("preemptionStrategies").and_then(Value::as_array) {
+        let strategies = input.get("preemptionStrategies").or(input.get("strategies"));
+        raw["fairSharing"] = match strategies.and_then(Value::as_array) {
             Some(list) if !list.is_empty() => json!({"preemptionStrategies": list}),
             _ => json!({}),
         };
@@ -84,16 +85,21 @@ pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
         raw["featureGates"] = json!({});
     }
     let config: Config = serde_json::from_value(raw).map_err(|error| format!("configuration: {error}"))?;
-    let mut engine = config.engine();
-    engine.flush_delay = Duration::ZERO;
-    Ok((engine, config.gates(), config.resources.clone()))
+    Ok((config.engine(), config.gates(), config.resources.clone()))
 }
 
 impl World {
-    /// An engine that knows the configuration objects and workloads of a case.
+    /// An engine that knows the configuration objects and workloads of a case, and never waits before it gives workloads
+    /// that were set aside another chance.
     pub fn new(case: &Case) -> Result<World, String> {
+        World::with_flush_delay(case, Duration::ZERO)
+    }
+
+    /// The same, with a delay before such chances.
+    pub fn with_flush_delay(case: &Case, delay: Duration) -> Result<World, String> {
         let input = &case.data["input"];
-        let (config, gates, resources) = config(case)?;
+        let (mut config, gates, resources) = config(case)?;
+        config.flush_delay = delay;
         let mut world = World {
             engine: Engine::new(config),
             gates,
@@ -174,6 +180,19 @@ impl World {
         let model = self.translate(&workload);
         self.workloads.insert(translate::workload_key(&workload), workload);
         self.apply(Event::WorkloadUpserted(Box::new(model)));
+    }
+
+    /// Lets the engine see a workload as its object stands now, as a watch would.
+    pub fn see(&mut self, key: &WorkloadKey) {
+        if let Some(object) = self.workloads.get(key).cloned() {
+            self.upsert(object);
+        }
+    }
+
+    /// Gives set-aside workloads every chance that was asked for, at once.
+    pub fn flush(&mut self) {
+        let now = self.time();
+        self.engine.lab().flush_requested(now);
     }
 
     /// A workload as the engine reads it.
@@ -268,7 +287,8 @@ impl World {
         }
     }
 
-    fn wait(&mut self, key: &WorkloadKey, wait: &Wait) {
+    /// Says on the object why it waits.
+    pub fn wait(&mut self, key: &WorkloadKey, wait: &Wait) {
         let (now, gates) = (self.now, self.gates.clone());
         if wait.second_pass_failed {
             self.event(key, "Warning", "SecondPassFailed", &wait.message);
