@@ -1,7 +1,5 @@
-//! Configuration of the controllers: Kueue's own configuration file (`kind: Configuration`), with its defaults.
-//!
-//! Only what changes behaviour here is modelled; parts about ports, certificates or leader election belong to the
-//! binary. Unknown fields are accepted when reading, so that a Kueue installation's file can be used as it is.
+//! Configuration of the controllers: what changes their behaviour, checked and with defaults. Files are read by
+//! [`crate::configuration`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +7,19 @@ use std::time::Duration;
 use berth_engine::{
     AdmissionFairSharing as EngineFairUsage, EngineConfig, FairSharing as EngineFairSharing, Name, PreemptionStrategy,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::configuration::{self, file};
 use crate::duration;
 use crate::gates::Gates;
 
-/// What the controllers do and how. [`Config::default`] is what Kueue does without a configuration file.
+/// What the controllers do and how. [`Config::default`] is what Kueue does with the configuration it ships.
+///
+/// It can be read from JSON as it is, without defaults of the file or checks, which recorded cases need; a file goes
+/// through [`crate::configuration::read`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
@@ -44,17 +48,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let requirement = LabelSelectorRequirement {
-            key: "kubernetes.io/metadata.name".to_owned(),
-            operator: "NotIn".to_owned(),
-            values: Some(vec!["kube-system".to_owned(), "kueue-system".to_owned()]),
-        };
         Config {
             manage_jobs_without_queue_name: false,
-            managed_jobs_namespace_selector: LabelSelector {
-                match_expressions: Some(vec![requirement]),
-                match_labels: None,
-            },
+            managed_jobs_namespace_selector: configuration::outside_of_system("kueue-system"),
             wait_for_pods_ready: Some(WaitForPodsReady::default()),
             integrations: Integrations::default(),
             fair_sharing: None,
@@ -68,6 +64,60 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The configuration a file describes, after its defaults were filled in and it was found valid.
+    pub(crate) fn of_file(file: &file::File) -> Self {
+        let defaults = Config::default();
+        let integrations = file.integrations.clone().unwrap_or_default();
+        let resources = file.resources.clone().unwrap_or_default();
+        Config {
+            manage_jobs_without_queue_name: file.manage_jobs_without_queue_name,
+            managed_jobs_namespace_selector: file
+                .managed_jobs_namespace_selector
+                .clone()
+                .unwrap_or(defaults.managed_jobs_namespace_selector),
+            wait_for_pods_ready: file.wait_for_pods_ready.as_ref().map(WaitForPodsReady::of_file),
+            integrations: Integrations {
+                frameworks: integrations.frameworks,
+                external_frameworks: integrations.external_frameworks,
+                label_keys_to_copy: integrations.label_keys_to_copy,
+                annotations_to_copy: integrations.annotations_to_copy,
+            },
+            fair_sharing: file.fair_sharing.as_ref().map(|fair| FairSharing {
+                preemption_strategies: fair
+                    .preemption_strategies
+                    .iter()
+                    .map(|strategy| match strategy.as_str() {
+                        "LessThanInitialShare" => FairSharingStrategy::LessThanInitialShare,
+                        _ => FairSharingStrategy::LessThanOrEqualToFinalShare,
+                    })
+                    .collect(),
+            }),
+            admission_fair_sharing: file.admission_fair_sharing.as_ref().map(|fair| AdmissionFairSharing {
+                usage_half_life_time: fair.usage_half_life_time.map(positive),
+                usage_sampling_interval: fair.usage_sampling_interval.map(positive),
+                resource_weights: fair.resource_weights.clone(),
+            }),
+            resources: Resources {
+                exclude_resource_prefixes: resources.exclude_resource_prefixes,
+                transformations: resources.transformations.into_iter().map(ResourceTransformation::of_file).collect(),
+                quota_check_strategy: match resources.quota_check_strategy.as_deref() {
+                    Some("IgnoreUndeclared") => QuotaCheckStrategy::IgnoreUndeclared,
+                    _ => QuotaCheckStrategy::BlockUndeclared,
+                },
+            },
+            object_retention_policies: file.object_retention_policies.as_ref().map(|policies| {
+                ObjectRetentionPolicies {
+                    workloads: policies.workloads.as_ref().map(|policy| WorkloadRetentionPolicy {
+                        after_finished: policy.after_finished.map(positive),
+                        after_deactivated_by_kueue: policy.after_deactivated_by_kueue.map(positive),
+                    }),
+                }
+            }),
+            provisioning_requests: file.provisioning_requests.unwrap_or(defaults.provisioning_requests),
+            feature_gates: file.feature_gates.clone(),
+        }
+    }
+
     /// The gates with their overrides applied.
     pub fn gates(&self) -> Gates {
         let mut gates = Gates::default();
@@ -153,7 +203,31 @@ impl Default for WaitForPodsReady {
     }
 }
 
+/// A duration that was found not to be negative.
+fn positive(duration: SignedDuration) -> Duration {
+    Duration::try_from(duration).unwrap_or_default()
+}
+
 impl WaitForPodsReady {
+    fn of_file(wait: &file::WaitForPodsReady) -> Self {
+        let strategy = wait.requeuing_strategy.clone().unwrap_or_default();
+        let defaults = RequeuingStrategy::default();
+        WaitForPodsReady {
+            timeout: wait.timeout.map(positive),
+            block_admission: wait.block_admission.unwrap_or(false),
+            recovery_timeout: wait.recovery_timeout.map(positive),
+            requeuing_strategy: RequeuingStrategy {
+                timestamp: match strategy.timestamp.as_deref() {
+                    Some("Creation") => RequeuingTimestamp::Creation,
+                    _ => RequeuingTimestamp::Eviction,
+                },
+                backoff_limit_count: strategy.backoff_limit_count,
+                backoff_base_seconds: strategy.backoff_base_seconds.unwrap_or(defaults.backoff_base_seconds),
+                backoff_max_seconds: strategy.backoff_max_seconds.unwrap_or(defaults.backoff_max_seconds),
+            },
+        }
+    }
+
     /// Default timeout: 30 minutes.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 
@@ -307,6 +381,24 @@ pub struct ResourceTransformation {
     pub outputs: BTreeMap<String, String>,
 }
 
+impl ResourceTransformation {
+    fn of_file(rule: file::Transformation) -> Self {
+        let amount = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        ResourceTransformation {
+            input: rule.input,
+            strategy: match rule.strategy.as_deref() {
+                Some("Replace") => TransformationStrategy::Replace,
+                _ => TransformationStrategy::Retain,
+            },
+            multiply_by: rule.multiply_by.filter(|name| !name.is_empty()),
+            outputs: rule.outputs.into_iter().map(|(name, value)| (name, amount(value))).collect(),
+        }
+    }
+}
+
 /// What becomes of a transformed resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
@@ -345,26 +437,4 @@ pub struct WorkloadRetentionPolicy {
     /// The job of a workload that was deactivated by a controller is deleted this long after that.
     #[serde(with = "duration::option")]
     pub after_deactivated_by_kueue: Option<Duration>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_configuration_file_of_kueue_is_read() {
-        let config: Config = serde_json::from_value(serde_json::json!({
-            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-            "kind": "Configuration",
-            "waitForPodsReady": {"timeout": "5m", "requeuingStrategy": {"backoffLimitCount": 3}},
-            "fairSharing": {},
-            "featureGates": {"PriorityBoost": true},
-        }))
-        .unwrap();
-        assert_eq!(config.pods_ready().unwrap().timeout(), Duration::from_secs(300));
-        assert_eq!(config.pods_ready().unwrap().requeuing_strategy.backoff_base_seconds, 60);
-        let engine = config.engine();
-        assert!(engine.gates.priority_boost);
-        assert_eq!(engine.fair_sharing.unwrap().preemption_strategies.len(), 2);
-    }
 }

@@ -64,6 +64,28 @@ pub mod option {
     }
 }
 
+/// Serde adapter for an optional duration that may be negative, for text that is validated afterwards.
+pub mod signed {
+    use super::*;
+
+    /// Reads a duration or nothing.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+        parse(&text).map(Some).map_err(serde::de::Error::custom)
+    }
+
+    /// Writes a duration or null.
+    pub fn serialize<S: Serializer>(value: &Option<SignedDuration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(duration) if duration.is_negative() => {
+                serializer.serialize_some(&format!("-{}", format(duration.unsigned_abs())))
+            }
+            Some(duration) => serializer.serialize_some(&format(duration.unsigned_abs())),
+            None => serializer.serialize_none(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@
 
 pub mod conditions;
 pub mod config;
+pub mod configuration;
 pub mod duration;
 pub mod execute;
 pub mod gates;

@@ -11,8 +11,10 @@ use berth_api::berth::ClusterConfiguration;
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 
+use berth_apimachinery::field;
 use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
+use berth_controllers::configuration;
 use berth_controllers::webhooks::Webhooks;
 use berth_runtime::{Clock, Manager, ManagerError};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
@@ -113,15 +115,20 @@ impl Embedded {
                 Arc::new(SqliteStore::open(&file, SqliteOptions::default()).map_err(|error| failed(error.into()))?)
             }
         };
-        let configuration = match options.cluster {
+        let cluster = match options.cluster {
             Some(value) => {
                 ClusterConfiguration::from_value(value).map_err(|error| EmbeddedError::Cluster(error.to_string()))?
             }
             None => ClusterConfiguration::default(),
         };
-        let controllers: berth_controllers::Config = match options.configuration {
+        let controllers = match options.configuration {
             Some(value) => {
-                serde_json::from_value(value).map_err(|error| EmbeddedError::Configuration(error.to_string()))?
+                let loaded = configuration::read(value)
+                    .map_err(|errors| EmbeddedError::Configuration(field::aggregate(&errors)))?;
+                for notice in &loaded.notices {
+                    tracing::info!("controller configuration: {notice}");
+                }
+                loaded.config
             }
             None => berth_controllers::Config::default(),
         };
@@ -144,8 +151,9 @@ impl Embedded {
         install_namespaces(&client).await?;
         let mut manager = Manager::new(client, options.clock.clone());
         figures.fill(berth_controllers::install(&mut manager, controllers));
-        let cluster = berth_cluster::Options { configuration, seed: options.seed, logs, root_ca: options.root_ca };
-        berth_cluster::install(&mut manager, cluster);
+        let options_of_cluster =
+            berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca: options.root_ca };
+        berth_cluster::install(&mut manager, options_of_cluster);
         let (stop, stopped) = oneshot::channel::<()>();
         let manager = tokio::spawn(manager.run(async move {
             // A dropped sender means the same as a sent signal: nobody holds the cluster any more.

@@ -1,6 +1,7 @@
 //! Recorded cases of Kueue's controllers, webhooks and job integrations, run through the functions the controllers use.
 
 mod compare;
+mod configuration;
 mod core;
 mod jobs;
 mod limits;
@@ -25,6 +26,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| pure::runner(suite))
         .or_else(|| limits::runner(suite))
         .or_else(|| status::runner(suite))
+        .or_else(|| configuration::runner(suite))
 }
 
 /// The gates of a case.

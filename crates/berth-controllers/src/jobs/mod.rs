@@ -127,6 +127,14 @@ pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
         && job.annotations().get(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|value| value == "true")
 }
 
+/// Integrations that exist, by their names in the configuration.
+const INTEGRATED: &[&str] = &["batch/job", "jobset.x-k8s.io/jobset"];
+
+/// Is there an integration of this name?
+pub fn is_integrated(framework: &str) -> bool {
+    INTEGRATED.contains(&framework)
+}
+
 /// Group, version and kind of a job's type.
 pub fn kind_of<J: Job>() -> naming::OwnerKind {
     naming::OwnerKind { group: J::group(&()).into_owned(), kind: J::kind(&()).into_owned() }

@@ -32,7 +32,7 @@ pub(super) fn annotations(map: &BTreeMap<String, String>, path: &Path<'_>) -> Ve
 }
 
 /// A label selector.
-pub(super) fn selector(selector: &LabelSelector, path: &Path<'_>) -> Vec<Error> {
+pub(crate) fn selector(selector: &LabelSelector, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if let Some(map) = &selector.match_labels {
         errors.extend(labels(map, &path.child("matchLabels")));

@@ -5,7 +5,7 @@
 //! Objects of `kueue.x-k8s.io/v1beta1` are converted first, so that there is one set of rules.
 
 mod jobs;
-mod labels;
+pub(crate) mod labels;
 mod queues;
 mod topology;
 mod workload;

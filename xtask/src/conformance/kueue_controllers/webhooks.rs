@@ -89,14 +89,14 @@ pub fn runner(suite: &str) -> Option<Runner> {
 
 /// How much of an error counts.
 #[derive(Clone, Copy, PartialEq)]
-enum Compare {
+pub(super) enum Compare {
     /// Type and field; detail and value of the first one where the case gives them.
     Fields,
     /// Detail too.
     Exact,
 }
 
-fn errors(case: &Case, field: &str, how: Compare, got: Vec<Error>) -> Verdict {
+pub(super) fn errors(case: &Case, field: &str, how: Compare, got: Vec<Error>) -> Verdict {
     let want = case.data["want"][field].as_array().cloned().unwrap_or_default();
     let render = |error: &Error| json!({"type": error.kind.reason(), "field": error.field, "detail": error.detail});
     let got: Vec<Value> = got.iter().map(render).collect();

@@ -1,0 +1,68 @@
+//! Kinds of job a configuration can name, whether or not Berth integrates them.
+
+/// A kind of job by its name in `integrations.frameworks`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Framework {
+    /// Name in the file.
+    pub name: &'static str,
+    /// API group, empty for core.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+    /// Its unit is pods, of which every namespace has some that must not be touched.
+    pub made_of_pods: bool,
+}
+
+impl Framework {
+    /// `Kind.version.group`, as `integrations.externalFrameworks` spells kinds.
+    pub fn kind_argument(&self) -> String {
+        format!("{}.{}.{}", self.kind, self.version, self.group)
+    }
+}
+
+const fn framework(name: &'static str, group: &'static str, version: &'static str, kind: &'static str) -> Framework {
+    Framework { name, group, version, kind, made_of_pods: false }
+}
+
+const fn of_pods(name: &'static str, group: &'static str, version: &'static str, kind: &'static str) -> Framework {
+    Framework { name, group, version, kind, made_of_pods: true }
+}
+
+/// All of them, in name order.
+pub const FRAMEWORKS: &[Framework] = &[
+    framework("batch/job", "batch", "v1", "Job"),
+    of_pods("deployment", "apps", "v1", "Deployment"),
+    framework("jobset.x-k8s.io/jobset", "jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    framework("kubeflow.org/jaxjob", "kubeflow.org", "v1", "JAXJob"),
+    framework("kubeflow.org/mpijob", "kubeflow.org", "v2beta1", "MPIJob"),
+    framework("kubeflow.org/paddlejob", "kubeflow.org", "v1", "PaddleJob"),
+    framework("kubeflow.org/pytorchjob", "kubeflow.org", "v1", "PyTorchJob"),
+    framework("kubeflow.org/tfjob", "kubeflow.org", "v1", "TFJob"),
+    framework("kubeflow.org/xgboostjob", "kubeflow.org", "v1", "XGBoostJob"),
+    of_pods("leaderworkerset.x-k8s.io/leaderworkerset", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+    of_pods("pod", "", "v1", "Pod"),
+    framework("ray.io/raycluster", "ray.io", "v1", "RayCluster"),
+    framework("ray.io/rayjob", "ray.io", "v1", "RayJob"),
+    framework("ray.io/rayservice", "ray.io", "v1", "RayService"),
+    framework("sparkoperator.k8s.io/sparkapplication", "sparkoperator.k8s.io", "v1beta2", "SparkApplication"),
+    of_pods("statefulset", "apps", "v1", "StatefulSet"),
+    framework("trainer.kubeflow.org/trainjob", "trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+    framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
+];
+
+/// The framework of this name.
+pub fn find(name: &str) -> Option<&'static Framework> {
+    FRAMEWORKS.iter().find(|framework| framework.name == name)
+}
+
+/// The framework of this kind, in any version.
+pub fn find_kind(group: &str, kind: &str) -> Option<&'static Framework> {
+    FRAMEWORKS.iter().find(|framework| framework.group == group && framework.kind == kind)
+}
+
+/// The names a file can list.
+pub fn names() -> Vec<&'static str> {
+    FRAMEWORKS.iter().map(|framework| framework.name).collect()
+}
