@@ -68,6 +68,8 @@ pub enum Verdict {
         reason: &'static str,
         /// Its message.
         message: String,
+        /// Why its pods found no other nodes, if that is why it is evicted; to be told if the eviction cannot be written.
+        unplaced: Option<String>,
     },
 }
 

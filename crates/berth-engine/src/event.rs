@@ -70,7 +70,8 @@ pub enum Event {
     WorkloadRemoved(WorkloadKey),
     /// Writing the admission of an `Admit` decision failed: take the assumed quota back and queue the workload again.
     AdmissionFailed(WorkloadKey),
-    /// Writing the eviction of a victim failed: the next cycle will ask for it again.
+    /// Writing the eviction of a victim, or of a workload whose failed node could not be replaced, failed: the next cycle
+    /// will ask for it again.
     PreemptionFailed(WorkloadKey),
     /// Give the waiting workloads of a cluster queue's whole cohort tree another chance, for a reason the engine
     /// cannot see (§4.7).

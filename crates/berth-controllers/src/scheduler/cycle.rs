@@ -84,8 +84,9 @@ impl Reconciler for Scheduler {
                     Verdict::Wait(wait) => {
                         self.writes.add(object_key(&decision.workload), Pending::Wait(Box::new(wait)));
                     }
-                    Verdict::Evict { reason, message } => {
-                        self.writes.add(object_key(&decision.workload), Pending::Evict { reason, message });
+                    Verdict::Evict { reason, message, unplaced } => {
+                        let pending = Pending::Evict { reason, message, unplaced };
+                        self.writes.add(object_key(&decision.workload), pending);
                     }
                 }
             }

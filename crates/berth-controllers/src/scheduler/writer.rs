@@ -51,6 +51,8 @@ pub(super) enum Pending {
         reason: &'static str,
         /// Its message.
         message: String,
+        /// Why its pods found no other nodes, if that is why.
+        unplaced: Option<String>,
     },
     /// It was set aside because an equivalent workload just failed.
     Bypassed(PendingReason),
@@ -168,6 +170,10 @@ impl Reconciler for Writer {
             Err(error) if berth_runtime::is_not_found(&error) => Ok(Action::Wait),
             Err(error) if is_permanent(&error) => {
                 tracing::warn!(%key, %error, "a decision could not be written");
+                if let Pending::Evict { unplaced: Some(message), .. } = &pending {
+                    let message = truncate(message, EVENT_MESSAGE_MAX);
+                    self.recorder.event(before.as_ref(), EventType::Warning, "SecondPassFailed", &message);
+                }
                 self.take_back(&key, &pending);
                 Ok(Action::Wait)
             }
@@ -226,7 +232,7 @@ impl Writer {
                     });
                 }
             }
-            Pending::Evict { reason, message } => {
+            Pending::Evict { reason, message, .. } => {
                 if !status::has_quota_reservation(&after) || status::is_evicted(&after) || status::is_finished(&after) {
                     return None;
                 }

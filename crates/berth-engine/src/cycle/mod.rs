@@ -82,7 +82,7 @@ impl Entry {
     }
 
     /// Places it takes beyond those it holds.
-    pub fn net_places(&self, world: &World) -> Places {
+    pub fn net_places(&self, world: &mut World) -> Places {
         let places = self.assignment.places(world, &self.asked);
         match &world.record(self.workload).holding {
             Some(holding) if self.second_pass => places.without(&holding.places),
@@ -152,7 +152,9 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
     if let Some((reason, message)) = entry.eviction.take() {
         world.record_mut(entry.workload).eviction_expected = true;
         rooms.forget(world, entry.workload);
-        outcome.decisions.push(Decision { workload, cluster_queue, verdict: Verdict::Evict { reason, message } });
+        let unplaced = Some(std::mem::take(&mut entry.message));
+        let verdict = Verdict::Evict { reason, message, unplaced };
+        outcome.decisions.push(Decision { workload, cluster_queue, verdict });
         return true;
     }
     put_back(world, rooms, entry, outcome, now)
@@ -221,7 +223,7 @@ pub(crate) fn put_back(
         outcome.decisions.push(Decision {
             workload: sibling.key().clone(),
             cluster_queue: cluster_queue.clone(),
-            verdict: Verdict::Evict { reason: "FlavorMigration", message },
+            verdict: Verdict::Evict { reason: "FlavorMigration", message, unplaced: None },
         });
     }
     let mut decide = |verdict| {

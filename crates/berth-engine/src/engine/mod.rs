@@ -16,6 +16,7 @@ use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Time, WorkloadKey};
 use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition};
 use crate::waiting::Rooms;
+use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
 
 /// What an event or a cycle may have changed beside its decisions: whose status figures to refresh.
@@ -114,6 +115,9 @@ impl Engine {
             Event::PreemptionFailed(key) => {
                 if let Some(id) = self.world.workloads.id(&key) {
                     self.world.record_mut(id).eviction_expected = false;
+                    if needs_second_pass(&self.world.record(id).facts) {
+                        self.rooms.second_pass.schedule(id, now);
+                    }
                 }
             }
             Event::FlushRequested { cluster_queue } => {

@@ -107,7 +107,10 @@ impl World {
             workloads: BTreeMap::new(),
             queues: BTreeMap::new(),
             events: Vec::new(),
-            write_error: input["admissionError"]["kind"].as_str().map(str::to_owned),
+            write_error: ["admissionError", "patchStatusError"]
+                .iter()
+                .find_map(|key| input[key]["kind"].as_str())
+                .map(str::to_owned),
             limit_ranges: Vec::new(),
             resources,
         };
@@ -226,7 +229,10 @@ impl World {
                     }
                     self.wait(key, wait);
                 }
-                Verdict::Evict { reason, message } => {
+                Verdict::Evict { unplaced, .. } if self.write_error.is_some() => {
+                    self.eviction_failed(key, unplaced.as_deref())
+                }
+                Verdict::Evict { reason, message, .. } => {
                     let (now, gates) = (self.now, self.gates.clone());
                     if let Some(object) = self.workloads.get_mut(key) {
                         let eviction = status::Eviction { reason, cause: "", message };
@@ -237,6 +243,17 @@ impl World {
             }
         }
         outcome
+    }
+
+    /// An eviction that could not be written is decided again later, unless the object is gone.
+    fn eviction_failed(&mut self, key: &WorkloadKey, unplaced: Option<&str>) {
+        if self.write_error.as_deref() == Some("NotFound") {
+            return;
+        }
+        if let Some(message) = unplaced {
+            self.event(key, "Warning", "SecondPassFailed", message);
+        }
+        self.apply(Event::PreemptionFailed(key.clone()));
     }
 
     fn event(&mut self, key: &WorkloadKey, type_: &str, reason: &str, message: &str) {
