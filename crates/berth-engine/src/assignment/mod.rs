@@ -237,7 +237,7 @@ impl Assignment {
     }
 
     /// Topology domains it takes, with what one pod uses there.
-    pub fn places(&self, world: &World, shape: &[AskedPodSet]) -> Places {
+    pub fn places(&self, world: &mut World, shape: &[AskedPodSet]) -> Places {
         let mut places = Places::default();
         for set in &self.pod_sets {
             let Some(topology) = &set.topology else { continue };
@@ -250,7 +250,7 @@ impl Assignment {
                 continue;
             };
             let Some(asked) = shape.iter().find(|asked| asked.info.name == set.name) else { continue };
-            places.add(flavor, topology, &asked.info.template.requests);
+            world.topologies.add_places(&mut places, flavor, topology, &asked.info.template.requests);
         }
         places
     }

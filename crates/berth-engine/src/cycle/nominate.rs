@@ -7,7 +7,7 @@ use crate::decision::{AssignmentMode, PendingReason, RequeueReason};
 use crate::ids::WorkloadId;
 use crate::model::{CheckState, Time};
 use crate::preemption::{Preemptor, RealOracle, Target, find_targets};
-use crate::topology::request::place;
+use crate::topology::assign::place;
 use crate::world::World;
 
 /// Whether a head takes part in the cycle.
@@ -148,7 +148,7 @@ pub(crate) fn assign(
 /// Flavors, topology, and targets for exactly these counts.
 fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Target>) {
     let mut assignment = if ask.second_pass {
-        crate::topology::request::held_assignment(world, ask)
+        crate::topology::assign::held_assignment(world, ask)
     } else {
         assign_flavors(world, ask, &mut RealOracle { now })
     };
@@ -173,6 +173,6 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
 /// Chooses the domains a preempting workload will want, so that they can be kept for it (§5.5 step 3).
 fn reserve_topology(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
     if assignment.mode() == AssignmentMode::Preempt {
-        crate::topology::request::place_after(world, ask, assignment, targets);
+        crate::topology::assign::place_after(world, ask, assignment, targets);
     }
 }

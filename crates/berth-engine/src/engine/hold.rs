@@ -34,7 +34,7 @@ pub(crate) fn hold(
         let flavors: Vec<_> = set.flavors.values().map(|name| world.flavor_id(name)).collect();
         let flavor = flavors.into_iter().find(|id| world.flavor(*id).is_some_and(|it| it.topology.is_some()));
         if let Some(flavor) = flavor {
-            places.add(flavor, topology, &info.template.requests);
+            world.topologies.add_places(&mut places, flavor, topology, &info.template.requests);
         }
     }
     let node = world.queue(queue).node;

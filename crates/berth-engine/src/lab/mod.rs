@@ -169,8 +169,9 @@ impl Lab<'_> {
     pub fn add_places(&mut self, flavor: &Name, assignment: &TopologyAssignment, per_pod: &ResourceList) {
         let flavor = self.engine.world.flavor_id(flavor);
         let mut places = Places::default();
-        places.add(flavor, assignment, per_pod);
-        self.engine.world.topologies.add_usage(&places);
+        let topologies = &mut self.engine.world.topologies;
+        topologies.add_places(&mut places, flavor, assignment, per_pod);
+        topologies.add_usage(&places);
     }
 
     /// Imagines a workload away until [`Lab::unhide`].
@@ -309,13 +310,13 @@ impl Lab<'_> {
             }
             None => assign_flavors(&mut self.engine.world, &ask, &mut RealOracle { now }),
         };
-        crate::topology::request::place(&mut self.engine.world, &ask, &mut assignment);
+        crate::topology::assign::place(&mut self.engine.world, &ask, &mut assignment);
         Some(self.report(&assignment, &ask))
     }
 
-    fn report(&self, assignment: &Assignment, ask: &Ask) -> AssignmentReport {
+    fn report(&mut self, assignment: &Assignment, ask: &Ask) -> AssignmentReport {
+        let places = assignment.places(&mut self.engine.world, &ask.pod_sets);
         let world = &self.engine.world;
-        let places = assignment.places(world, &ask.pod_sets);
         AssignmentReport {
             mode: assignment.mode(),
             borrowing: assignment.borrowing,
@@ -324,7 +325,11 @@ impl Lab<'_> {
             places: places
                 .list
                 .iter()
-                .map(|it| (world.flavor_name(it.flavor).clone(), it.values.clone(), it.per_pod.clone(), it.count))
+                .map(|it| {
+                    let topologies = &world.topologies;
+                    let flavor = world.flavor_name(it.flavor).clone();
+                    (flavor, topologies.row_values(it.row), topologies.requests(&it.demand), it.count)
+                })
                 .collect(),
             pod_sets: assignment
                 .pod_sets
@@ -473,12 +478,14 @@ impl Lab<'_> {
     }
 
     /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per pod set, or why nowhere.
-    /// A workload with failed nodes keeps the rest of its placement.
+    /// A workload with failed nodes keeps the rest of its placement, and an elastic one what it is given of an `earlier`
+    /// slice's, per pod set.
     pub fn place(
         &mut self,
         workload: &WorkloadKey,
         queue: &str,
         flavor: &Name,
+        earlier: &BTreeMap<Name, TopologyAssignment>,
     ) -> Vec<(Name, Result<TopologyAssignment, String>)> {
         let (Some(queue), Some(id)) = (self.queue(queue), self.engine.world.workloads.id(workload)) else {
             return Vec::new();
@@ -494,11 +501,11 @@ impl Lab<'_> {
             second_pass: record.holding.is_some(),
             resume: false,
         };
-        crate::topology::request::places_in(&mut self.engine.world, &ask, flavor)
+        crate::topology::assign::places_in(&mut self.engine.world, &ask, flavor, earlier)
     }
 
     /// Says what is used of a node through all flavors together, in place of what is known.
     pub fn set_node_usage(&mut self, host: &Name, usage: ResourceList) {
-        self.engine.world.topologies.set_total_usage(vec![host.clone()], usage);
+        self.engine.world.topologies.set_host_usage(host.clone(), &usage);
     }
 }

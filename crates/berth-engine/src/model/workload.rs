@@ -79,6 +79,8 @@ pub struct Workload {
     pub checks: Vec<CheckStatus>,
     /// Nodes of its topology assignment that failed.
     pub unhealthy_nodes: Vec<Name>,
+    /// Annotation `kueue.x-k8s.io/elastic-job`: it may change its size while it runs (§13).
+    pub elastic: bool,
     /// The elastic slice this workload replaces (§13).
     pub replaces: Option<WorkloadKey>,
     /// The concurrent-admission variant this workload is (§23).
@@ -118,6 +120,7 @@ impl Workload {
             requeue_at: None,
             checks: Vec::new(),
             unhealthy_nodes: Vec::new(),
+            elastic: false,
             replaces: None,
             variant: None,
             owned_by_pod: false,

@@ -54,7 +54,7 @@ impl Preemptor<'_> {
             (borrow || !world.tree.is_borrowing_with(self.node, fr, amount))
                 && amount <= world.tree.available(self.node, fr).or_zero()
         });
-        quota_fits && self.placement.is_none_or(|request| crate::topology::request::is_placeable(world, request))
+        quota_fits && self.placement.is_none_or(|request| crate::topology::assign::is_placeable(world, request))
     }
 
     /// Drops targets that turn out not to be needed, from the second-to-last backwards (§9.9). The targets are hidden

@@ -1,14 +1,20 @@
 //! How many pods each domain could hold: phase one of a placement (§14.5), and what kept nodes out of it.
+//!
+//! A [`Count`] belongs to one request. Which nodes the pods may use at all is found out once; after that only the leaves
+//! whose usage changed since the last look are counted again, and only the domains above them are added up. A search for
+//! victims, which asks the same question after every candidate, pays for the candidate's nodes and not for the cluster's.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::placement::{Pods, Wanted};
+use super::Topologies;
+use super::amounts::Demand;
+use super::ledger::RowId;
+use super::placement::Wanted;
 use super::tree::FlavorTree;
-use super::{PODS, Topologies};
 use crate::assignment::filter::untolerated;
 use crate::ids::Name;
-use crate::model::{Labels, NodeAffinity, ResourceList, Taint};
+use crate::model::{Labels, Node, NodeAffinity, Taint};
 
 /// What a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,152 +45,241 @@ impl Room {
     }
 }
 
-/// Leaves that cannot take a single pod, by reason.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Exclusions {
-    pub total: usize,
-    pub by_reason: BTreeMap<String, usize>,
+/// Usage to count besides what is known: what earlier pod sets of the same workload were given in this placement.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overlay {
+    rows: BTreeMap<RowId, Vec<(usize, i64)>>,
 }
 
-impl Exclusions {
-    fn note(&mut self, reason: String) {
-        *self.by_reason.entry(reason).or_default() += 1;
+impl Overlay {
+    /// Adds pods in a domain.
+    pub fn add(&mut self, row: RowId, demand: &Demand, count: i64) {
+        let cells = self.rows.entry(row).or_default();
+        for &(column, amount) in demand.cells.iter() {
+            let amount = amount.saturating_mul(count);
+            match cells.iter_mut().find(|cell| cell.0 == column) {
+                Some(cell) => cell.1 = cell.1.saturating_add(amount),
+                None => cells.push((column, amount)),
+            }
+        }
     }
 
-    /// `. Total nodes: …; excluded: …`, or nothing.
-    pub fn text(&self) -> String {
-        if self.by_reason.is_empty() {
+    fn of(&self, row: RowId) -> Option<&[(usize, i64)]> {
+        if self.rows.is_empty() { None } else { self.rows.get(&row).map(Vec::as_slice) }
+    }
+}
+
+/// Why the pods cannot use a leaf whatever room it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Bar {
+    /// It lies outside the domain they must stay in.
+    Outside,
+    /// Its host failed.
+    Failed,
+    Taint(String),
+    NodeSelector,
+    Affinity,
+}
+
+/// How many pods of a request each domain could hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Count {
+    pub rooms: Vec<Room>,
+    /// Leaves the pods may use.
+    open: Vec<Open>,
+    barred: Vec<Bar>,
+    /// Domains to add up again.
+    stale: Vec<bool>,
+    /// Whether the last count looked at an empty cluster.
+    empty: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Open {
+    leaf: usize,
+    row: RowId,
+    score: i64,
+    /// The last change of the row that was counted; `None` to count it in any case.
+    seen: Option<u64>,
+}
+
+impl Count {
+    /// Finds the leaves the pods may use.
+    pub fn new(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted) -> Count {
+        let mut count = Count {
+            rooms: vec![Room::default(); tree.domains.len()],
+            open: Vec::with_capacity(tree.leaves().len()),
+            barred: Vec::new(),
+            stale: vec![true; tree.domains.len()],
+            empty: false,
+        };
+        for leaf in tree.leaves() {
+            match bar(topologies, tree, wanted, leaf) {
+                Ok(score) => count.open.push(Open { leaf, row: tree.row(leaf), score, seen: None }),
+                Err(bar) => count.barred.push(bar),
+            }
+        }
+        count
+    }
+
+    /// Counts what changed since the last time. With `empty`, as if no workload were placed.
+    pub fn refresh(
+        &mut self,
+        topologies: &Topologies,
+        tree: &FlavorTree,
+        wanted: &Wanted,
+        overlay: &Overlay,
+        empty: bool,
+    ) {
+        let again = self.empty != empty;
+        self.empty = empty;
+        for open in &mut self.open {
+            let extra = overlay.of(open.row);
+            let changed = (!empty && extra.is_none()).then(|| topologies.ledger.changed(open.row));
+            if !again && open.seen.is_some() && open.seen == changed {
+                continue;
+            }
+            open.seen = changed;
+            let room = leaf_room(topologies, tree, wanted, open, extra, empty);
+            if self.rooms[open.leaf] != room || self.stale[open.leaf] {
+                self.rooms[open.leaf] = room;
+                self.stale[open.leaf] = false;
+                if let Some(parent) = tree.domains[open.leaf].parent {
+                    self.stale[parent] = true;
+                }
+            }
+        }
+        for id in (0..tree.leaf_start()).rev() {
+            if std::mem::take(&mut self.stale[id]) {
+                let room = sum_children(tree, wanted, &self.rooms, id);
+                if self.rooms[id] != room
+                    && let Some(parent) = tree.domains[id].parent
+                {
+                    self.stale[parent] = true;
+                }
+                self.rooms[id] = room;
+            }
+        }
+    }
+
+    /// Leaves that cannot take a single pod, by reason: `. Total nodes: …; excluded: …`, or nothing.
+    pub fn exclusions(&self, topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, overlay: &Overlay) -> String {
+        let mut by_reason: BTreeMap<String, usize> = BTreeMap::new();
+        let mut note = |reason: String| *by_reason.entry(reason).or_default() += 1;
+        for bar in &self.barred {
+            match bar {
+                Bar::Outside => note("topologyDomain".to_owned()),
+                Bar::Failed => {}
+                Bar::Taint(taint) => note(format!("taint {taint:?}")),
+                Bar::NodeSelector => note("nodeSelector".to_owned()),
+                Bar::Affinity => note("affinity".to_owned()),
+            }
+        }
+        for open in self.open.iter().filter(|open| self.rooms[open.leaf].pods == 0) {
+            let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
+            if let (_, Some(column)) = wanted.workers.demand.limit_in(|column| left.amount(column)) {
+                note(format!("resource {:?}", topologies.columns.name(column)));
+            }
+        }
+        if by_reason.is_empty() {
             return String::new();
         }
-        let parts: Vec<String> = self.by_reason.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
-        format!(". Total nodes: {}; excluded: {}", self.total, parts.join(", "))
+        let parts: Vec<String> = by_reason.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+        format!(". Total nodes: {}; excluded: {}", tree.leaves().len(), parts.join(", "))
     }
 }
 
-/// How often a request fits into what is left, and the resource that limits it (§1.4). `None` for a request of nothing.
-pub(crate) fn count_in(request: &ResourceList, left: &ResourceList) -> (i64, Option<Name>) {
-    let most = i64::from(i32::MAX);
-    let mut best: Option<(i64, Name)> = None;
-    for (name, amount) in request {
-        let fits = if *amount <= 0 { most } else { (left.get(name).copied().unwrap_or(0) / amount).clamp(0, most) };
-        if best.as_ref().is_none_or(|(least, _)| fits < *least) {
-            best = Some((fits, name.clone()));
-        }
-    }
-    best.map_or((0, None), |(fits, name)| (fits, Some(name)))
+/// What is left of a leaf.
+struct Left<'a> {
+    base: &'a [i64],
+    used: Option<&'a [i64]>,
+    extra: Option<&'a [(usize, i64)]>,
 }
 
-/// What one pod takes, the one of `pods` included.
-pub(crate) fn with_pod(per_pod: &ResourceList) -> ResourceList {
-    let mut request = per_pod.clone();
-    *request.entry(Name::from(PODS)).or_default() += 1;
-    request
+impl<'a> Left<'a> {
+    fn of(
+        topologies: &'a Topologies,
+        tree: &'a FlavorTree,
+        open: &Open,
+        extra: Option<&'a [(usize, i64)]>,
+        empty: bool,
+    ) -> Left<'a> {
+        let used = (!empty).then(|| topologies.ledger.used(open.row));
+        Left { base: tree.base(open.leaf), used, extra }
+    }
+
+    fn amount(&self, column: usize) -> i64 {
+        let mut left = self.base[column];
+        if let Some(used) = self.used {
+            left = left.saturating_sub(used[column]);
+        }
+        for &(_, amount) in self.extra.into_iter().flatten().filter(|cell| cell.0 == column) {
+            left = left.saturating_sub(amount);
+        }
+        left
+    }
 }
 
-/// Counts what every domain could hold.
-pub(crate) fn rooms(
-    topologies: &Topologies,
-    tree: &FlavorTree,
-    wanted: &Wanted,
-    exclusions: &mut Exclusions,
-) -> Vec<Room> {
-    let mut rooms = vec![Room::default(); tree.domains.len()];
-    exclusions.total = tree.leaves().len();
-    for &leaf in tree.leaves() {
-        rooms[leaf] = leaf_room(topologies, tree, wanted, leaf, exclusions);
+/// Why the pods cannot use a leaf, or how much its node is preferred.
+fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<i64, Bar> {
+    if let Some(required) = wanted.within
+        && tree.ancestor(leaf, tree.domains[required].level) != required
+    {
+        return Err(Bar::Outside);
     }
-    for id in (0..tree.domains.len()).rev() {
-        if !tree.domains[id].children.is_empty() {
-            rooms[id] = sum_children(tree, wanted, &rooms, id);
+    if !tree.node_level {
+        return Ok(0);
+    }
+    if tree.domains[leaf].values.last().is_some_and(|host| wanted.excluded_hosts.contains(host)) {
+        return Err(Bar::Failed);
+    }
+    let Some(node) = tree.nodes(leaf).first().and_then(|node| topologies.nodes.get(*node)) else { return Ok(0) };
+    for pods in wanted.leader.iter().chain([&wanted.workers]) {
+        if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
+            return Err(Bar::Taint(taint_text(taint)));
         }
-        let level = tree.domains[id].level;
-        if level == wanted.slice_level {
-            rooms[id].slices = rooms[id].pods / wanted.slice_size;
-            rooms[id].slices_with_leader = rooms[id].pods_with_leader / wanted.slice_size;
+        if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
+            return Err(Bar::NodeSelector);
+        }
+        if !matches(&pods.affinity, node) {
+            return Err(Bar::Affinity);
         }
     }
-    rooms
+    Ok(if wanted.respect_preferred { preferred_score(&wanted.workers.affinity, &node.labels) } else { 0 })
 }
 
 fn leaf_room(
     topologies: &Topologies,
     tree: &FlavorTree,
     wanted: &Wanted,
-    leaf: usize,
-    exclusions: &mut Exclusions,
+    open: &Open,
+    extra: Option<&[(usize, i64)]>,
+    empty: bool,
 ) -> Room {
-    let domain = &tree.domains[leaf];
-    if let Some(required) = wanted.within {
-        let level = tree.domains[required].level;
-        if tree.ancestor(leaf, level) != required {
-            exclusions.note("topologyDomain".to_owned());
-            return Room::default();
-        }
-    }
-    let host = tree.leaf_values(&domain.values);
-    if wanted.excluded_hosts.iter().any(|name| host.first() == Some(name)) {
-        return Room::default();
-    }
-    let mut score = 0;
-    if tree.node_level
-        && let Some(node) = domain.nodes.first().and_then(|name| topologies.node(name))
+    let left = Left::of(topologies, tree, open, extra, empty);
+    let workers = &wanted.workers.demand;
+    let pods = workers.count_in(|column| left.amount(column));
+    let mut room = Room { pods, pods_with_leader: pods, score: open.score, ..Room::default() };
+    if let Some(leader) = &wanted.leader
+        && leader.demand.count_in(|column| left.amount(column)) >= 1
     {
-        for pods in wanted.leader.iter().chain([&wanted.workers]) {
-            if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-                exclusions.note(format!("taint {:?}", taint_text(taint)));
-                return Room::default();
-            }
-            if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
-                exclusions.note("nodeSelector".to_owned());
-                return Room::default();
-            }
-            if !matches(&pods.affinity, &node.labels, &node.name) {
-                exclusions.note("affinity".to_owned());
-                return Room::default();
-            }
-        }
-        if wanted.respect_preferred {
-            score = preferred_score(&wanted.workers.affinity, &node.labels);
-        }
+        room.leader = 1;
+        room.pods_with_leader = workers.count_in(|column| left.amount(column).saturating_sub(leader.demand.of(column)));
     }
-    let left = topologies.remaining(tree, wanted.flavor, leaf, wanted.empty);
-    let left = minus_assumed(left, wanted, tree.leaf_values(&domain.values));
-    let per_pod = with_pod(&wanted.workers.per_pod);
-    let (pods, limiting) = count_in(&per_pod, &left);
-    if pods == 0
-        && let Some(resource) = limiting
-    {
-        exclusions.note(format!("resource {resource:?}"));
+    if tree.domains[open.leaf].level == wanted.slice_level {
+        room.slices = room.pods / wanted.slice_size;
+        room.slices_with_leader = room.pods_with_leader / wanted.slice_size;
     }
-    let Some(leader) = &wanted.leader else {
-        return Room { pods, pods_with_leader: pods, score, ..Room::default() };
-    };
-    let leader_request = with_pod(&leader.per_pod);
-    let fits = i64::from(count_in(&leader_request, &left).0 >= 1);
-    let mut beside = left;
-    for (name, amount) in &leader_request {
-        *beside.entry(name.clone()).or_default() -= amount;
-    }
-    let pods_with_leader = if fits == 1 { count_in(&per_pod, &beside).0 } else { pods };
-    Room { pods, pods_with_leader, leader: fits, score, ..Room::default() }
+    room
 }
 
-fn minus_assumed(mut left: ResourceList, wanted: &Wanted, values: &[Name]) -> ResourceList {
-    for assumed in wanted.assumed.iter().filter(|assumed| *assumed.0 == *values) {
-        for (name, amount) in &assumed.1 {
-            *left.entry(name.clone()).or_default() -= amount;
-        }
-    }
-    left
-}
-
-fn sum_children(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room], id: usize) -> Room {
+pub(crate) fn sum_children(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room], id: usize) -> Room {
+    let domain = &tree.domains[id];
+    let unit = wanted.layer_size(domain.level + 1).unwrap_or(1).max(1);
+    let whole = |pods: i64| pods / unit * unit;
     let mut sum = Room::default();
     let mut least_loss: Option<(i64, i64)> = None;
-    for &child in &tree.domains[id].children {
-        let room = rooms[child];
-        let unit = wanted.layer_size(tree.domains[child].level).unwrap_or(1).max(1);
-        let whole = |pods: i64| pods / unit * unit;
+    for room in &rooms[domain.children.clone()] {
         sum.pods += whole(room.pods);
         sum.slices += room.slices;
         sum.score += room.score;
@@ -197,6 +292,10 @@ fn sum_children(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room], id: usize) -
     let (pods_lost, slices_lost) = least_loss.unwrap_or_default();
     sum.pods_with_leader = sum.pods - pods_lost;
     sum.slices_with_leader = sum.slices - slices_lost;
+    if domain.level == wanted.slice_level {
+        sum.slices = sum.pods / wanted.slice_size;
+        sum.slices_with_leader = sum.pods_with_leader / wanted.slice_size;
+    }
     sum
 }
 
@@ -206,12 +305,12 @@ fn taint_text(taint: &Taint) -> String {
 }
 
 /// Required node affinity against a node.
-fn matches(affinity: &NodeAffinity, labels: &Labels, node: &Name) -> bool {
+fn matches(affinity: &NodeAffinity, node: &Node) -> bool {
     let Some(terms) = &affinity.required else { return true };
-    let fields: Labels = [(Name::from("metadata.name"), node.clone())].into_iter().collect();
+    let fields: Labels = [(Name::from("metadata.name"), node.name.clone())].into_iter().collect();
     terms.iter().any(|term| {
         (!term.expressions.is_empty() || !term.fields.is_empty())
-            && term.expressions.iter().all(|requirement| requirement.matches(labels))
+            && term.expressions.iter().all(|requirement| requirement.matches(&node.labels))
             && term.fields.iter().all(|requirement| requirement.matches(&fields))
     })
 }
@@ -219,12 +318,4 @@ fn matches(affinity: &NodeAffinity, labels: &Labels, node: &Name) -> bool {
 fn preferred_score(affinity: &NodeAffinity, labels: &Labels) -> i64 {
     let matching = affinity.preferred.iter().filter(|it| it.term.expressions.iter().all(|it| it.matches(labels)));
     matching.map(|it| i64::from(it.weight)).sum()
-}
-
-impl Pods {
-    /// Tolerations of the pods and of the flavor they run on.
-    pub fn tolerate(mut self, more: &[crate::model::Toleration]) -> Pods {
-        self.tolerations.extend(more.iter().cloned());
-        self
-    }
 }

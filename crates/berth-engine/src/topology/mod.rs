@@ -1,10 +1,17 @@
 //! Topology-aware scheduling: nodes, the domains they form, and which pods sit where (§14).
 //!
-//! [`tree`] groups a flavor's nodes into domains, [`placement`] finds domains for pods, [`request`] turns pod sets of an
-//! assignment into placements and back. Usage per domain is kept up to date with what workloads hold; trying things
-//! goes through marks, as in the quota tree.
+//! [`nodes`] keeps what nodes have to offer, [`ledger`] what workloads use of each domain, [`tree`] groups a flavor's nodes
+//! into domains; all three hold amounts as dense rows over the columns of [`amounts`]. [`count`] and [`placement`] find
+//! domains for pods, [`balanced`] does so evenly, [`replace`] mends a placement that lost a node, and [`request`] turns pod
+//! sets of an assignment into what is looked for, [`assign`] finds it and puts it back. Usage is kept up to date with what workloads hold; trying things goes
+//! through marks, as in the quota tree.
 
+pub(crate) mod amounts;
+pub(crate) mod assign;
+mod balanced;
 pub(crate) mod count;
+pub(crate) mod ledger;
+mod nodes;
 pub(crate) mod placement;
 pub(crate) mod replace;
 pub(crate) mod request;
@@ -16,7 +23,11 @@ use std::sync::Arc;
 use crate::ids::{FlavorId, Name};
 use crate::model::{Node, NodePod, ResourceFlavor, ResourceList, Topology, TopologyAssignment};
 
-use tree::FlavorTree;
+use amounts::{Columns, Demand};
+pub(crate) use ledger::Mark;
+use ledger::{Claim, Ledger, RowId};
+use nodes::{NodeIx, Nodes};
+use tree::{FlavorTree, claim, domain_of, is_node_level};
 
 /// The resource every pod takes one of.
 pub(crate) const PODS: &str = "pods";
@@ -31,9 +42,9 @@ pub(crate) struct Places {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PlacedPods {
     pub flavor: FlavorId,
-    pub values: Vec<Name>,
-    /// What one pod uses, without the implied one of `pods`.
-    pub per_pod: ResourceList,
+    /// Where their usage is counted.
+    pub row: RowId,
+    pub demand: Demand,
     pub count: i64,
 }
 
@@ -42,26 +53,18 @@ impl Places {
         self.list.is_empty()
     }
 
-    /// Adds every domain of an assignment.
-    pub fn add(&mut self, flavor: FlavorId, topology: &TopologyAssignment, per_pod: &ResourceList) {
-        for domain in &topology.domains {
-            self.list.push(PlacedPods {
-                flavor,
-                values: domain.values.clone(),
-                per_pod: per_pod.clone(),
-                count: i64::from(domain.count),
-            });
-        }
-    }
-
     /// What is here beyond what is there (§5.8).
     #[must_use]
     pub fn without(&self, held: &Places) -> Places {
         let mut left = self.clone();
-        let mut held = held.clone();
+        let mut held: HashMap<RowId, Vec<PlacedPods>> =
+            held.list.iter().fold(HashMap::new(), |mut rows: HashMap<RowId, Vec<PlacedPods>>, place| {
+                rows.entry(place.row).or_default().push(place.clone());
+                rows
+            });
         for place in &mut left.list {
-            for other in &mut held.list {
-                if other.flavor == place.flavor && other.values == place.values && other.per_pod == place.per_pod {
+            for other in held.get_mut(&place.row).into_iter().flatten() {
+                if other.flavor == place.flavor && other.demand == place.demand {
                     let both = place.count.min(other.count);
                     place.count -= both;
                     other.count -= both;
@@ -73,32 +76,38 @@ impl Places {
     }
 }
 
-/// Usage of one domain: of one flavor, or of all flavors together where domains are nodes.
-type UsageKey = (Option<FlavorId>, Vec<Name>);
-
 /// Nodes, topologies and usage per domain.
 #[derive(Debug, Default)]
 pub(crate) struct Topologies {
+    columns: Columns,
     topologies: BTreeMap<Name, Topology>,
-    nodes: BTreeMap<Name, Node>,
-    pods: BTreeMap<(Name, Name), NodePod>,
-    /// What pods outside topology-aware scheduling use, per node.
-    node_usage: BTreeMap<Name, ResourceList>,
+    nodes: Nodes,
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
-    trees: HashMap<FlavorId, Arc<FlavorTree>>,
-    usage: HashMap<UsageKey, ResourceList>,
-    log: Vec<(UsageKey, ResourceList)>,
-    open_marks: u32,
+    /// Trees of flavors that were asked for since their nodes last changed.
+    trees: HashMap<FlavorId, FlavorTree>,
+    ledger: Ledger,
     /// Usage of a node counts whatever flavor it is held through (`TASHandleOverlappingFlavors`).
-    pub overlapping: bool,
+    overlapping: bool,
 }
 
-/// A point in the log to go back to.
-#[derive(Debug, Clone, Copy)]
-#[must_use]
-pub(crate) struct Mark(usize);
-
 impl Topologies {
+    pub fn new(overlapping: bool) -> Topologies {
+        let mut topologies = Topologies { overlapping, ..Topologies::default() };
+        topologies.columns.intern(&Name::from(PODS));
+        topologies.widen();
+        topologies
+    }
+
+    /// Makes every row as wide as there are columns.
+    fn widen(&mut self) {
+        let width = self.columns.width();
+        self.nodes.widen(width);
+        self.ledger.widen(width);
+        for tree in self.trees.values_mut() {
+            tree.widen(width);
+        }
+    }
+
     pub fn has_topology(&self, name: &Name) -> bool {
         self.topologies.contains_key(name)
     }
@@ -128,138 +137,189 @@ impl Topologies {
 
     /// Notes a node. True if that can change where pods fit.
     pub fn upsert_node(&mut self, node: Node) -> bool {
-        if self.nodes.get(&node.name) == Some(&node) {
+        if self.nodes.by_name(&node.name) == Some(&node) {
             return false;
         }
-        self.trees.clear();
-        self.nodes.insert(node.name.clone(), node);
+        let (at, before) = self.nodes.upsert(node.clone(), &mut self.columns);
+        self.widen();
+        self.node_changed(at, before.as_ref(), Some(&node));
         true
     }
 
     pub fn remove_node(&mut self, name: &Name) -> bool {
-        self.trees.clear();
-        self.nodes.remove(name).is_some()
-    }
-
-    pub fn node(&self, name: &Name) -> Option<&Node> {
-        self.nodes.get(name)
-    }
-
-    pub fn upsert_pod(&mut self, pod: NodePod) {
-        let key = (pod.namespace.clone(), pod.name.clone());
-        self.remove_pod(&key.0, &key.1);
-        let usage = self.node_usage.entry(pod.node.clone()).or_default();
-        add(usage, &pod.requests, 1);
-        self.pods.insert(key, pod);
-    }
-
-    pub fn remove_pod(&mut self, namespace: &Name, name: &Name) -> bool {
-        let Some(pod) = self.pods.remove(&(namespace.clone(), name.clone())) else { return false };
-        if let Some(usage) = self.node_usage.get_mut(&pod.node) {
-            add(usage, &pod.requests, -1);
-        }
+        let Some((at, before)) = self.nodes.remove(name) else { return false };
+        self.node_changed(at, Some(&before), None);
         true
     }
 
-    /// The domains of a flavor; `None` if the flavor has no topology or that does not exist.
-    pub fn tree(&mut self, flavor: FlavorId) -> Option<Arc<FlavorTree>> {
-        if let Some(tree) = self.trees.get(&flavor) {
-            return Some(tree.clone());
+    /// Brings the trees in line with a node's new state: where it stays in its domain only that domain's room is counted
+    /// again, else the tree is built anew when it is next asked for.
+    fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
+        let (flavors, topologies, nodes) = (&self.flavors, &self.topologies, &self.nodes);
+        self.trees.retain(|id, tree| {
+            let Some(flavor) = flavors.get(id) else { return false };
+            let Some(topology) = flavor.topology.as_ref().and_then(|name| topologies.get(name)) else { return false };
+            let domain = |node: Option<&Node>| node.and_then(|node| domain_of(node, flavor, topology));
+            let stays = domain(before) == domain(after);
+            if stays {
+                tree.recount_node(at, nodes);
+            }
+            stays
+        });
+    }
+
+    fn recount_node(&mut self, at: NodeIx) {
+        for tree in self.trees.values_mut() {
+            tree.recount_node(at, &self.nodes);
         }
-        let spec = self.flavors.get(&flavor)?;
-        let topology = self.topologies.get(spec.topology.as_ref()?)?;
-        let tree = Arc::new(FlavorTree::build(spec, topology, &self.nodes));
-        self.trees.insert(flavor, tree.clone());
-        Some(tree)
+    }
+
+    /// Notes a pod outside topology-aware scheduling.
+    pub fn upsert_pod(&mut self, pod: NodePod) {
+        self.remove_pod(&pod.namespace.clone(), &pod.name.clone());
+        let at = self.nodes.upsert_pod(pod, &mut self.columns);
+        self.widen();
+        self.recount_node(at);
+    }
+
+    pub fn remove_pod(&mut self, namespace: &Name, name: &Name) -> bool {
+        let Some(at) = self.nodes.remove_pod(namespace, name) else { return false };
+        self.recount_node(at);
+        true
+    }
+
+    /// Builds the tree of a flavor unless it stands. The domains of a flavor; `None` if the flavor has no topology or that
+    /// does not exist.
+    pub fn tree(&mut self, flavor: FlavorId) -> Option<&FlavorTree> {
+        if !self.trees.contains_key(&flavor) {
+            let spec = self.flavors.get(&flavor)?;
+            let topology = self.topologies.get(spec.topology.as_ref()?)?;
+            let width = self.columns.width();
+            let tree =
+                FlavorTree::build(flavor, spec, topology, &self.nodes, &mut self.ledger, width, self.overlapping);
+            self.trees.insert(flavor, tree);
+        }
+        self.trees.get(&flavor)
+    }
+
+    /// The tree of a flavor, if it stands already.
+    pub fn standing_tree(&self, flavor: FlavorId) -> Option<&FlavorTree> {
+        self.trees.get(&flavor)
+    }
+
+    /// The leaf of a standing tree that an assignment names, if it exists.
+    pub fn leaf(&self, tree: &FlavorTree, flavor: FlavorId, values: &[Name]) -> Option<usize> {
+        let claim = claim(flavor, tree.node_level && self.overlapping, tree.leaf_values(values));
+        tree.leaf_of_row(self.ledger.find(&claim)?)
+    }
+
+    /// True if an assignment's domain exists.
+    pub fn has_leaf(&mut self, flavor: FlavorId, values: &[Name]) -> bool {
+        self.tree(flavor);
+        self.standing_tree(flavor).is_some_and(|tree| self.leaf(tree, flavor, values).is_some())
+    }
+
+    /// What one pod takes, in columns.
+    pub fn demand(&mut self, per_pod: &ResourceList) -> Demand {
+        let demand = self.columns.demand(per_pod);
+        self.widen();
+        demand
+    }
+
+    /// Where the pods of an assignment to a flavor sit, added to a list of places.
+    pub fn add_places(
+        &mut self,
+        places: &mut Places,
+        flavor: FlavorId,
+        topology: &TopologyAssignment,
+        per_pod: &ResourceList,
+    ) {
+        let demand = self.demand(per_pod);
+        for domain in &topology.domains {
+            let row = self.row(flavor, topology, &domain.values);
+            let count = i64::from(domain.count);
+            places.list.push(PlacedPods { flavor, row, demand: demand.clone(), count });
+        }
+    }
+
+    /// The row that counts usage of an assignment's domain.
+    fn row(&mut self, flavor: FlavorId, topology: &TopologyAssignment, values: &[Name]) -> RowId {
+        let levels = if topology.levels.is_empty() {
+            let name = self.flavors.get(&flavor).and_then(|spec| spec.topology.as_ref());
+            name.and_then(|name| self.levels(name)).unwrap_or(&[])
+        } else {
+            &topology.levels
+        };
+        let node_level = is_node_level(levels);
+        let values = if node_level { &values[values.len().saturating_sub(1)..] } else { values };
+        let claim = claim(flavor, node_level && self.overlapping, values);
+        self.ledger.row(claim)
+    }
+
+    /// The values of the domain a row is about.
+    pub fn row_values(&self, row: RowId) -> Vec<Name> {
+        match self.ledger.claim(row) {
+            Claim::Domain(_, values) => values.clone(),
+            Claim::Host(host) => vec![host.clone()],
+        }
+    }
+
+    /// What the pods of a place use each, without the implied one of `pods`.
+    pub fn requests(&self, demand: &Demand) -> ResourceList {
+        demand.requests(&self.columns)
     }
 
     /// Replaces what is known to be used of a node through all flavors.
-    pub fn set_total_usage(&mut self, values: Vec<Name>, usage: ResourceList) {
-        self.usage.insert((None, values), usage);
-    }
-
-    /// What is left of a leaf. With `empty`, as if no workload were placed.
-    pub fn remaining(&self, tree: &FlavorTree, flavor: FlavorId, leaf: usize, empty: bool) -> ResourceList {
-        let domain = &tree.domains[leaf];
-        let mut left = domain.capacity.clone();
-        for usage in domain.nodes.iter().filter_map(|node| self.node_usage.get(node)) {
-            subtract(&mut left, usage);
-        }
-        if !empty {
-            let shared = tree.node_level && self.overlapping;
-            let key = ((!shared).then_some(flavor), tree.leaf_values(&domain.values).to_vec());
-            if let Some(usage) = self.usage.get(&key) {
-                subtract(&mut left, usage);
-            }
-        }
-        left
+    pub fn set_host_usage(&mut self, host: Name, usage: &ResourceList) {
+        let cells = self.columns.cells(usage);
+        self.widen();
+        let row = self.ledger.row(Claim::Host(host));
+        self.ledger.set(row, &cells);
     }
 
     pub fn add_usage(&mut self, places: &Places) {
-        self.change_usage(places, 1);
+        for place in &places.list {
+            self.ledger.add(place.row, &place.demand, place.count);
+        }
     }
 
     pub fn remove_usage(&mut self, places: &Places) {
-        self.change_usage(places, -1);
-    }
-
-    fn change_usage(&mut self, places: &Places, sign: i64) {
         for place in &places.list {
-            for flavor in [Some(place.flavor), None] {
-                let key = (flavor, place.values.clone());
-                let entry = self.usage.entry(key.clone()).or_default();
-                if self.open_marks > 0 {
-                    self.log.push((key, entry.clone()));
-                }
-                add(entry, &place.per_pod, sign * place.count);
-            }
+            self.ledger.add(place.row, &place.demand, -place.count);
         }
     }
 
     /// True if the pods fit into what is left of their domains (§5.7).
     pub fn has_room(&mut self, places: &Places) -> bool {
-        let mut wanted: BTreeMap<(FlavorId, &[Name]), ResourceList> = BTreeMap::new();
-        for place in &places.list {
-            let entry = wanted.entry((place.flavor, &place.values)).or_default();
-            add(entry, &place.per_pod, place.count);
-        }
-        wanted.into_iter().all(|((flavor, values), wanted)| {
-            let Some(tree) = self.tree(flavor) else { return false };
-            let Some(leaf) = tree.leaf(values) else { return false };
-            let left = self.remaining(&tree, flavor, leaf, false);
-            wanted.iter().all(|(name, amount)| *amount <= 0 || left.get(name).copied().unwrap_or(0) >= *amount)
+        let mut order: Vec<&PlacedPods> = places.list.iter().collect();
+        order.sort_by_key(|place| place.row);
+        let width = self.columns.width();
+        order.chunk_by(|a, b| a.row == b.row).all(|same| {
+            let mut wanted = vec![0; width];
+            for place in same {
+                amounts::add(&mut wanted, &place.demand.cells, place.count);
+            }
+            same.iter().all(|place| {
+                if self.tree(place.flavor).is_none() {
+                    return false;
+                }
+                let Some(tree) = self.trees.get(&place.flavor) else { return false };
+                let Some(leaf) = tree.leaf_of_row(place.row) else { return false };
+                let (base, used) = (tree.base(leaf), self.ledger.used(place.row));
+                wanted
+                    .iter()
+                    .zip(base)
+                    .zip(used)
+                    .all(|((wanted, base), used)| *wanted <= 0 || base.saturating_sub(*used) >= *wanted)
+            })
         })
     }
 
     pub fn mark(&mut self) -> Mark {
-        self.open_marks += 1;
-        Mark(self.log.len())
+        self.ledger.mark()
     }
 
     pub fn rollback(&mut self, mark: Mark) {
-        while self.log.len() > mark.0 {
-            if let Some((key, usage)) = self.log.pop() {
-                self.usage.insert(key, usage);
-            }
-        }
-        self.open_marks -= 1;
-    }
-}
-
-/// Adds what `count` pods use, each taking one of `pods` besides.
-fn add(usage: &mut ResourceList, per_pod: &ResourceList, count: i64) {
-    for (name, amount) in per_pod {
-        let sum = usage.entry(name.clone()).or_default();
-        *sum = sum.saturating_add(amount.saturating_mul(count));
-    }
-    if !per_pod.contains_key(PODS) {
-        *usage.entry(Name::from(PODS)).or_default() += count;
-    }
-}
-
-fn subtract(left: &mut ResourceList, usage: &ResourceList) {
-    for (name, amount) in usage {
-        let left = left.entry(name.clone()).or_default();
-        *left = left.saturating_sub(*amount);
+        self.ledger.rollback(mark);
     }
 }

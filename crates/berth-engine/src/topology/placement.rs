@@ -1,17 +1,19 @@
 //! Finding domains for pods: which level and domains (§14.6), then down to the leaves (§14.7).
 
 use super::Topologies;
-use super::count::{Exclusions, Room, rooms};
+use super::amounts::Demand;
+use super::count::{Count, Overlay, Room};
 use super::tree::FlavorTree;
 use crate::ids::{FlavorId, Name};
-use crate::model::{Labels, NodeAffinity, ResourceList, Toleration, TopologyAssignment, TopologyDomain};
+use crate::model::{Labels, NodeAffinity, Toleration, TopologyAssignment, TopologyDomain};
 
 /// Pods of one kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pods {
-    pub per_pod: ResourceList,
+    pub demand: Demand,
     pub node_selector: Labels,
     pub affinity: NodeAffinity,
+    /// Tolerations of the pods and of the flavor they run on.
     pub tolerations: Vec<Toleration>,
 }
 
@@ -35,12 +37,10 @@ pub(crate) struct Wanted {
     pub within: Option<usize>,
     /// Hosts that are out of the question.
     pub excluded_hosts: Vec<Name>,
-    /// Usage to count besides what is known: earlier placements of the same workload.
-    pub assumed: Vec<(Vec<Name>, ResourceList)>,
-    /// As if no workload were placed.
-    pub empty: bool,
     /// Take the smallest domains first when unconstrained (`TASProfileMixed`).
     pub mixed_profile: bool,
+    /// Spread preferred requests evenly (`TASBalancedPlacement`).
+    pub balanced: bool,
     /// Count preferred node affinities (`TASRespectNodeAffinityPreferred`).
     pub respect_preferred: bool,
 }
@@ -57,46 +57,99 @@ impl Wanted {
         self.layers.iter().filter(|(at, _)| *at >= level).map(|(_, size)| *size).max().unwrap_or(1)
     }
 
+    /// Whole slices asked for.
+    pub fn slices(&self) -> i64 {
+        self.count / self.slice_size
+    }
+
     fn least_free_capacity(&self) -> bool {
         self.unconstrained && self.mixed_profile
     }
 }
 
-/// Where the pods go.
+/// Where the pods go: leaves in the order of their values, with the pods each gets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Placement {
-    pub workers: TopologyAssignment,
-    pub leader: Option<TopologyAssignment>,
+    pub workers: Vec<(usize, i64)>,
+    pub leader: Option<usize>,
 }
 
 /// A domain, the pods it gets, and whether the leader is among what it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Share {
-    domain: usize,
-    pods: i64,
-    leader: bool,
+pub(crate) struct Share {
+    pub domain: usize,
+    pub pods: i64,
+    pub leader: bool,
 }
 
-/// Finds a placement, or says why there is none.
-pub(crate) fn find(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted) -> Result<Placement, String> {
-    let mut exclusions = Exclusions::default();
-    let rooms = rooms(topologies, tree, wanted, &mut exclusions);
-    let search = Search { tree, rooms: &rooms, wanted, exclusions: &exclusions };
-    let mut shares = search.choose(wanted.level)?;
-    for level in search.level_of(&shares)..tree.levels.len() {
-        if level + 1 >= tree.levels.len() {
-            break;
-        }
-        shares = search.descend(level, &shares);
+/// Finds a placement in domains that were counted; without a placement, how many slices would fit.
+pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Result<Placement, Misfit> {
+    if wanted.balanced
+        && !wanted.required
+        && !wanted.unconstrained
+        && let Some(balanced) = super::balanced::choose(tree, wanted, rooms)
+    {
+        let search = Search { tree, rooms: &balanced.rooms, wanted };
+        return Ok(search.go_down(balanced.shares, true));
     }
-    Ok(search.placement(&shares))
+    let search = Search { tree, rooms, wanted };
+    Ok(search.go_down(search.choose(wanted.level)?, false))
 }
 
-struct Search<'a> {
-    tree: &'a FlavorTree,
-    rooms: &'a [Room],
-    wanted: &'a Wanted,
-    exclusions: &'a Exclusions,
+/// True if there is a placement; [`find`] without naming it.
+pub(crate) fn is_there(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> bool {
+    Search { tree, rooms, wanted }.choose(wanted.level).is_ok()
+}
+
+/// Why there is no placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// No domain of the level exists.
+    NoDomains(Name),
+    /// Only so many slices fit.
+    Fits(i64),
+}
+
+impl Misfit {
+    /// In Kueue's words (§14.6).
+    pub fn text(
+        &self,
+        topologies: &Topologies,
+        tree: &FlavorTree,
+        wanted: &Wanted,
+        count: &Count,
+        overlay: &Overlay,
+    ) -> String {
+        let fits = match self {
+            Misfit::NoDomains(level) => return format!("no topology domains at level: {level}"),
+            Misfit::Fits(fits) => *fits,
+        };
+        let topology = &*tree.topology;
+        let needed = wanted.slices();
+        let excluded = count.exclusions(topologies, tree, wanted, overlay);
+        if !wanted.layers.is_empty() {
+            let mut parts = Vec::new();
+            for (level, size) in [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()) {
+                let fit: i64 = tree.level_domains(level).map(|id| count.rooms[id].pods / size).sum();
+                let need = wanted.count / size;
+                parts.push(format!("{}/{need} slice(s) fit on level {}", fit.min(need), tree.levels[level]));
+            }
+            return format!("topology {topology:?} doesn't allow to fit; {}{excluded}", parts.join("; "));
+        }
+        let what = if wanted.slice_size > 1 { "slice(s)" } else { "pod(s)" };
+        if fits <= 0 {
+            format!("topology {topology:?} doesn't allow to fit any of {needed} {what}{excluded}")
+        } else {
+            format!("topology {topology:?} allows to fit only {fits} out of {needed} {what}{excluded}")
+        }
+    }
+}
+
+/// Looks for domains in a tree that was counted.
+pub(crate) struct Search<'a> {
+    pub tree: &'a FlavorTree,
+    pub rooms: &'a [Room],
+    pub wanted: &'a Wanted,
 }
 
 /// What a domain's capacity is counted in.
@@ -108,35 +161,21 @@ enum Unit {
 }
 
 impl Search<'_> {
-    fn slices(&self) -> i64 {
-        self.wanted.count / self.wanted.slice_size
-    }
-
     fn has_leader(&self) -> bool {
         self.wanted.leader.is_some()
     }
 
-    fn level_of(&self, shares: &[Share]) -> usize {
-        shares.first().map_or(0, |share| self.tree.domains[share.domain].level)
-    }
-
     /// Domains in the order they are considered when the leader has still to be placed.
-    fn sorted_with_leader(&self, mut domains: Vec<usize>) -> Vec<usize> {
+    pub fn sorted_with_leader(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_by(|a, b| {
-            let rank = |id: usize| self.rooms[id].rank_with_leader(least_free);
-            rank(*a).cmp(&rank(*b)).then_with(|| self.tree.domains[*a].values.cmp(&self.tree.domains[*b].values))
-        });
+        domains.sort_unstable_by_key(|id| (self.rooms[*id].rank_with_leader(least_free), *id));
         domains
     }
 
     /// Domains in the order they are considered.
-    fn sorted(&self, mut domains: Vec<usize>) -> Vec<usize> {
+    pub fn sorted(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_by(|a, b| {
-            let rank = |id: usize| self.rooms[id].rank(least_free);
-            rank(*a).cmp(&rank(*b)).then_with(|| self.tree.domains[*a].values.cmp(&self.tree.domains[*b].values))
-        });
+        domains.sort_unstable_by_key(|id| (self.rooms[*id].rank(least_free), *id));
         domains
     }
 
@@ -151,11 +190,11 @@ impl Search<'_> {
     }
 
     /// Picks the domains of a level, or of a coarser one (§14.6).
-    fn choose(&self, level: usize) -> Result<Vec<Share>, String> {
-        let needed = self.slices();
-        let domains = self.tree.by_level.get(level).cloned().unwrap_or_default();
+    fn choose(&self, level: usize) -> Result<Vec<Share>, Misfit> {
+        let needed = self.wanted.slices();
+        let domains: Vec<usize> = self.tree.level_domains(level).collect();
         if domains.is_empty() {
-            return Err(format!("no topology domains at level: {}", self.tree.levels[level]));
+            return Err(Misfit::NoDomains(self.tree.levels[level].clone()));
         }
         let sorted = self.sorted_with_leader(domains);
         let leader = i64::from(self.has_leader());
@@ -176,8 +215,7 @@ impl Search<'_> {
             return Ok(vec![Share { domain, pods: self.wanted.count, leader: self.has_leader() }]);
         }
         if self.wanted.required {
-            let most = sorted.iter().map(|id| self.rooms[*id].slices).max().unwrap_or(0);
-            return Err(self.failure(most));
+            return Err(Misfit::Fits(sorted.first().map_or(0, |id| self.rooms[*id].slices)));
         }
         if level > 0 && !self.wanted.unconstrained {
             return self.choose(level - 1);
@@ -186,14 +224,14 @@ impl Search<'_> {
     }
 
     /// Takes several domains of the top level, or of the lowest when unconstrained.
-    fn choose_several(&self, mut rest: Vec<usize>, needed: i64) -> Result<Vec<Share>, String> {
+    fn choose_several(&self, mut rest: Vec<usize>, needed: i64) -> Result<Vec<Share>, Misfit> {
         let size = self.wanted.slice_size;
         let mut shares = Vec::new();
         let mut remaining = needed;
         if self.has_leader() {
             let total: i64 = rest.iter().map(|id| self.rooms[*id].slices).sum();
             let chosen = self.leader_domain(&rest, needed, Unit::Slices);
-            let Some(chosen) = chosen else { return Err(self.failure(total.min(needed))) };
+            let Some(chosen) = chosen else { return Err(Misfit::Fits(total.min(needed))) };
             rest.retain(|id| *id != chosen);
             let taken = self.rooms[chosen].slices_with_leader.min(remaining);
             shares.push(Share { domain: chosen, pods: taken * size, leader: true });
@@ -215,7 +253,7 @@ impl Search<'_> {
             at += 1;
         }
         if remaining > 0 {
-            return Err(self.failure(needed - remaining));
+            return Err(Misfit::Fits(needed - remaining));
         }
         Ok(shares)
     }
@@ -245,19 +283,37 @@ impl Search<'_> {
         best.map(|(_, id)| id)
     }
 
-    /// Goes one level down (§14.7).
-    fn descend(&self, level: usize, shares: &[Share]) -> Vec<Share> {
-        if level < self.wanted.slice_level {
-            let children = shares.iter().flat_map(|share| self.tree.domains[share.domain].children.clone()).collect();
+    /// From the chosen domains down to the leaves (§14.7).
+    fn go_down(&self, mut shares: Vec<Share>, balanced: bool) -> Placement {
+        let first = shares.first().map_or(0, |share| self.tree.domains[share.domain].level);
+        for level in first..self.tree.levels.len().saturating_sub(1) {
+            shares = self.descend(level, &shares, balanced);
+        }
+        let mut workers: Vec<(usize, i64)> =
+            shares.iter().filter(|share| share.pods > 0).map(|share| (share.domain, share.pods)).collect();
+        workers.sort_unstable();
+        Placement { workers, leader: shares.iter().find(|share| share.leader).map(|share| share.domain) }
+    }
+
+    /// Goes one level down. A balanced placement keeps what each domain was given; else domains above the slice level are
+    /// chosen anew among all children.
+    fn descend(&self, level: usize, shares: &[Share], balanced: bool) -> Vec<Share> {
+        let children = |share: &Share| self.tree.domains[share.domain].children.clone();
+        if level < self.wanted.slice_level && !balanced {
+            let domains = shares.iter().flat_map(children).collect();
             let pods: i64 = shares.iter().map(|share| share.pods).sum();
             let leader = shares.iter().any(|share| share.leader);
-            return self.take(children, pods / self.wanted.slice_size, leader, Unit::Slices, self.wanted.slice_size);
+            return self.take(domains, pods / self.wanted.slice_size, leader, Unit::Slices, self.wanted.slice_size);
         }
-        let size = self.wanted.unit_at(level + 1);
-        let below = shares.iter().flat_map(|share| {
-            let children = self.tree.domains[share.domain].children.clone();
-            self.take(children, share.pods / size, share.leader, Unit::Pods(size), size)
-        });
+        let (unit, size) = if level < self.wanted.slice_level {
+            (Unit::Slices, self.wanted.slice_size)
+        } else {
+            let size = self.wanted.unit_at(level + 1);
+            (Unit::Pods(size), size)
+        };
+        let below = shares
+            .iter()
+            .flat_map(|share| self.take(children(share).collect(), share.pods / size, share.leader, unit, size));
         below.collect()
     }
 
@@ -266,9 +322,9 @@ impl Search<'_> {
         let least_free = self.wanted.least_free_capacity();
         let mut shares = Vec::new();
         let mut remaining = amount;
-        let mut rest = domains;
+        // Also where units are slices of an inner layer, whose number per domain plays no part in the order.
+        let mut sorted = self.sorted(domains);
         if leader {
-            let sorted = self.sorted_with_leader(rest.clone());
             let Some(&first) = sorted.first() else { return shares };
             let whole = |id: &&usize| self.rooms[**id].leader > 0 && self.capacity(**id, unit, true) >= remaining;
             let chosen = if least_free {
@@ -280,16 +336,11 @@ impl Search<'_> {
             let taken = self.capacity(chosen, unit, true).min(remaining);
             shares.push(Share { domain: chosen, pods: taken * size, leader: true });
             remaining -= taken;
-            rest.retain(|id| *id != chosen);
+            sorted.retain(|id| *id != chosen);
         }
-        let sorted = self.sorted(rest);
-        let mut used: Vec<usize> = Vec::new();
         for (at, &domain) in sorted.iter().enumerate() {
             if remaining <= 0 {
                 break;
-            }
-            if used.contains(&domain) {
-                continue;
             }
             let mut domain = domain;
             if !least_free && self.capacity(domain, unit, false) >= remaining {
@@ -299,52 +350,29 @@ impl Search<'_> {
             let taken = self.capacity(domain, unit, false).min(remaining);
             if taken > 0 {
                 shares.push(Share { domain, pods: taken * size, leader: false });
-                used.push(domain);
             }
             remaining -= taken;
         }
         shares
     }
+}
 
-    fn placement(&self, shares: &[Share]) -> Placement {
-        let levels = self.tree.assigned_levels();
-        let assignment = |mut list: Vec<(usize, i64)>| {
-            // In the order of all levels' values, also where only the host is written.
-            list.sort_by(|a, b| self.tree.domains[a.0].values.cmp(&self.tree.domains[b.0].values));
-            let domains = list.into_iter().filter(|(_, count)| *count > 0).map(|(id, count)| TopologyDomain {
-                values: self.tree.leaf_values(&self.tree.domains[id].values).to_vec(),
-                count: i32::try_from(count).unwrap_or(i32::MAX),
-            });
-            TopologyAssignment { levels: levels.clone(), domains: domains.collect() }
-        };
-        let leaders: Vec<(usize, i64)> = shares.iter().filter(|share| share.leader).map(|it| (it.domain, 1)).collect();
-        Placement {
-            workers: assignment(shares.iter().map(|share| (share.domain, share.pods)).collect()),
-            leader: self.has_leader().then(|| assignment(leaders)),
-        }
+impl Placement {
+    /// The pods as an assignment.
+    pub fn workers(&self, tree: &FlavorTree) -> TopologyAssignment {
+        assignment(tree, &self.workers)
     }
 
-    /// Why it does not fit (§14.6).
-    fn failure(&self, fits: i64) -> String {
-        let topology = self.tree.topology.as_deref().unwrap_or_default();
-        let needed = self.slices();
-        let excluded = self.exclusions.text();
-        if !self.wanted.layers.is_empty() {
-            let mut parts = Vec::new();
-            let layers =
-                [(self.wanted.slice_level, self.wanted.slice_size)].into_iter().chain(self.wanted.layers.clone());
-            for (level, size) in layers {
-                let fit: i64 = self.tree.by_level[level].iter().map(|id| self.rooms[*id].pods / size).sum();
-                let need = self.wanted.count / size;
-                parts.push(format!("{}/{need} slice(s) fit on level {}", fit.min(need), self.tree.levels[level]));
-            }
-            return format!("topology {topology:?} doesn't allow to fit; {}{excluded}", parts.join("; "));
-        }
-        let what = if self.wanted.slice_size > 1 { "slice(s)" } else { "pod(s)" };
-        if fits <= 0 {
-            format!("topology {topology:?} doesn't allow to fit any of {needed} {what}{excluded}")
-        } else {
-            format!("topology {topology:?} allows to fit only {} out of {needed} {what}{excluded}", fits.min(needed))
-        }
+    /// The leader as an assignment, if there is one.
+    pub fn leader(&self, tree: &FlavorTree) -> Option<TopologyAssignment> {
+        self.leader.map(|leaf| assignment(tree, &[(leaf, 1)]))
     }
+}
+
+fn assignment(tree: &FlavorTree, pods: &[(usize, i64)]) -> TopologyAssignment {
+    let domains = pods.iter().map(|&(leaf, count)| TopologyDomain {
+        values: tree.leaf_values(&tree.domains[leaf].values).to_vec(),
+        count: i32::try_from(count).unwrap_or(i32::MAX),
+    });
+    TopologyAssignment { levels: tree.assigned_levels(), domains: domains.collect() }
 }

@@ -1,6 +1,5 @@
 //! Replacing a failed node in a placement that otherwise stays (§15.3).
 
-use super::tree::FlavorTree;
 use crate::ids::Name;
 use crate::model::{TopologyAssignment, TopologyDomain};
 
@@ -31,13 +30,6 @@ pub(crate) fn without(assignment: &TopologyAssignment, unhealthy: &[Name]) -> Op
         missing: failed.iter().map(|domain| domain.count).sum(),
         failed: failed.first()?.clone(),
     })
-}
-
-/// A kept domain that no longer exists, as messages name it.
-pub(crate) fn stale_domain(tree: &FlavorTree, kept: &TopologyAssignment) -> Option<String> {
-    let stale = kept.domains.iter().find(|domain| tree.leaf(&domain.values).is_none())?;
-    let values: Vec<&str> = stale.values.iter().map(|value| &**value).collect();
-    Some(values.join(","))
 }
 
 /// Both placements together: domains in order, counts of the same domain added.

@@ -1,37 +1,66 @@
-//! From pod sets to placement: which flavors can serve a topology request, and putting an assignment's pods somewhere
-//! (§8.14, §14.2–§14.4).
+//! From pod sets to what has to be placed where: which flavors can serve a topology request, and what is looked for in them
+//! (§14.2–§14.4, §13.5, §15.3).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::placement::{Placement, Pods, Wanted, find};
-use super::replace::{is_broken, merge, stale_domain, without};
+use super::amounts::Demand;
+use super::count::Count;
+use super::placement::{Pods, Wanted};
+use super::replace::{Broken, is_broken, truncate, without};
 use super::tree::FlavorTree;
-use super::{PODS, Topologies};
-use crate::assignment::{Ask, AskedPodSet, Assignment, FlavorChoice, PodSetOutcome};
-use crate::decision::{AssignmentMode, Finding, PendingReason};
-use crate::ids::{FlavorId, Name, QueueId};
-use crate::model::{CheckState, ResourceFlavor, ResourceList, TopologyAssignment, TopologyMode, TopologyRequest};
-use crate::preemption::Target;
-use crate::quota::FrAmounts;
+use crate::assignment::filter::merged;
+use crate::assignment::{Ask, AskedPodSet, Assignment};
+use crate::ids::{FlavorId, Name, QueueId, WorkloadId};
+use crate::model::{CheckState, ResourceFlavor, TopologyAssignment, TopologyMode, TopologyRequest};
 use crate::world::World;
 use crate::world::queue::Group;
 
 /// Pods that need places, in the order they get them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PlacementRequest {
-    groups: Vec<GroupRequest>,
+    pub groups: Vec<GroupRequest>,
+    /// The elastic slice whose room is free for this one (§13.2).
+    pub replaced: Option<WorkloadId>,
+    /// What the domains could hold when last asked, per group.
+    pub counts: RefCell<Vec<Option<Count>>>,
+}
+
+impl PlacementRequest {
+    /// True if failed nodes are replaced: nobody is preempted for that.
+    pub fn replaces_nodes(&self) -> bool {
+        self.groups.iter().any(|group| group.mends)
+    }
 }
 
 /// Pod sets placed together: workers, perhaps with a leader.
 #[derive(Debug, Clone)]
-struct GroupRequest {
-    flavor: FlavorId,
-    workers: usize,
-    leader: Option<usize>,
+pub(crate) struct GroupRequest {
+    pub flavor: FlavorId,
+    pub workers: usize,
+    pub leader: Option<usize>,
     /// What to look for; `Err` where the request itself is wrong.
-    wanted: Result<Wanted, String>,
+    pub wanted: Result<Wanted, String>,
     /// What stays of an earlier placement.
-    kept: Option<TopologyAssignment>,
+    pub kept: Option<Kept>,
+    /// Failed nodes are replaced.
+    pub mends: bool,
+}
+
+/// What stays of an earlier placement.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kept {
+    pub workers: TopologyAssignment,
+    pub leader: Option<TopologyAssignment>,
+    /// Usage of these that is not counted as that of a workload in any other way.
+    assumed: Vec<(TopologyAssignment, Demand)>,
+}
+
+impl GroupRequest {
+    /// Pods of an earlier placement whose usage nobody else counts, with what each takes.
+    pub fn assumed(&self) -> &[(TopologyAssignment, Demand)] {
+        self.kept.as_ref().map_or(&[], |kept| &kept.assumed)
+    }
 }
 
 /// True if a pod set asks for a topology (a group alone asks for none).
@@ -89,111 +118,15 @@ fn is_grouped(set: &AskedPodSet) -> bool {
     set.info.topology.as_ref().is_some_and(|request| request.group.is_some())
 }
 
-/// Finds places for the pods of an assignment that fits by quota (§8.14). What was looked for, if anything was.
-pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<PlacementRequest> {
-    if !world.config.gates.topology_aware_scheduling || assignment.mode() == AssignmentMode::NoFit {
-        return None;
-    }
-    let request = build(world, ask, assignment)?;
-    let replacing = request.groups.iter().any(|group| group.kept.is_some());
-    if assignment.mode() == AssignmentMode::Fit {
-        let found = place_all(&mut world.topologies, &request, false);
-        let failed: Vec<(usize, String)> =
-            found.iter().filter_map(|(at, result)| Some((*at, result.as_ref().err()?.clone()))).collect();
-        if failed.is_empty() {
-            take(assignment, found);
-        } else {
-            for (at, reason) in failed {
-                let set = &mut assignment.pod_sets[at];
-                set.findings.push(Finding::Other(reason));
-                set_mode(set, AssignmentMode::Preempt);
-            }
-            if replacing {
-                for set in &mut assignment.pod_sets {
-                    set_mode(set, AssignmentMode::Preempt);
-                }
-            }
-        }
-    }
-    if assignment.mode() == AssignmentMode::Preempt && !replacing {
-        let found = place_all(&mut world.topologies, &request, true);
-        let mut failed = false;
-        for (at, result) in &found {
-            let Err(reason) = result else { continue };
-            failed = true;
-            let set = &mut assignment.pod_sets[*at];
-            let finding = Finding::Other(reason.clone());
-            if !set.findings.contains(&finding) {
-                set.findings.push(finding);
-            }
-            set_mode(set, AssignmentMode::NoFit);
-            let flavors: Vec<Name> =
-                set.flavors.iter().map(|choice| world.flavor_names.name(choice.flavor).clone()).collect();
-            for attempt in set.attempts.iter_mut().filter(|attempt| flavors.contains(&attempt.flavor)) {
-                attempt.mode = AssignmentMode::NoFit;
-                attempt.no_fit = Some(PendingReason::TopologyPlacementFailed);
-            }
-        }
-        if failed {
-            assignment.no_fit = Some(PendingReason::TopologyPlacementFailed);
-        } else {
-            let members: Vec<usize> = found.iter().map(|(at, _)| *at).collect();
-            for at in members {
-                set_mode(&mut assignment.pod_sets[at], AssignmentMode::Preempt);
-            }
-        }
-    }
-    Some(request)
-}
-
-fn set_mode(set: &mut PodSetOutcome, mode: AssignmentMode) {
-    for choice in &mut set.flavors {
-        choice.mode = choice.mode.min(mode);
-    }
-}
-
-fn take(assignment: &mut Assignment, found: Vec<(usize, Result<TopologyAssignment, String>)>) {
-    for (at, result) in found {
-        if let Ok(topology) = result {
-            let set = &mut assignment.pod_sets[at];
-            if set.delayed == Some(true) {
-                set.delayed = Some(false);
-            }
-            set.topology = Some(topology);
-        }
-    }
-}
-
-/// Finds places for a workload that preempts, once its targets have left, or on empty nodes if there are none (§5.5
-/// step 3). Only so that they can be kept for it.
-pub(crate) fn place_after(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
-    if !world.config.gates.topology_aware_scheduling {
-        return;
-    }
-    let Some(request) = build(world, ask, assignment) else { return };
-    if request.groups.iter().any(|group| group.kept.is_some()) {
-        return;
-    }
-    let mark = world.mark();
-    for target in targets {
-        world.hide(target.workload);
-    }
-    let found = place_all(&mut world.topologies, &request, targets.is_empty());
-    world.rollback(mark);
-    if found.iter().all(|(_, result)| result.is_ok()) {
-        for (at, result) in found {
-            assignment.pod_sets[at].topology = result.ok();
-        }
-    }
-}
-
-/// True if all pods find places as things stand.
-pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> bool {
-    place_all(&mut world.topologies, request, false).iter().all(|(_, result)| result.is_ok())
-}
-
 /// Works out what has to be placed where. `None` if nothing has to be, or if a pod set has no one topology flavor.
-fn build(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<PlacementRequest> {
+///
+/// `earlier` are placements to keep as far as they go; those of the elastic slice that is replaced, unless given.
+pub(crate) fn build(
+    world: &mut World,
+    ask: &Ask,
+    assignment: &mut Assignment,
+    earlier: Option<&Earlier>,
+) -> Option<PlacementRequest> {
     let implied = is_topology_only(world, ask.queue);
     let facts = &world.record(ask.workload).facts;
     let unhealthy = facts.unhealthy_nodes.clone();
@@ -204,6 +137,10 @@ fn build(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<Pl
         let asked = ask.pod_sets.iter().find(|asked| asked.info.name == set.name)?;
         if set.count == 0 || !(implied || is_explicit(asked.info.topology.as_ref())) {
             continue;
+        }
+        if let Some(error) = elastic_error(world, ask, asked.info.topology.as_ref()) {
+            assignment.pod_sets[at].error = Some(error);
+            return None;
         }
         if !has_topology_flavor(world, ask.queue) {
             assignment.pod_sets[at].error =
@@ -247,13 +184,45 @@ fn build(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<Pl
         }
         by_flavor.entry(name).or_insert((flavor, Vec::new())).1.push(at);
     }
-    let mut request = PlacementRequest::default();
+    let known = earlier.cloned().unwrap_or_else(|| earlier_of_replaced(world, ask));
+    let mut request = PlacementRequest { replaced: ask.replaced, ..PlacementRequest::default() };
     for (flavor, members) in by_flavor.into_values() {
-        for (workers, leader) in pair_up(ask, assignment, &members) {
-            request.groups.push(group_request(world, ask, assignment, flavor, workers, leader));
+        let (broken, whole): (Vec<usize>, Vec<usize>) = members.into_iter().partition(|at| {
+            ask.second_pass && assignment.pod_sets[*at].topology.as_ref().is_some_and(|it| is_broken(it, &unhealthy))
+        });
+        for at in broken {
+            request.groups.push(mend(world, ask, assignment, flavor, at, &unhealthy));
+        }
+        for (workers, leader) in pair_up(ask, assignment, &whole) {
+            request.groups.push(group_request(world, ask, assignment, flavor, (workers, leader), &known));
         }
     }
+    request.counts = RefCell::new(vec![None; request.groups.len()]);
     (!request.groups.is_empty()).then_some(request)
+}
+
+/// Placements of an earlier slice of an elastic workload, per pod set (§13.5).
+pub(crate) type Earlier = BTreeMap<Name, TopologyAssignment>;
+
+fn earlier_of_replaced(world: &World, ask: &Ask) -> Earlier {
+    let gates = &world.config.gates;
+    let keeps = gates.elastic_jobs_via_workload_slices && gates.elastic_jobs_via_workload_slices_with_tas;
+    let holding = ask.replaced.filter(|_| keeps).and_then(|id| world.record(id).holding.as_ref());
+    let sets = holding.into_iter().flat_map(|holding| &holding.admission.pod_sets);
+    sets.filter_map(|set| Some((set.name.clone(), set.topology.clone()?))).collect()
+}
+
+/// Pods of elastic workloads come and go one by one: no level can be promised for all of them (§13.5).
+fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) -> Option<String> {
+    if !world.config.gates.elastic_jobs_via_workload_slices_with_tas || !world.record(ask.workload).facts.elastic {
+        return None;
+    }
+    let mode = match request?.mode.as_ref()? {
+        TopologyMode::Required(_) => "required",
+        TopologyMode::Preferred(_) => "preferred",
+        TopologyMode::Unconstrained => return None,
+    };
+    Some(format!("{mode} topology is not supported with ElasticJobsViaWorkloadSlices"))
 }
 
 /// Pod sets of one group name belong together: the smaller one leads, the second one on equality (§14.4).
@@ -283,43 +252,94 @@ fn pair_up(ask: &Ask, assignment: &Assignment, members: &[usize]) -> Vec<(usize,
     pairs
 }
 
+/// A group that is placed for the first time, or that grows from an earlier placement.
 fn group_request(
     world: &mut World,
     ask: &Ask,
     assignment: &Assignment,
     flavor: FlavorId,
-    workers: usize,
-    leader: Option<usize>,
+    (workers, leader): (usize, Option<usize>),
+    earlier: &Earlier,
 ) -> GroupRequest {
-    let facts = world.record(ask.workload).facts.clone();
-    let set = &assignment.pod_sets[workers];
-    let broken = set
-        .topology
-        .as_ref()
-        .filter(|topology| ask.second_pass && is_broken(topology, &facts.unhealthy_nodes))
-        .and_then(|topology| without(topology, &facts.unhealthy_nodes));
-    let wanted = wanted(world, ask, assignment, flavor, workers, leader).and_then(|mut wanted| {
+    let mut wanted = wanted(world, ask, assignment, flavor, workers, leader);
+    let mut kept = None;
+    if let Ok(wanted) = &mut wanted
+        && let Some(of_workers) = earlier.get(&assignment.pod_sets[workers].name)
+    {
+        let of_leader = leader.and_then(|at| earlier.get(&assignment.pod_sets[at].name));
+        let placements = || [Some(of_workers), of_leader].into_iter().flatten();
+        let stands = placements().flat_map(|it| &it.domains).all(|it| world.topologies.has_leaf(flavor, &it.values));
+        if stands && of_leader.is_some() == leader.is_some() {
+            kept = Some(grow(wanted, of_workers, of_leader));
+        }
+    }
+    GroupRequest { flavor, workers, leader, wanted, kept, mends: false }
+}
+
+/// Keeps the pods of an earlier placement where they are and asks for the others only; pods that are too many go.
+fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&TopologyAssignment>) -> Kept {
+    let kept = truncate(workers, i32::try_from(wanted.count).unwrap_or(i32::MAX));
+    wanted.count -= kept.domains.iter().map(|domain| i64::from(domain.count)).sum::<i64>();
+    let mut assumed = vec![(kept.clone(), wanted.workers.demand.clone())];
+    if let (Some(placed), Some(pods)) = (leader, wanted.leader.take()) {
+        assumed.push((placed.clone(), pods.demand));
+    }
+    Kept { workers: kept, leader: leader.cloned(), assumed }
+}
+
+/// A pod set that lost nodes: its other pods stay (§15.3).
+fn mend(
+    world: &mut World,
+    ask: &Ask,
+    assignment: &Assignment,
+    flavor: FlavorId,
+    at: usize,
+    unhealthy: &[Name],
+) -> GroupRequest {
+    let broken = assignment.pod_sets[at].topology.as_ref().and_then(|topology| without(topology, unhealthy));
+    let wanted = wanted(world, ask, assignment, flavor, at, None).and_then(|mut wanted| {
         let Some(broken) = &broken else { return Ok(wanted) };
-        let tree = world.topologies.tree(flavor).ok_or("the flavor's topology is gone")?;
-        if let Some(stale) = stale_domain(&tree, &broken.kept) {
+        if let Some(stale) = broken.kept.domains.iter().find(|it| !world.topologies.has_leaf(flavor, &it.values)) {
+            let values: Vec<&str> = stale.values.iter().map(|value| &**value).collect();
             return Err(format!(
                 "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the stale \
-                 domain {stale}"
+                 domain {}",
+                values.join(",")
             ));
         }
-        restrict(&tree, &mut wanted, broken);
-        wanted.excluded_hosts = facts.unhealthy_nodes.clone();
+        let anchor = broken.kept.domains.first().or_else(|| companion(ask, assignment, at, unhealthy)).cloned();
+        restrict(world, &mut wanted, broken, anchor.as_ref().map(|domain| domain.values.as_slice()));
+        wanted.excluded_hosts = unhealthy.to_vec();
         Ok(wanted)
     });
-    GroupRequest { flavor, workers, leader, wanted, kept: broken.map(|broken| broken.kept) }
+    let kept = broken.map(|broken| Kept { workers: broken.kept, ..Kept::default() });
+    GroupRequest { flavor, workers: at, leader: None, wanted, kept, mends: true }
+}
+
+/// A healthy domain of another pod set of the same group: what a leader or its workers have to stay beside.
+fn companion<'a>(
+    ask: &Ask,
+    assignment: &'a Assignment,
+    at: usize,
+    unhealthy: &[Name],
+) -> Option<&'a crate::model::TopologyDomain> {
+    let group = |at: usize| {
+        let name = &assignment.pod_sets[at].name;
+        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == *name)?;
+        asked.info.topology.as_ref()?.group.as_ref()
+    };
+    let own = group(at)?;
+    let others = (0..assignment.pod_sets.len()).filter(|other| *other != at && group(*other) == Some(own));
+    let domains = others.filter_map(|other| assignment.pod_sets[other].topology.as_ref()).flat_map(|it| &it.domains);
+    domains.into_iter().find(|domain| !domain.values.last().is_some_and(|host| unhealthy.contains(host)))
 }
 
 /// Narrows a request to the pods that are missing, and to where they may go (§15.3).
-fn restrict(tree: &FlavorTree, wanted: &mut Wanted, broken: &super::replace::Broken) {
+fn restrict(world: &World, wanted: &mut Wanted, broken: &Broken, anchor: Option<&[Name]>) {
+    let topologies = &world.topologies;
+    let Some(tree) = topologies.standing_tree(wanted.flavor) else { return };
+    let leaf = |values: &[Name]| topologies.leaf(tree, wanted.flavor, values);
     wanted.count = i64::from(broken.missing);
-    wanted.leader = None;
-    let anchor = broken.kept.domains.iter().find_map(|domain| tree.leaf(&domain.values));
-    let failed = tree.leaf(&broken.failed.values);
     let layers: Vec<(usize, i64)> =
         [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()).collect();
     // A broken slice is completed in its own domain, the innermost one that is broken; what is whole inside stays whole.
@@ -328,18 +348,69 @@ fn restrict(tree: &FlavorTree, wanted: &mut Wanted, broken: &super::replace::Bro
         let (level, size) = layers[torn];
         let mut counts: BTreeMap<usize, i64> = BTreeMap::new();
         for domain in &broken.kept.domains {
-            if let Some(leaf) = tree.leaf(&domain.values) {
+            if let Some(leaf) = leaf(&domain.values) {
                 *counts.entry(tree.ancestor(leaf, level)).or_default() += i64::from(domain.count);
             }
         }
         let incomplete = counts.into_iter().find(|(_, count)| count % size != 0).map(|(domain, _)| domain);
-        let domain = incomplete.or_else(|| failed.map(|leaf| tree.ancestor(leaf, level)));
-        wanted.within = domain;
+        wanted.within = incomplete.or_else(|| leaf(&broken.failed.values).map(|leaf| tree.ancestor(leaf, level)));
         let inner = layers.get(torn + 1).copied();
         (wanted.slice_level, wanted.slice_size) = inner.unwrap_or((tree.levels.len() - 1, 1));
         wanted.layers = layers.into_iter().skip(torn + 2).collect();
     } else if wanted.required {
-        wanted.within = anchor.map(|leaf| tree.ancestor(leaf, wanted.level));
+        wanted.within = anchor.and_then(leaf).map(|leaf| tree.ancestor(leaf, wanted.level));
+    }
+}
+
+/// The levels and sizes a request stands for in one flavor's topology (§14.2).
+struct Levels {
+    level: usize,
+    required: bool,
+    unconstrained: bool,
+    /// Slices from coarse to fine: level and size; at least one.
+    slices: Vec<(usize, i64)>,
+}
+
+impl Levels {
+    fn of(request: &TopologyRequest, tree: &FlavorTree, multi_layer: bool) -> Result<Levels, String> {
+        let lowest = tree.levels.len().saturating_sub(1);
+        let mut slices = Vec::new();
+        for slice in request.slices.iter().take(if multi_layer { usize::MAX } else { 1 }) {
+            let level = tree
+                .level(&slice.level)
+                .ok_or_else(|| format!("no requested topology level for slices: {}", slice.level))?;
+            if slice.size <= 0 {
+                return Err("slice topology requested, but slice size not provided".to_owned());
+            }
+            slices.push((level, i64::from(slice.size)));
+        }
+        for pair in slices.windows(2) {
+            if pair[1].0 <= pair[0].0 || pair[0].1 % pair[1].1 != 0 {
+                return Err(format!(
+                    "podset slice topology {} must be below {} and its size must divide {}",
+                    tree.levels[pair[1].0], tree.levels[pair[0].0], pair[0].1
+                ));
+            }
+        }
+        let asks_slices = !slices.is_empty();
+        if slices.is_empty() {
+            slices.push((lowest, 1));
+        }
+        let level_of = |label: &Name| tree.level(label).ok_or_else(|| format!("no requested topology level: {label}"));
+        let (level, required, unconstrained) = match &request.mode {
+            Some(TopologyMode::Required(label)) => (level_of(label)?, true, false),
+            Some(TopologyMode::Preferred(label)) => (level_of(label)?, false, false),
+            // Slices may go anywhere, but whole: the search starts at the top.
+            _ if asks_slices => (0, false, true),
+            _ => (lowest, false, true),
+        };
+        if level > slices[0].0 {
+            return Err(format!(
+                "podset slice topology {} is above the podset topology {}",
+                tree.levels[slices[0].0], tree.levels[level]
+            ));
+        }
+        Ok(Levels { level, required, unconstrained, slices })
     }
 }
 
@@ -353,213 +424,53 @@ fn wanted(
     leader: Option<usize>,
 ) -> Result<Wanted, String> {
     let missing = || "workload requires Topology, but there is no TAS cache information".to_owned();
-    let tree = world.topologies.tree(flavor).ok_or_else(missing)?;
     let asked = |at: usize| {
         let name = &assignment.pod_sets[at].name;
         ask.pod_sets.iter().find(|asked| asked.info.name == *name)
     };
     let worker = asked(workers).ok_or_else(missing)?;
     let request = worker.info.topology.clone().unwrap_or_default();
-    let level_of = |label: &Name| tree.level(label).ok_or_else(|| format!("no requested topology level: {label}"));
-    let lowest = tree.levels.len().saturating_sub(1);
-    let mut slices = request.slices.clone();
-    if !world.config.gates.tas_multi_layer_topology {
-        slices.truncate(1);
-    }
-    let mut layers = Vec::new();
-    for slice in &slices {
-        let level = tree
-            .level(&slice.level)
-            .ok_or_else(|| format!("no requested topology level for slices: {}", slice.level))?;
-        if slice.size <= 0 {
-            return Err("slice topology requested, but slice size not provided".to_owned());
-        }
-        layers.push((level, i64::from(slice.size)));
-    }
-    let (slice_level, slice_size) = layers.first().copied().unwrap_or((lowest, 1));
-    for pair in layers.windows(2) {
-        if pair[1].0 <= pair[0].0 || pair[0].1 % pair[1].1 != 0 {
-            return Err(format!(
-                "podset slice topology {} must be below {} and its size must divide {}",
-                tree.levels[pair[1].0], tree.levels[pair[0].0], pair[0].1
-            ));
-        }
-    }
-    let (level, required, unconstrained) = match &request.mode {
-        Some(TopologyMode::Required(label)) => (level_of(label)?, true, false),
-        Some(TopologyMode::Preferred(label)) => (level_of(label)?, false, false),
-        Some(TopologyMode::Unconstrained) => (lowest, false, true),
-        None if !slices.is_empty() => (0, false, true),
-        None => (lowest, false, true),
-    };
-    if level > slice_level {
-        return Err(format!(
-            "podset slice topology {} is above the podset topology {}",
-            tree.levels[slice_level], tree.levels[level]
-        ));
-    }
-    let spec = world.flavor(flavor).cloned();
-    let facts = &world.record(ask.workload).facts;
-    let pods = |set: &AskedPodSet| {
-        let mut pods = Pods {
-            per_pod: set.info.template.requests.clone(),
-            node_selector: set.info.template.node_selector.clone(),
-            affinity: set.info.template.affinity.clone(),
-            tolerations: set.info.template.tolerations.clone(),
-        };
-        for check in facts.checks.iter().filter(|check| check.state == CheckState::Ready) {
-            pods = pods.tolerate(check.tolerations.get(&set.info.name).map_or(&[], Vec::as_slice));
-            pods.node_selector =
-                crate::assignment::filter::merged(&pods.node_selector, check.node_selectors.get(&set.info.name));
-        }
-        pods.tolerate(spec.as_ref().map_or(&[], |flavor| &flavor.tolerations))
-    };
+    let multi_layer = world.config.gates.tas_multi_layer_topology;
+    let tree = world.topologies.tree(flavor).ok_or_else(missing)?;
+    let Levels { level, required, unconstrained, slices } = Levels::of(&request, tree, multi_layer)?;
+    let workers_pods = pods(world, ask, worker, flavor);
+    let leader_pods = leader.and_then(asked).map(|set| pods(world, ask, set, flavor));
+    let gates = &world.config.gates;
     Ok(Wanted {
         flavor,
-        workers: pods(worker),
+        workers: workers_pods,
         count: i64::from(assignment.pod_sets[workers].count),
-        leader: leader.and_then(asked).map(pods),
+        leader: leader_pods,
         level,
         required,
         unconstrained,
-        slice_level,
-        slice_size,
-        layers: layers.into_iter().skip(1).collect(),
+        slice_level: slices[0].0,
+        slice_size: slices[0].1,
+        layers: slices.into_iter().skip(1).collect(),
         within: None,
         excluded_hosts: Vec::new(),
-        assumed: Vec::new(),
-        empty: false,
-        mixed_profile: world.config.gates.tas_profile_mixed,
-        respect_preferred: world.config.gates.tas_respect_node_affinity_preferred,
+        mixed_profile: gates.tas_profile_mixed,
+        balanced: gates.tas_balanced_placement,
+        respect_preferred: gates.tas_respect_node_affinity_preferred,
     })
 }
 
-/// Places every group in order, each seeing what the earlier ones took. Per pod set, where it goes or why nowhere.
-fn place_all(
-    topologies: &mut Topologies,
-    request: &PlacementRequest,
-    empty: bool,
-) -> Vec<(usize, Result<TopologyAssignment, String>)> {
-    let mut found = Vec::new();
-    let mut assumed: Vec<(FlavorId, Vec<Name>, ResourceList)> = Vec::new();
-    for group in &request.groups {
-        let placed = group.wanted.clone().and_then(|mut wanted| {
-            let tree = topologies.tree(group.flavor).ok_or("the flavor's topology is gone")?;
-            let shared = tree.node_level && topologies.overlapping;
-            let seen = assumed.iter().filter(|(flavor, ..)| shared || *flavor == group.flavor);
-            wanted.assumed = seen.map(|(_, values, usage)| (values.clone(), usage.clone())).collect();
-            wanted.empty = empty;
-            let placement = find(topologies, &tree, &wanted)?;
-            note(&mut assumed, group.flavor, &wanted, &placement);
-            Ok(placement)
-        });
-        match placed {
-            Ok(placement) => {
-                let workers = match &group.kept {
-                    Some(kept) => {
-                        let mut all = merge(kept, &placement.workers);
-                        if let Some(tree) = topologies.tree(group.flavor) {
-                            all.domains.sort_by_key(|domain| tree.leaf(&domain.values));
-                        }
-                        all
-                    }
-                    None => placement.workers,
-                };
-                found.push((group.workers, Ok(workers)));
-                if let (Some(leader), Some(assignment)) = (group.leader, placement.leader) {
-                    found.push((leader, Ok(assignment)));
-                }
-            }
-            Err(reason) => {
-                found.push((group.workers, Err(reason.clone())));
-                found.extend(group.leader.map(|leader| (leader, Err(reason))));
-            }
-        }
-    }
-    found
-}
-
-/// Where the pods of a workload would go in one flavor, whatever its quota says; per pod set, or why nowhere.
-pub(crate) fn places_in(
-    world: &mut World,
-    ask: &Ask,
-    flavor: FlavorId,
-) -> Vec<(Name, Result<TopologyAssignment, String>)> {
-    let resource = world.resources.intern(&Name::from(PODS));
-    let fr = world.frs.intern(flavor, resource);
-    let choice = FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 };
-    let mut assignment = if ask.second_pass { held_assignment(world, ask) } else { Assignment::default() };
-    if !ask.second_pass {
-        assignment.pod_sets = ask
-            .pod_sets
-            .iter()
-            .map(|set| PodSetOutcome {
-                name: set.info.name.clone(),
-                count: set.count,
-                requests: Vec::new(),
-                flavors: Vec::new(),
-                findings: Vec::new(),
-                error: None,
-                attempts: Vec::new(),
-                topology: None,
-                delayed: None,
-            })
-            .collect();
-    }
-    for set in &mut assignment.pod_sets {
-        set.flavors = vec![choice];
-    }
-    let Some(request) = build(world, ask, &mut assignment) else {
-        let kept = assignment.pod_sets.into_iter().filter_map(|set| Some((set.name, Ok(set.topology?))));
-        return kept.collect();
+/// The pods of a pod set as they would be on a flavor, with what admission checks add to them.
+fn pods(world: &mut World, ask: &Ask, set: &AskedPodSet, flavor: FlavorId) -> Pods {
+    let template = &set.info.template;
+    let mut pods = Pods {
+        demand: world.topologies.demand(&template.requests),
+        node_selector: template.node_selector.clone(),
+        affinity: template.affinity.clone(),
+        tolerations: template.tolerations.clone(),
     };
-    let found = place_all(&mut world.topologies, &request, false);
-    found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
-}
-
-fn note(
-    assumed: &mut Vec<(FlavorId, Vec<Name>, ResourceList)>,
-    flavor: FlavorId,
-    wanted: &Wanted,
-    placement: &Placement,
-) {
-    let workers = placement.workers.domains.iter().map(|domain| (domain, &wanted.workers.per_pod));
-    let leader = placement.leader.iter().flat_map(|it| &it.domains);
-    let leader = leader.filter_map(|domain| Some((domain, &wanted.leader.as_ref()?.per_pod)));
-    for (domain, per_pod) in workers.chain(leader) {
-        let mut usage: ResourceList =
-            per_pod.iter().map(|(name, it)| (name.clone(), it.saturating_mul(i64::from(domain.count)))).collect();
-        *usage.entry(Name::from(PODS)).or_default() += i64::from(domain.count);
-        assumed.push((flavor, domain.values.clone(), usage));
+    let checks = &world.record(ask.workload).facts.checks;
+    for check in checks.iter().filter(|check| check.state == CheckState::Ready) {
+        pods.tolerations.extend(check.tolerations.get(&set.info.name).into_iter().flatten().cloned());
+        pods.node_selector = merged(&pods.node_selector, check.node_selectors.get(&set.info.name));
     }
-}
-
-/// The assignment of a workload that holds quota already (§8.2).
-pub(crate) fn held_assignment(world: &mut World, ask: &Ask) -> Assignment {
-    let record = world.record(ask.workload);
-    let Some(holding) = record.holding.clone() else { return Assignment::default() };
-    let mut assignment = Assignment { usage: FrAmounts::new(), ..Assignment::default() };
-    for set in &holding.admission.pod_sets {
-        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == set.name);
-        let mut flavors = Vec::new();
-        for (resource, flavor) in &set.flavors {
-            let resource = world.resources.intern(resource);
-            let flavor = world.flavor_id(flavor);
-            let fr = world.frs.intern(flavor, resource);
-            flavors.push(FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 });
-        }
-        let requests = set.usage.iter().map(|(resource, amount)| (world.resources.intern(resource), *amount)).collect();
-        assignment.pod_sets.push(PodSetOutcome {
-            name: set.name.clone(),
-            count: set.count.or(asked.map(|asked| asked.count)).unwrap_or(1),
-            requests,
-            flavors,
-            findings: Vec::new(),
-            error: None,
-            attempts: Vec::new(),
-            topology: set.topology.clone(),
-            delayed: set.delayed_topology_pending,
-        });
+    if let Some(flavor) = world.flavor(flavor) {
+        pods.tolerations.extend(flavor.tolerations.iter().cloned());
     }
-    assignment
+    pods
 }

@@ -1,26 +1,37 @@
 //! The domains of one flavor: its nodes grouped by the levels of its topology (§14.1).
+//!
+//! Domains are numbered level by level, coarse to fine, and within a level in the order of their values. So a level is a
+//! range of numbers, a domain's children are a range of the next level, and of two domains of one level the one with the
+//! smaller number comes first by values.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::ops::Range;
 
-use crate::ids::Name;
-use crate::model::{Node, ResourceFlavor, ResourceList, Topology};
+use super::amounts::Grid;
+use super::ledger::{Claim, Ledger, RowId};
+use super::nodes::{NodeIx, Nodes};
+use crate::ids::{FlavorId, Name};
+use crate::model::{Node, ResourceFlavor, Topology};
 
 /// The label whose domains are single nodes.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Domains of a flavor, coarse to fine; every domain's index is above its parent's.
-#[derive(Debug, Clone, Default)]
+/// Domains of a flavor, coarse to fine; every domain's number is above its parent's.
+#[derive(Debug, Clone)]
 pub(crate) struct FlavorTree {
-    pub topology: Name2,
+    pub topology: Name,
     pub levels: Vec<Name>,
     pub domains: Vec<Domain>,
-    /// Domains per level, in the order of their values.
-    pub by_level: Vec<Vec<usize>>,
     /// The lowest level is the node itself.
     pub node_level: bool,
+    /// First domain of each level, and one past the last.
+    starts: Vec<usize>,
+    leaves: Vec<Leaf>,
+    /// What the nodes of each leaf can allocate, less what pods outside topology-aware scheduling use.
+    base: Grid,
+    by_row: HashMap<RowId, usize>,
+    by_node: HashMap<NodeIx, usize>,
 }
-
-type Name2 = Option<Name>;
 
 /// One domain.
 #[derive(Debug, Clone)]
@@ -29,76 +40,157 @@ pub(crate) struct Domain {
     /// One value per level down to this one.
     pub values: Vec<Name>,
     pub parent: Option<usize>,
-    pub children: Vec<usize>,
-    /// Of a leaf: what its nodes can allocate.
-    pub capacity: ResourceList,
-    /// Of a leaf: its nodes.
-    pub nodes: Vec<Name>,
+    pub children: Range<usize>,
+}
+
+/// What is special about a lowest domain.
+#[derive(Debug, Clone)]
+struct Leaf {
+    nodes: Vec<NodeIx>,
+    row: RowId,
+}
+
+/// The values of a node's domain, if it serves a flavor: ready, schedulable, with the flavor's labels and a value for every
+/// level.
+pub(crate) fn domain_of(node: &Node, flavor: &ResourceFlavor, topology: &Topology) -> Option<Vec<Name>> {
+    let serves = node.ready
+        && !node.unschedulable
+        && flavor.node_labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+    if !serves {
+        return None;
+    }
+    topology.levels.iter().map(|level| node.labels.get(level).cloned()).collect()
 }
 
 impl FlavorTree {
     /// Groups the nodes that serve a flavor.
-    pub fn build(flavor: &ResourceFlavor, topology: &Topology, nodes: &BTreeMap<Name, Node>) -> FlavorTree {
+    pub fn build(
+        id: FlavorId,
+        flavor: &ResourceFlavor,
+        topology: &Topology,
+        nodes: &Nodes,
+        ledger: &mut Ledger,
+        width: usize,
+        overlapping: bool,
+    ) -> FlavorTree {
         let levels = topology.levels.clone();
-        let mut tree = FlavorTree {
-            topology: Some(topology.name.clone()),
-            node_level: levels.last().is_some_and(|level| &**level == HOSTNAME),
-            by_level: vec![Vec::new(); levels.len()],
-            levels,
-            ..FlavorTree::default()
-        };
-        let mut leaves: BTreeMap<Vec<Name>, Vec<&Node>> = BTreeMap::new();
-        for node in nodes.values() {
-            let serves = node.ready
-                && !node.unschedulable
-                && flavor.node_labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-            let values: Option<Vec<Name>> = tree.levels.iter().map(|level| node.labels.get(level).cloned()).collect();
-            if let (true, Some(values)) = (serves, values) {
-                leaves.entry(values).or_default().push(node);
-            }
-        }
-        // Level by level, so that parents come first and every level is in the order of its values.
-        let mut ids: BTreeMap<Vec<Name>, usize> = BTreeMap::new();
-        for level in 0..tree.levels.len() {
-            for values in leaves.keys() {
-                let values = values[..=level].to_vec();
-                if ids.contains_key(&values) {
+        let node_level = is_node_level(&levels);
+        let mut found: Vec<(Vec<Name>, NodeIx)> =
+            nodes.iter().filter_map(|(at, node)| Some((domain_of(node, flavor, topology)?, at))).collect();
+        found.sort();
+        let mut domains: Vec<Domain> = Vec::new();
+        let mut starts = vec![0];
+        let mut above: Range<usize> = 0..0;
+        for level in 0..levels.len() {
+            let start = domains.len();
+            let mut parents = above.clone();
+            let mut parent = parents.next();
+            for (values, _) in &found {
+                let values = &values[..=level];
+                if domains[start..].last().is_some_and(|last| last.values == values) {
                     continue;
                 }
-                let id = tree.domains.len();
-                let parent = ids.get(&values[..level]).copied().filter(|_| level > 0);
+                let at = domains.len();
+                // Both levels are in the order of their values: the parent is the current one or one of the next.
+                while let Some(candidate) = parent
+                    && domains[candidate].values != values[..level]
+                {
+                    parent = parents.next();
+                }
                 if let Some(parent) = parent {
-                    tree.domains[parent].children.push(id);
+                    let children = &mut domains[parent].children;
+                    *children = if children.start == children.end { at..at + 1 } else { children.start..at + 1 };
                 }
-                tree.by_level[level].push(id);
-                tree.domains.push(Domain {
-                    level,
-                    values: values.clone(),
-                    parent,
-                    children: Vec::new(),
-                    capacity: ResourceList::new(),
-                    nodes: Vec::new(),
-                });
-                ids.insert(values, id);
+                domains.push(Domain { level, values: values.to_vec(), parent, children: 0..0 });
             }
+            above = start..domains.len();
+            starts.push(domains.len());
         }
-        for (values, nodes) in leaves {
-            let Some(&id) = ids.get(&values) else { continue };
-            let leaf = &mut tree.domains[id];
-            for node in nodes {
-                leaf.nodes.push(node.name.clone());
-                for (resource, amount) in &node.allocatable {
-                    let sum = leaf.capacity.entry(resource.clone()).or_default();
-                    *sum = sum.saturating_add(*amount);
-                }
+        let mut tree = FlavorTree {
+            topology: topology.name.clone(),
+            node_level,
+            base: Grid::new(width, above.len()),
+            starts,
+            leaves: Vec::with_capacity(above.len()),
+            by_row: HashMap::with_capacity(above.len()),
+            by_node: HashMap::with_capacity(found.len()),
+            levels,
+            domains,
+        };
+        let mut found = found.into_iter().peekable();
+        for id_of_leaf in above {
+            let values = &tree.domains[id_of_leaf].values;
+            let mut members = Vec::new();
+            while let Some((_, node)) = found.next_if(|(of, _)| of == values) {
+                members.push(node);
+                tree.by_node.insert(node, id_of_leaf);
             }
+            let claim = claim(id, node_level && overlapping, tree.leaf_values(values));
+            let row = ledger.row(claim);
+            tree.by_row.insert(row, id_of_leaf);
+            tree.leaves.push(Leaf { nodes: members, row });
+            tree.count_base(id_of_leaf, nodes);
         }
         tree
     }
 
+    /// Adds up what the nodes of a leaf have to offer.
+    fn count_base(&mut self, leaf: usize, nodes: &Nodes) {
+        let at = leaf - self.leaf_start();
+        let base = self.base.row_mut(at);
+        base.fill(0);
+        for &node in &self.leaves[at].nodes {
+            nodes.add_free(node, base);
+        }
+    }
+
+    /// Takes note of a change of what a node of this tree has to offer.
+    pub fn recount_node(&mut self, node: NodeIx, nodes: &Nodes) {
+        if let Some(&leaf) = self.by_node.get(&node) {
+            self.count_base(leaf, nodes);
+        }
+    }
+
+    pub fn widen(&mut self, width: usize) {
+        self.base.widen(width);
+    }
+
+    /// The domains of a level.
+    pub fn level_domains(&self, level: usize) -> Range<usize> {
+        match (self.starts.get(level), self.starts.get(level + 1)) {
+            (Some(&start), Some(&end)) => start..end,
+            _ => 0..0,
+        }
+    }
+
     /// The lowest domains.
-    pub fn leaves(&self) -> &[usize] {
-        self.by_level.last().map_or(&[], Vec::as_slice)
+    pub fn leaves(&self) -> Range<usize> {
+        self.level_domains(self.levels.len().saturating_sub(1))
+    }
+
+    /// The first of the lowest domains.
+    pub fn leaf_start(&self) -> usize {
+        self.leaves().start
+    }
+
+    /// The nodes of a leaf.
+    pub fn nodes(&self, leaf: usize) -> &[NodeIx] {
+        &self.leaves[leaf - self.leaf_start()].nodes
+    }
+
+    /// The row of the ledger that counts what workloads use of a leaf.
+    pub fn row(&self, leaf: usize) -> RowId {
+        self.leaves[leaf - self.leaf_start()].row
+    }
+
+    /// What a leaf has to offer to workloads, per column.
+    pub fn base(&self, leaf: usize) -> &[i64] {
+        self.base.row(leaf - self.leaf_start())
+    }
+
+    /// The leaf whose usage a row counts.
+    pub fn leaf_of_row(&self, row: RowId) -> Option<usize> {
+        self.by_row.get(&row).copied()
     }
 
     /// How assignments name a leaf: by its host alone where leaves are nodes, else by all levels.
@@ -109,12 +201,6 @@ impl FlavorTree {
     /// The levels assignments carry.
     pub fn assigned_levels(&self) -> Vec<Name> {
         self.leaf_values(&self.levels).to_vec()
-    }
-
-    /// The leaf an assignment names, if it exists.
-    pub fn leaf(&self, values: &[Name]) -> Option<usize> {
-        let named = self.leaf_values(values);
-        self.leaves().iter().copied().find(|id| self.leaf_values(&self.domains[*id].values) == named)
     }
 
     /// The index of a level.
@@ -131,5 +217,18 @@ impl FlavorTree {
             }
         }
         domain
+    }
+}
+
+/// True if the lowest level is the node itself.
+pub(crate) fn is_node_level(levels: &[Name]) -> bool {
+    levels.last().is_some_and(|level| &**level == HOSTNAME)
+}
+
+/// What usage of a domain is booked under. `shared` where domains are nodes that several flavors may serve.
+pub(crate) fn claim(flavor: FlavorId, shared: bool, values: &[Name]) -> Claim {
+    match values.last() {
+        Some(host) if shared => Claim::Host(host.clone()),
+        _ => Claim::Domain(flavor, values.to_vec()),
     }
 }

@@ -94,8 +94,7 @@ impl FrTable {
 
 impl World {
     pub fn new(config: EngineConfig) -> Self {
-        let mut topologies = Topologies::default();
-        topologies.overlapping = config.gates.tas_handle_overlapping_flavors;
+        let topologies = Topologies::new(config.gates.tas_handle_overlapping_flavors);
         World {
             config: Arc::new(config),
             flavor_names: Interner::default(),

@@ -70,7 +70,7 @@ pub fn assignment(case: &Case) -> Verdict {
     let model = workload(&world, input);
     let key = model.key.clone();
     world.apply(Event::WorkloadUpserted(Box::new(model)));
-    let found = world.engine.lab().place(&key, "cq", &name("default"));
+    let found = world.engine.lab().place(&key, "cq", &name("default"), &earlier_slice(input)?);
     let mut got = Map::new();
     for (set, result) in found {
         let entry = match result {
@@ -85,6 +85,20 @@ pub fn assignment(case: &Case) -> Verdict {
         sets.retain(|_, set| set.as_object().is_some_and(|set| !set.is_empty()));
     }
     verdict(differences("podSets", &wanted, &Value::Object(got)))
+}
+
+/// Placements of the slice an elastic workload replaces, per pod set.
+fn earlier_slice(input: &Value) -> Result<BTreeMap<Name, TopologyAssignment>, String> {
+    let mut earlier = BTreeMap::new();
+    for request in input["podSetRequests"].as_array().into_iter().flatten() {
+        if let Some(previous) = request.get("previousAssignment") {
+            let previous: api::TopologyAssignment =
+                serde_json::from_value(previous.clone()).map_err(|error| format!("previousAssignment: {error}"))?;
+            let set = request["podSetName"].as_str().unwrap_or_default();
+            earlier.insert(name(set), translate::admission::decode(&previous));
+        }
+    }
+    Ok(earlier)
 }
 
 fn encode(topology: &TopologyAssignment) -> Value {

@@ -1,0 +1,295 @@
+//! Putting an assignment's pods somewhere (§8.14): on nodes as they are, on empty ones, and after victims have left.
+
+use std::collections::BTreeSet;
+
+use super::count::{Count, Overlay};
+use super::placement::{Placement, find, is_there};
+use super::replace::merge;
+use super::request::{Earlier, GroupRequest, PlacementRequest, build};
+use super::tree::FlavorTree;
+use super::{PODS, Topologies};
+use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
+use crate::decision::{AssignmentMode, Finding, PendingReason};
+use crate::ids::{FlavorId, Name};
+use crate::model::TopologyAssignment;
+use crate::preemption::Target;
+use crate::quota::FrAmounts;
+use crate::world::World;
+
+/// Finds places for the pods of an assignment that fits by quota (§8.14). What was looked for, if anything was.
+pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<PlacementRequest> {
+    if !world.config.gates.topology_aware_scheduling || assignment.mode() == AssignmentMode::NoFit {
+        return None;
+    }
+    let request = build(world, ask, assignment, None)?;
+    let replacing = request.replaces_nodes();
+    if assignment.mode() == AssignmentMode::Fit {
+        let found = place_all(world, &request, false);
+        let failed: Vec<(usize, String)> =
+            found.iter().filter_map(|(at, result)| Some((*at, result.as_ref().err()?.clone()))).collect();
+        if failed.is_empty() {
+            take(assignment, found);
+        } else {
+            for (at, reason) in failed {
+                let set = &mut assignment.pod_sets[at];
+                set.findings.push(Finding::Other(reason));
+                set_mode(set, AssignmentMode::Preempt);
+            }
+            if replacing {
+                for set in &mut assignment.pod_sets {
+                    set_mode(set, AssignmentMode::Preempt);
+                }
+            }
+        }
+    }
+    if assignment.mode() == AssignmentMode::Preempt && !replacing {
+        let found = place_all(world, &request, true);
+        let mut failed = false;
+        for (at, result) in &found {
+            let Err(reason) = result else { continue };
+            failed = true;
+            let set = &mut assignment.pod_sets[*at];
+            let finding = Finding::Other(reason.clone());
+            if !set.findings.contains(&finding) {
+                set.findings.push(finding);
+            }
+            set_mode(set, AssignmentMode::NoFit);
+            let flavors: Vec<Name> =
+                set.flavors.iter().map(|choice| world.flavor_names.name(choice.flavor).clone()).collect();
+            for attempt in set.attempts.iter_mut().filter(|attempt| flavors.contains(&attempt.flavor)) {
+                attempt.mode = AssignmentMode::NoFit;
+                attempt.no_fit = Some(PendingReason::TopologyPlacementFailed);
+            }
+        }
+        if failed {
+            assignment.no_fit = Some(PendingReason::TopologyPlacementFailed);
+        } else {
+            let members: Vec<usize> = found.iter().map(|(at, _)| *at).collect();
+            for at in members {
+                set_mode(&mut assignment.pod_sets[at], AssignmentMode::Preempt);
+            }
+        }
+    }
+    Some(request)
+}
+
+fn set_mode(set: &mut PodSetOutcome, mode: AssignmentMode) {
+    for choice in &mut set.flavors {
+        choice.mode = choice.mode.min(mode);
+    }
+}
+
+fn take(assignment: &mut Assignment, found: Vec<(usize, Result<TopologyAssignment, String>)>) {
+    for (at, result) in found {
+        if let Ok(topology) = result {
+            let set = &mut assignment.pod_sets[at];
+            if set.delayed == Some(true) {
+                set.delayed = Some(false);
+            }
+            set.topology = Some(topology);
+        }
+    }
+}
+
+/// Finds places for a workload that preempts, once its targets have left, or on empty nodes if there are none (§5.5
+/// step 3). Only so that they can be kept for it.
+pub(crate) fn place_after(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
+    if !world.config.gates.topology_aware_scheduling {
+        return;
+    }
+    let Some(request) = build(world, ask, assignment, None) else { return };
+    if request.replaces_nodes() {
+        return;
+    }
+    let mark = world.mark();
+    for target in targets {
+        world.hide(target.workload);
+    }
+    let found = place_all(world, &request, targets.is_empty());
+    world.rollback(mark);
+    if found.iter().all(|(_, result)| result.is_ok()) {
+        for (at, result) in found {
+            assignment.pod_sets[at].topology = result.ok();
+        }
+    }
+}
+
+/// What was found for each pod set: where it goes, or why nowhere.
+type Found = Vec<(usize, Result<TopologyAssignment, String>)>;
+
+/// Places every group in order, each seeing what the earlier ones took. Nothing is placed in a flavor after a group that
+/// found no place there: what the later ones would see is not what there will be.
+fn place_all(world: &mut World, request: &PlacementRequest, empty: bool) -> Found {
+    let mut found = Found::new();
+    let mut failed: BTreeSet<FlavorId> = BTreeSet::new();
+    let mut overlay = released(world, request, empty);
+    for (at, group) in request.groups.iter().enumerate() {
+        if failed.contains(&group.flavor) {
+            continue;
+        }
+        match place_group(&mut world.topologies, request, at, &mut overlay, empty) {
+            Ok((workers, leader)) => {
+                found.push((group.workers, Ok(workers)));
+                found.extend(group.leader.zip(leader).map(|(at, leader)| (at, Ok(leader))));
+            }
+            Err(reason) => {
+                failed.insert(group.flavor);
+                found.push((group.workers, Err(reason.clone())));
+                found.extend(group.leader.map(|leader| (leader, Err(reason))));
+            }
+        }
+    }
+    found
+}
+
+/// The room an elastic slice gives back that is replaced.
+fn released(world: &World, request: &PlacementRequest, empty: bool) -> Overlay {
+    let mut overlay = Overlay::default();
+    let replaced = request.replaced.filter(|id| !empty && !world.hidden.contains(id));
+    if let Some(holding) = replaced.and_then(|id| world.record(id).holding.as_ref()) {
+        for place in &holding.places.list {
+            overlay.add(place.row, &place.demand, -place.count);
+        }
+    }
+    overlay
+}
+
+/// Where the pods of one group go, the leader's apart.
+fn place_group(
+    topologies: &mut Topologies,
+    request: &PlacementRequest,
+    at: usize,
+    overlay: &mut Overlay,
+    empty: bool,
+) -> Result<(TopologyAssignment, Option<TopologyAssignment>), String> {
+    let group = &request.groups[at];
+    let wanted = group.wanted.as_ref().map_err(Clone::clone)?;
+    topologies.tree(group.flavor);
+    let Some(tree) = topologies.standing_tree(group.flavor) else {
+        return Err("the flavor's topology is gone".to_owned());
+    };
+    for (kept, demand) in group.assumed() {
+        for domain in &kept.domains {
+            if let Some(leaf) = topologies.leaf(tree, group.flavor, &domain.values) {
+                overlay.add(tree.row(leaf), demand, i64::from(domain.count));
+            }
+        }
+    }
+    let placement = if wanted.count == 0 && wanted.leader.is_none() {
+        Placement::default()
+    } else {
+        let mut counts = request.counts.borrow_mut();
+        let count = counts[at].get_or_insert_with(|| Count::new(topologies, tree, wanted));
+        count.refresh(topologies, tree, wanted, overlay, empty);
+        find(tree, wanted, &count.rooms).map_err(|misfit| misfit.text(topologies, tree, wanted, count, overlay))?
+    };
+    for &(leaf, pods) in &placement.workers {
+        overlay.add(tree.row(leaf), &wanted.workers.demand, pods);
+    }
+    if let (Some(leaf), Some(leader)) = (placement.leader, &wanted.leader) {
+        overlay.add(tree.row(leaf), &leader.demand, 1);
+    }
+    Ok(group.with_kept(topologies, tree, &placement))
+}
+
+impl GroupRequest {
+    /// What the group ends up with: what stays of an earlier placement and what was found.
+    fn with_kept(
+        &self,
+        topologies: &Topologies,
+        tree: &FlavorTree,
+        placement: &Placement,
+    ) -> (TopologyAssignment, Option<TopologyAssignment>) {
+        let (workers, leader) = (placement.workers(tree), placement.leader(tree));
+        let Some(kept) = &self.kept else { return (workers, leader) };
+        let mut workers = merge(&kept.workers, &workers);
+        workers.domains.sort_by_key(|domain| topologies.leaf(tree, self.flavor, &domain.values));
+        (workers, leader.or_else(|| kept.leader.clone()))
+    }
+}
+
+/// True if all pods find places as things stand.
+pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> bool {
+    // The usual case needs no names: one group, nothing kept.
+    if let [group] = request.groups.as_slice()
+        && let (Ok(wanted), None, None) = (&group.wanted, &group.kept, request.replaced)
+        && !wanted.balanced
+    {
+        world.topologies.tree(group.flavor);
+        let Some(tree) = world.topologies.standing_tree(group.flavor) else { return false };
+        let mut counts = request.counts.borrow_mut();
+        let count = counts[0].get_or_insert_with(|| Count::new(&world.topologies, tree, wanted));
+        count.refresh(&world.topologies, tree, wanted, &Overlay::default(), false);
+        return is_there(tree, wanted, &count.rooms);
+    }
+    place_all(world, request, false).iter().all(|(_, result)| result.is_ok())
+}
+
+/// Where the pods of a workload would go in one flavor, whatever its quota says; per pod set, or why nowhere.
+pub(crate) fn places_in(
+    world: &mut World,
+    ask: &Ask,
+    flavor: FlavorId,
+    earlier: &Earlier,
+) -> Vec<(Name, Result<TopologyAssignment, String>)> {
+    let resource = world.resources.intern(&Name::from(PODS));
+    let fr = world.frs.intern(flavor, resource);
+    let choice = FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 };
+    let mut assignment = if ask.second_pass { held_assignment(world, ask) } else { Assignment::default() };
+    if !ask.second_pass {
+        assignment.pod_sets = ask
+            .pod_sets
+            .iter()
+            .map(|set| PodSetOutcome {
+                name: set.info.name.clone(),
+                count: set.count,
+                requests: Vec::new(),
+                flavors: Vec::new(),
+                findings: Vec::new(),
+                error: None,
+                attempts: Vec::new(),
+                topology: None,
+                delayed: None,
+            })
+            .collect();
+    }
+    for set in &mut assignment.pod_sets {
+        set.flavors = vec![choice];
+    }
+    let Some(request) = build(world, ask, &mut assignment, Some(earlier)) else {
+        let kept = assignment.pod_sets.into_iter().filter_map(|set| Some((set.name, Ok(set.topology?))));
+        return kept.collect();
+    };
+    let found = place_all(world, &request, false);
+    found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
+}
+
+/// The assignment of a workload that holds quota already (§8.2).
+pub(crate) fn held_assignment(world: &mut World, ask: &Ask) -> Assignment {
+    let record = world.record(ask.workload);
+    let Some(holding) = record.holding.clone() else { return Assignment::default() };
+    let mut assignment = Assignment { usage: FrAmounts::new(), ..Assignment::default() };
+    for set in &holding.admission.pod_sets {
+        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == set.name);
+        let mut flavors = Vec::new();
+        for (resource, flavor) in &set.flavors {
+            let resource = world.resources.intern(resource);
+            let flavor = world.flavor_id(flavor);
+            let fr = world.frs.intern(flavor, resource);
+            flavors.push(FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 });
+        }
+        let requests = set.usage.iter().map(|(resource, amount)| (world.resources.intern(resource), *amount)).collect();
+        assignment.pod_sets.push(PodSetOutcome {
+            name: set.name.clone(),
+            count: set.count.or(asked.map(|asked| asked.count)).unwrap_or(1),
+            requests,
+            flavors,
+            findings: Vec::new(),
+            error: None,
+            attempts: Vec::new(),
+            topology: set.topology.clone(),
+            delayed: set.delayed_topology_pending,
+        });
+    }
+    assignment
+}

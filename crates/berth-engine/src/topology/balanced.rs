@@ -1,0 +1,239 @@
+//! Balanced placement (§14.8): the same number of pods, give or take, on as few domains as possible.
+//!
+//! Two levels are looked at: the preferred one, and the one below it if slices go deeper. Of the domains above the
+//! preferred level the one is chosen in which the emptiest domain used would still get the most slices (the threshold);
+//! domains that cannot take that many are left out, and of the rest the smallest set with the least spare room is used.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::count::{Room, sum_children};
+use super::placement::{Search, Share, Wanted};
+use super::tree::FlavorTree;
+
+/// What was chosen, and the rooms without the domains that were left out.
+pub(crate) struct Balanced {
+    pub shares: Vec<Share>,
+    pub rooms: Vec<Room>,
+}
+
+/// How taking the largest domains first would go.
+struct Greedy {
+    used: usize,
+    /// Domain that got the leader.
+    leader: Option<usize>,
+    /// Last domain used without the leader.
+    last: Option<usize>,
+}
+
+struct Balance<'a> {
+    tree: &'a FlavorTree,
+    wanted: &'a Wanted,
+    rooms: Vec<Room>,
+}
+
+/// A set of domains of one preferred level that could serve the request.
+struct Candidate {
+    domains: Vec<usize>,
+    threshold: i64,
+    /// Domains of the preferred level that would be used.
+    used: usize,
+}
+
+/// Finds a balanced choice of domains; `None` where the ordinary search has to do.
+pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Option<Balanced> {
+    let groups: Vec<Vec<usize>> = match wanted.level {
+        0 => vec![tree.level_domains(0).collect()],
+        level => tree.level_domains(level - 1).map(|id| tree.domains[id].children.clone().collect()).collect(),
+    };
+    let mut best: Option<Candidate> = None;
+    for domains in groups {
+        let mut balance = Balance { tree, wanted, rooms: rooms.to_vec() };
+        let least = best.as_ref().map_or(1, |best| best.threshold);
+        let Some(candidate) = balance.evaluate(domains, least) else { continue };
+        let better = best.as_ref().is_none_or(|best| {
+            candidate.threshold > best.threshold
+                || (candidate.threshold == best.threshold && candidate.used < best.used)
+        });
+        if better {
+            best = Some(candidate);
+        }
+    }
+    let best = best?;
+    let mut balance = Balance { tree, wanted, rooms: rooms.to_vec() };
+    balance.prune(&best.domains, best.threshold);
+    let domains = if wanted.level < wanted.slice_level {
+        let chosen = balance.smallest_set(&best.domains, true)?;
+        balance.below(&chosen)
+    } else {
+        best.domains
+    };
+    let chosen = balance.smallest_set(&domains, false)?;
+    let shares = balance.distribute(&chosen, best.threshold)?;
+    Some(Balanced { shares, rooms: balance.rooms })
+}
+
+impl Balance<'_> {
+    fn search(&self) -> Search<'_> {
+        Search { tree: self.tree, rooms: &self.rooms, wanted: self.wanted }
+    }
+
+    fn has_leader(&self) -> bool {
+        self.wanted.leader.is_some()
+    }
+
+    fn below(&self, domains: &[usize]) -> Vec<usize> {
+        domains.iter().flat_map(|id| self.tree.domains[*id].children.clone()).collect()
+    }
+
+    /// The domains pods are balanced over: those of the preferred level, or of the next one if slices go deeper.
+    fn balanced_over(&self, domains: &[usize]) -> Vec<usize> {
+        if self.wanted.level < self.wanted.slice_level { self.below(domains) } else { domains.to_vec() }
+    }
+
+    /// What a group of siblings of the preferred level could do; `None` if not at least the threshold wanted.
+    fn evaluate(&mut self, domains: Vec<usize>, least: i64) -> Option<Candidate> {
+        let greedy = self.greedy(&self.balanced_over(&domains))?;
+        let threshold = self.threshold(&greedy);
+        if threshold < least {
+            return None;
+        }
+        self.prune(&domains, threshold);
+        let used = self.greedy(&domains)?.used;
+        Some(Candidate { domains, threshold, used })
+    }
+
+    /// Takes the largest domains until everything has a place; `None` if that is never.
+    fn greedy(&self, domains: &[usize]) -> Option<Greedy> {
+        let mut remaining = self.wanted.slices();
+        let mut greedy = Greedy { used: 0, leader: None, last: None };
+        let mut rest = self.search().sorted_with_leader(domains.to_vec());
+        if self.has_leader() {
+            let first = rest.first().copied().filter(|id| self.rooms[*id].leader > 0)?;
+            remaining -= self.rooms[first].slices_with_leader;
+            greedy.leader = Some(first);
+            greedy.used = 1;
+            rest.remove(0);
+        }
+        for id in self.search().sorted(rest) {
+            if remaining <= 0 || self.rooms[id].slices <= 0 {
+                break;
+            }
+            remaining -= self.rooms[id].slices;
+            greedy.last = Some(id);
+            greedy.used += 1;
+        }
+        (remaining <= 0).then_some(greedy)
+    }
+
+    /// Slices every domain used could get.
+    fn threshold(&self, greedy: &Greedy) -> i64 {
+        let mut threshold = self.wanted.slices() / i64::try_from(greedy.used.max(1)).unwrap_or(i64::MAX);
+        if let Some(leader) = greedy.leader {
+            threshold = threshold.min(self.rooms[leader].slices_with_leader);
+        }
+        if let Some(last) = greedy.last {
+            threshold = threshold.min(self.rooms[last].slices);
+        }
+        threshold
+    }
+
+    /// Leaves out what cannot take the threshold: below the domains first, then the domains.
+    fn prune(&mut self, domains: &[usize], threshold: i64) {
+        for &id in domains {
+            if self.wanted.level < self.wanted.slice_level {
+                for child in self.tree.domains[id].children.clone() {
+                    self.leave_out(child, threshold);
+                }
+                self.rooms[id] = sum_children(self.tree, self.wanted, &self.rooms, id);
+            }
+            self.leave_out(id, threshold);
+        }
+    }
+
+    fn leave_out(&mut self, id: usize, threshold: i64) {
+        let room = &mut self.rooms[id];
+        if room.slices < threshold {
+            *room = Room { score: room.score, ..Room::default() };
+        } else if room.slices_with_leader < threshold {
+            (room.leader, room.slices_with_leader, room.pods_with_leader) = (0, room.slices, room.pods);
+        }
+    }
+
+    /// The fewest domains that can take everything, of those the ones with the least room to spare.
+    fn smallest_set(&self, domains: &[usize], by_entropy: bool) -> Option<Vec<usize>> {
+        let size = self.greedy(domains)?.used;
+        let needed = self.wanted.slices();
+        let mut order: Vec<usize> = domains.iter().copied().filter(|id| self.rooms[*id].slices > 0).collect();
+        if by_entropy {
+            order.sort_by(|a, b| self.entropy(*b).total_cmp(&self.entropy(*a)).then(a.cmp(b)));
+        }
+        // Per number of domains: for each (leader placed, slices they hold), the domains that were found first.
+        type Found = BTreeMap<(bool, i64), Rc<Chain>>;
+        let mut found: Vec<Found> = vec![Found::new(); size + 1];
+        found[0].insert((false, 0), Rc::new(Chain { domain: usize::MAX, before: None }));
+        for &id in &order {
+            let room = self.rooms[id];
+            for count in (0..size).rev() {
+                let (from, to) = found.split_at_mut(count + 1);
+                for (&(leader, held), chain) in &from[count] {
+                    let mut add = |leader: bool, held: i64| {
+                        let chain = || Rc::new(Chain { domain: id, before: Some(chain.clone()) });
+                        to[0].entry((leader, held)).or_insert_with(chain);
+                    };
+                    add(leader, held + room.slices);
+                    if self.has_leader() && !leader && room.leader > 0 {
+                        add(true, held + room.slices_with_leader);
+                    }
+                }
+            }
+        }
+        let best = found[size].range((self.has_leader(), needed)..).next()?;
+        let mut chosen = Vec::new();
+        let mut chain = Some(best.1);
+        while let Some(link) = chain {
+            if link.domain != usize::MAX {
+                chosen.push(link.domain);
+            }
+            chain = link.before.as_ref();
+        }
+        chosen.reverse();
+        Some(chosen)
+    }
+
+    /// How evenly a domain's room is spread over its children.
+    fn entropy(&self, id: usize) -> f64 {
+        let slices = self.tree.domains[id].children.clone().map(|child| self.rooms[child].slices);
+        #[expect(clippy::cast_precision_loss, reason = "slices in one domain are far below 2^52")]
+        let parts: Vec<f64> = slices.filter(|slices| *slices > 0).map(|slices| slices as f64).collect();
+        let total: f64 = parts.iter().sum();
+        parts.iter().map(|part| part / total).map(|share| -share * share.log2()).sum()
+    }
+
+    /// The threshold for every domain, and what is left over in order.
+    fn distribute(&self, domains: &[usize], threshold: i64) -> Option<Vec<Share>> {
+        let count = i64::try_from(domains.len()).ok()?;
+        let mut extra = self.wanted.slices() - count * threshold;
+        if extra < 0 {
+            return None;
+        }
+        let mut leader = self.has_leader();
+        let mut shares = Vec::new();
+        for domain in self.search().sorted_with_leader(domains.to_vec()) {
+            let room = &self.rooms[domain];
+            let takes_leader = leader && room.leader > 0;
+            leader &= !takes_leader;
+            let most = if takes_leader { room.slices_with_leader } else { room.slices };
+            let more = extra.min(most - threshold).max(0);
+            extra -= more;
+            shares.push(Share { domain, pods: (threshold + more) * self.wanted.slice_size, leader: takes_leader });
+        }
+        (extra == 0 && !leader).then_some(shares)
+    }
+}
+
+/// Domains taken one after the other.
+struct Chain {
+    domain: usize,
+    before: Option<Rc<Chain>>,
+}

@@ -1,0 +1,120 @@
+//! What workloads use of each domain: one row per domain, whoever serves it, with an undo log.
+//!
+//! Rows outlive the domains they stand for. A node that goes and comes back finds the usage of the workloads that still
+//! claim it, and a flavor's tree can be rebuilt without asking anybody what they hold.
+
+use std::collections::HashMap;
+
+use super::amounts::{Demand, Grid};
+use crate::ids::{FlavorId, Name};
+
+/// What a row of usage is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Claim {
+    /// A domain of one flavor, by the values of all its levels.
+    Domain(FlavorId, Vec<Name>),
+    /// A node, through whatever flavor.
+    Host(Name),
+}
+
+/// A row of the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RowId(usize);
+
+/// Usage per domain.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    rows: HashMap<Claim, RowId>,
+    claims: Vec<Claim>,
+    used: Grid,
+    /// When each row changed last, by a counter of changes: whoever remembers the counter can tell what is new.
+    changed: Vec<u64>,
+    changes: u64,
+    log: Vec<(RowId, usize, i64)>,
+    open_marks: u32,
+}
+
+/// A point in the log to go back to.
+#[derive(Debug, Clone, Copy)]
+#[must_use]
+pub(crate) struct Mark(usize);
+
+impl Ledger {
+    pub fn widen(&mut self, width: usize) {
+        self.used.widen(width);
+    }
+
+    /// The row of a domain, made now if it is new.
+    pub fn row(&mut self, claim: Claim) -> RowId {
+        if let Some(&row) = self.rows.get(&claim) {
+            return row;
+        }
+        let row = RowId(self.used.push());
+        self.changed.push(0);
+        self.claims.push(claim.clone());
+        self.rows.insert(claim, row);
+        row
+    }
+
+    /// The row of a domain, if anything was ever counted for it.
+    pub fn find(&self, claim: &Claim) -> Option<RowId> {
+        self.rows.get(claim).copied()
+    }
+
+    /// What a row is about.
+    pub fn claim(&self, row: RowId) -> &Claim {
+        &self.claims[row.0]
+    }
+
+    /// Amounts used, per column.
+    pub fn used(&self, row: RowId) -> &[i64] {
+        self.used.row(row.0)
+    }
+
+    /// Number of the last change to a row.
+    pub fn changed(&self, row: RowId) -> u64 {
+        self.changed[row.0]
+    }
+
+    /// Adds (or, with a negative count, takes away) what pods use.
+    pub fn add(&mut self, row: RowId, demand: &Demand, count: i64) {
+        self.touch(row);
+        let used = self.used.row_mut(row.0);
+        for &(column, amount) in demand.cells.iter() {
+            if self.open_marks > 0 {
+                self.log.push((row, column, used[column]));
+            }
+            used[column] = used[column].saturating_add(amount.saturating_mul(count));
+        }
+    }
+
+    /// Replaces what is used.
+    pub fn set(&mut self, row: RowId, cells: &[(usize, i64)]) {
+        self.touch(row);
+        let used = self.used.row_mut(row.0);
+        used.fill(0);
+        for &(column, amount) in cells {
+            used[column] = amount;
+        }
+    }
+
+    fn touch(&mut self, row: RowId) {
+        self.changes += 1;
+        self.changed[row.0] = self.changes;
+    }
+
+    pub fn mark(&mut self) -> Mark {
+        self.open_marks += 1;
+        Mark(self.log.len())
+    }
+
+    pub fn rollback(&mut self, mark: Mark) {
+        while self.log.len() > mark.0 {
+            if let Some((row, column, amount)) = self.log.pop() {
+                self.used.row_mut(row.0)[column] = amount;
+                self.touch(row);
+            }
+        }
+        self.open_marks -= 1;
+    }
+}

@@ -1,0 +1,95 @@
+//! Nodes, and the pods outside topology-aware scheduling that take room on them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::amounts::{Columns, Grid, add};
+use crate::ids::Name;
+use crate::model::{Node, NodePod};
+
+/// Number of a node, or of the name of one that is gone or not known yet.
+pub(crate) type NodeIx = usize;
+
+/// All nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    ids: HashMap<Name, NodeIx>,
+    slots: Vec<Option<Node>>,
+    allocatable: Grid,
+    /// What pods outside topology-aware scheduling use.
+    used: Grid,
+    pods: BTreeMap<(Name, Name), (NodeIx, Vec<(usize, i64)>)>,
+}
+
+impl Nodes {
+    pub fn widen(&mut self, width: usize) {
+        self.allocatable.widen(width);
+        self.used.widen(width);
+    }
+
+    /// The number of a node name, made now if the name is new.
+    fn intern(&mut self, name: &Name) -> NodeIx {
+        if let Some(&at) = self.ids.get(name) {
+            return at;
+        }
+        let at = self.slots.len();
+        self.slots.push(None);
+        self.allocatable.push();
+        self.used.push();
+        self.ids.insert(name.clone(), at);
+        at
+    }
+
+    pub fn by_name(&self, name: &Name) -> Option<&Node> {
+        self.slots[*self.ids.get(name)?].as_ref()
+    }
+
+    pub fn get(&self, at: NodeIx) -> Option<&Node> {
+        self.slots[at].as_ref()
+    }
+
+    /// Nodes that exist.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeIx, &Node)> {
+        self.slots.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)))
+    }
+
+    /// Notes a node's newest state. Its number, and what it was before.
+    pub fn upsert(&mut self, node: Node, columns: &mut Columns) -> (NodeIx, Option<Node>) {
+        let cells = columns.cells(&node.allocatable);
+        self.widen(columns.width());
+        let at = self.intern(&node.name);
+        let row = self.allocatable.row_mut(at);
+        row.fill(0);
+        add(row, &cells, 1);
+        (at, self.slots[at].replace(node))
+    }
+
+    pub fn remove(&mut self, name: &Name) -> Option<(NodeIx, Node)> {
+        let at = *self.ids.get(name)?;
+        Some((at, self.slots[at].take()?))
+    }
+
+    /// Notes a pod; the node whose free room it changes.
+    pub fn upsert_pod(&mut self, pod: NodePod, columns: &mut Columns) -> NodeIx {
+        let demand = columns.demand(&pod.requests);
+        self.widen(columns.width());
+        let at = self.intern(&pod.node);
+        add(self.used.row_mut(at), &demand.cells, 1);
+        self.pods.insert((pod.namespace, pod.name), (at, demand.cells.to_vec()));
+        at
+    }
+
+    /// Forgets a pod; the node it was on.
+    pub fn remove_pod(&mut self, namespace: &Name, name: &Name) -> Option<NodeIx> {
+        let (at, cells) = self.pods.remove(&(namespace.clone(), name.clone()))?;
+        add(self.used.row_mut(at), &cells, -1);
+        Some(at)
+    }
+
+    /// Adds what a node can allocate to workloads under topology-aware scheduling.
+    pub fn add_free(&self, at: NodeIx, free: &mut [i64]) {
+        let (allocatable, used) = (self.allocatable.row(at), self.used.row(at));
+        for ((free, allocatable), used) in free.iter_mut().zip(allocatable).zip(used) {
+            *free = free.saturating_add(*allocatable).saturating_sub(*used);
+        }
+    }
+}
