@@ -35,6 +35,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "preemption-priority-info" => preemption::priority_info,
         "preemption-message" => preemption::message,
         "flavor-assigner" => assigner::assign,
+        "flavor-assigner-tas-requests" => topology::requests,
+        "flavor-assigner-tas-usage" => topology::usage,
         "flavor-assigner-total-requests" => assigner::total_requests,
         "flavor-assigner-recompute" => assigner::recompute,
         "flavor-assigner-preference" => assigner::preference,

@@ -5,6 +5,7 @@
 //! changes an engine, except what is named so ([`Lab::add_usage`], [`Lab::hide`]).
 
 mod questions;
+mod topology;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::{Amount, Engine};
 pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
 
 pub use questions::*;
+pub use topology::{GivenPodSet, PodsInDomain, ToPlace};
 
 /// Questions to an engine; see the module's documentation.
 #[derive(Debug)]

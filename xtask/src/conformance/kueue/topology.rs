@@ -1,10 +1,11 @@
 //! Topology placement suites.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::translate;
+use berth_engine::lab::GivenPodSet;
 use berth_engine::model::{
     ClusterQueue, FlavorQuotas, LabelSelector, PodSet, PodTemplate, ResourceFlavor, ResourceGroup, ResourceList,
     Topology, TopologyAssignment, TopologyDomain, Workload, WorkloadKey,
@@ -85,6 +86,109 @@ pub fn assignment(case: &Case) -> Verdict {
         sets.retain(|_, set| set.as_object().is_some_and(|set| !set.is_empty()));
     }
     verdict(differences("podSets", &wanted, &Value::Object(got)))
+}
+
+/// What has to be placed for an assignment that is given.
+pub fn requests(case: &Case) -> Verdict {
+    let (mut world, key, sets) = given(case)?;
+    let got = world.engine.lab().to_place(&key, "cq", &sets).ok_or("the workload is not known")?;
+    let want = &case.data["want"];
+    let mut found = Vec::new();
+    if let Some(wanted) = want.get("podSetsWithTASRequest") {
+        let names: Vec<&str> = got.pod_sets.iter().map(|name| &**name).collect();
+        found.extend(differences("podSetsWithTASRequest", wanted, &json!(names)));
+    }
+    if let Some(wanted) = want.get("representativeMode") {
+        found.extend(differences("representativeMode", wanted, &json!(got.mode.as_str())));
+        found.extend(differences("error", &want["error"], &json!(got.error)));
+    }
+    verdict(found)
+}
+
+/// What an assignment takes beyond what the admission before accounts for.
+pub fn usage(case: &Case) -> Verdict {
+    let (mut world, key, sets) = given(case)?;
+    let previous: Option<api::Admission> = serde_json::from_value(case.data["input"]["previousAdmission"].clone()).ok();
+    let held: Vec<GivenPodSet> = previous
+        .iter()
+        .flat_map(|previous| translate::admission_from_api(previous).pod_sets)
+        .map(|held| GivenPodSet {
+            count: held.count.unwrap_or(0),
+            // The cases leave them out: a second pass never changes them.
+            flavors: sets.iter().find(|set| set.name == held.name).map(|set| set.flavors.clone()).unwrap_or_default(),
+            name: held.name,
+            topology: held.topology,
+        })
+        .collect();
+    let net = world.engine.lab().net_places(&key, "cq", &sets, &held).ok_or("the workload is not known")?;
+    let mut got: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (flavor, values, per_pod, count) in net {
+        let values: Vec<&str> = values.iter().map(|value| &**value).collect();
+        let per_pod: BTreeMap<&str, i64> = per_pod.iter().map(|(name, amount)| (&**name, *amount)).collect();
+        let entry = json!({"values": values, "singlePodRequests": per_pod, "count": count});
+        got.entry(flavor.to_string()).or_default().push(entry);
+    }
+    let mut wanted = case.data["want"]["tasUsage"].clone();
+    // No usage of a flavor is the same as no entry for it.
+    if let Some(flavors) = wanted.as_object_mut() {
+        flavors.retain(|_, list| list.as_array().is_some_and(|list| !list.is_empty()));
+    }
+    let wanted = if wanted.is_null() { json!({}) } else { wanted };
+    verdict(differences("tasUsage", &wanted, &json!(got)))
+}
+
+/// A queue with the flavors of a given assignment, its workload, and the assignment.
+fn given(case: &Case) -> Result<(World, WorkloadKey, Vec<GivenPodSet>), String> {
+    let input = &case.data["input"];
+    let mut world = World::new(case)?;
+    let topology_flavors = strings(&input["tasFlavors"]);
+    let mut sets = Vec::new();
+    for set in input["assignment"]["podSets"].as_array().into_iter().flatten() {
+        let flavors = set["flavors"].as_object().into_iter().flatten();
+        let topology = &set["topologyAssignment"];
+        sets.push(GivenPodSet {
+            name: name(set["name"].as_str().unwrap_or_default()),
+            count: i32::try_from(set["count"].as_i64().unwrap_or(0)).unwrap_or(0),
+            flavors: flavors.map(|(key, it)| (name(key), name(it["flavor"].as_str().unwrap_or_default()))).collect(),
+            topology: (!topology.is_null()).then(|| decode(topology)),
+        });
+    }
+    world
+        .apply(Event::TopologyUpserted(Topology { name: name("hosts"), levels: vec![name("kubernetes.io/hostname")] }));
+    let used = sets.iter().flat_map(|set| set.flavors.values().cloned());
+    let flavors: BTreeSet<Name> = topology_flavors.iter().cloned().chain(used).collect();
+    for flavor in &flavors {
+        world.apply(Event::FlavorUpserted(ResourceFlavor {
+            name: flavor.clone(),
+            topology: topology_flavors.contains(flavor).then(|| name("hosts")),
+            ..ResourceFlavor::default()
+        }));
+    }
+    let mut queue = ClusterQueue::new("cq");
+    queue.namespace_selector = Some(LabelSelector::default());
+    queue.resource_groups = vec![ResourceGroup {
+        resources: vec![name("cpu")],
+        flavors: flavors.into_iter().map(|flavor| FlavorQuotas { flavor, quotas: Vec::new() }).collect(),
+    }];
+    world.apply(Event::ClusterQueueUpserted(queue));
+    let source = if input["workload"].is_null() { &input["workloadInfo"]["workload"] } else { &input["workload"] };
+    let object: api::Workload = serde_json::from_value(source.clone()).map_err(|error| format!("workload: {error}"))?;
+    let mut model = world.translate(&object);
+    if object.metadata.name.is_none() {
+        model.key = WorkloadKey::new("ns", "wl");
+    }
+    let key = model.key.clone();
+    world.apply(Event::WorkloadUpserted(Box::new(model)));
+    Ok((world, key, sets))
+}
+
+/// An assignment in the internal encoding.
+fn decode(assignment: &Value) -> TopologyAssignment {
+    let domains = assignment["domains"].as_array().into_iter().flatten().map(|domain| TopologyDomain {
+        values: strings(&domain["values"]),
+        count: i32::try_from(domain["count"].as_i64().unwrap_or(0)).unwrap_or(0),
+    });
+    TopologyAssignment { levels: strings(&assignment["levels"]), domains: domains.collect() }
 }
 
 /// Placements of the slice an elastic workload replaces, per pod set.
