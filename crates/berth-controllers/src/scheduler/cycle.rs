@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::{Effects, Verdict};
+use berth_engine::{CycleOutcome, Effects, Verdict};
 use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
 
+use super::carry_out::changes;
 use super::feed::{self, Environment, Extra, object_key};
-use super::writer::{Pending, Writes};
+use super::writer::Writes;
 use super::{Brain, cycle_key};
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -54,44 +55,9 @@ impl Reconciler for Scheduler {
             let more = outcome.more;
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome);
-            let mut effects = Effects::default();
-            for decision in outcome.decisions {
-                effects.cluster_queues.insert(decision.cluster_queue.clone());
-                if let Verdict::Preempt { victims, .. } = &decision.verdict {
-                    effects.cluster_queues.extend(victims.iter().map(|victim| victim.cluster_queue.clone()));
-                }
-                if let Some(queue) = self.writes.local_queue_of(&decision.workload) {
-                    effects.local_queues.insert(queue);
-                }
-                let queue = decision.cluster_queue.to_string();
-                match decision.verdict {
-                    Verdict::Admit(admit) => {
-                        self.writes.add(object_key(&decision.workload), Pending::Admit(Box::new(admit)));
-                    }
-                    Verdict::Preempt { victims, wait } => {
-                        let preemptor = object_key(&decision.workload);
-                        for victim in victims.into_iter().filter(|victim| victim.write) {
-                            let key = object_key(&victim.workload);
-                            let pending = Pending::Preempt {
-                                victim: Box::new(victim),
-                                preemptor: preemptor.clone(),
-                                queue: queue.clone(),
-                            };
-                            self.writes.add(key, pending);
-                        }
-                        self.writes.add(preemptor, Pending::Wait(Box::new(wait)));
-                    }
-                    Verdict::Wait(wait) => {
-                        self.writes.add(object_key(&decision.workload), Pending::Wait(Box::new(wait)));
-                    }
-                    Verdict::Evict { reason, message, unplaced } => {
-                        let pending = Pending::Evict { reason, message, unplaced };
-                        self.writes.add(object_key(&decision.workload), pending);
-                    }
-                }
-            }
-            for (workload, reason) in outcome.bypassed {
-                self.writes.add(object_key(&workload), Pending::Bypassed(reason));
+            let effects = self.effects(&outcome);
+            for (workload, change) in changes(outcome) {
+                self.writes.add(object_key(&workload), change);
             }
             self.brain.announce(&effects);
             if !more {
@@ -103,5 +69,20 @@ impl Reconciler for Scheduler {
         }
         // Others get a turn; there is more to decide.
         Ok(Action::After(Duration::ZERO))
+    }
+}
+
+impl Scheduler {
+    /// Whose figures a cycle changed.
+    fn effects(&self, outcome: &CycleOutcome) -> Effects {
+        let mut effects = Effects::default();
+        for decision in &outcome.decisions {
+            effects.cluster_queues.insert(decision.cluster_queue.clone());
+            if let Verdict::Preempt { victims, .. } = &decision.verdict {
+                effects.cluster_queues.extend(victims.iter().map(|victim| victim.cluster_queue.clone()));
+            }
+            effects.local_queues.extend(self.writes.local_queue_of(&decision.workload));
+        }
+        effects
     }
 }

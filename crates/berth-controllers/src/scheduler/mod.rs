@@ -10,6 +10,7 @@
 //! taken back when its write is refused for good. State is rebuilt from the caches at every start: the manager fills
 //! them before any controller runs.
 
+pub mod carry_out;
 mod cycle;
 mod feed;
 mod writer;

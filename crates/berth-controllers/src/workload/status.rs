@@ -305,10 +305,13 @@ pub fn seconds_since_reservation(workload: &Workload, now: Timestamp) -> i64 {
         .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0))
 }
 
-/// Seconds it waited for quota: since it was made, or since it came back after an eviction.
+/// Seconds it waited for quota, rounded: since it was made, or since it came back after an eviction. Without a creation
+/// time, as long as Kueue can count (2^63 nanoseconds).
 pub fn seconds_queued(workload: &Workload, now: Timestamp) -> i64 {
+    const LONGEST: f64 = i64::MAX as f64 / 1e9;
     let created = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let requeued = true_condition(workload, keys::REQUEUED).map(|condition| condition.last_transition_time.0);
-    let since = requeued.into_iter().chain(created).max().unwrap_or(now);
-    now.duration_since(since).as_secs().max(0)
+    let since = requeued.into_iter().chain(created).max();
+    let seconds = since.map_or(LONGEST, |since| now.duration_since(since).as_secs_f64());
+    seconds.clamp(0.0, LONGEST).round_ties_even() as i64
 }

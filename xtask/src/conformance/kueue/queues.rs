@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::kueue::v1beta2 as api;
+use berth_controllers::scheduler::carry_out::Change;
 use berth_controllers::translate::{self, workload_key};
 use berth_engine::lab::{self, FlavorAmounts};
 use berth_engine::model::{
@@ -455,7 +456,7 @@ pub fn entry_requeue(case: &Case) -> Verdict {
         let (before, now) = (world.workloads[key].status.clone(), world.time());
         let decision = world.engine.lab().put_back(key, status, reason, (shown, message), now);
         if let Some(Decision { verdict: berth_engine::Verdict::Wait(wait), .. }) = decision {
-            world.wait(key, &wait);
+            world.carry_out(key, &Change::Wait(Box::new(wait)));
         }
         writes += u32::from(world.workloads[key].status != before);
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::config::Resources;
+use berth_controllers::scheduler::carry_out::{Change, Notice, carry_out, changes, replaced_slice};
 use berth_controllers::translate::{self, Context};
-use berth_controllers::workload::status;
 use berth_controllers::{Config, Gates};
-use berth_engine::model::{ResourceList, Time, WorkloadKey};
-use berth_engine::{Admit, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict, Victim, Wait};
+use berth_engine::model::{Time, WorkloadKey};
+use berth_engine::{CycleOutcome, Engine, EngineConfig, Event, Name};
+use berth_runtime::EventType;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -27,7 +28,7 @@ pub struct World {
     pub workloads: BTreeMap<WorkloadKey, api::Workload>,
     pub queues: BTreeMap<String, api::ClusterQueue>,
     pub events: Vec<Value>,
-    /// The kind of error every write of an admission meets, if the case has one.
+    /// The kind of error every write of a status meets, if the case has one.
     write_error: Option<String>,
     limit_ranges: Vec<LimitRange>,
     resources: Resources,
@@ -108,7 +109,7 @@ impl World {
             queues: BTreeMap::new(),
             events: Vec::new(),
             write_error: ["admissionError", "patchStatusError"]
-                .iter()
+                .into_iter()
                 .find_map(|key| input[key]["kind"].as_str())
                 .map(str::to_owned),
             limit_ranges: Vec::new(),
@@ -218,127 +219,59 @@ impl World {
     pub fn cycle(&mut self) -> CycleOutcome {
         let now = self.time();
         let outcome = self.engine.cycle(now);
-        for decision in &outcome.decisions {
-            let key = &decision.workload;
-            match &decision.verdict {
-                Verdict::Admit(admit) => self.admit(key, admit),
-                Verdict::Wait(wait) => self.wait(key, wait),
-                Verdict::Preempt { victims, wait } => {
-                    for victim in victims {
-                        self.preempt(key, victim);
-                    }
-                    self.wait(key, wait);
-                }
-                Verdict::Evict { unplaced, .. } if self.write_error.is_some() => {
-                    self.eviction_failed(key, unplaced.as_deref())
-                }
-                Verdict::Evict { reason, message, .. } => {
-                    let (now, gates) = (self.now, self.gates.clone());
-                    if let Some(object) = self.workloads.get_mut(key) {
-                        let eviction = status::Eviction { reason, cause: "", message };
-                        status::evict(object, &eviction, &gates, now);
-                    }
-                    self.event(key, "Normal", &format!("EvictedDueTo{reason}"), message);
-                }
+        for (key, change) in changes(outcome.clone()) {
+            // Upstream no controller runs beside the scheduler: workloads that were set aside unseen are not told why.
+            if !matches!(change, Change::Bypassed(_)) {
+                self.carry_out(&key, &change);
             }
         }
         outcome
     }
 
-    /// An eviction that could not be written is decided again later, unless the object is gone.
-    fn eviction_failed(&mut self, key: &WorkloadKey, unplaced: Option<&str>) {
-        if self.write_error.as_deref() == Some("NotFound") {
-            return;
-        }
-        if let Some(message) = unplaced {
-            self.event(key, "Warning", "SecondPassFailed", message);
-        }
-        self.apply(Event::PreemptionFailed(key.clone()));
-    }
-
-    fn event(&mut self, key: &WorkloadKey, type_: &str, reason: &str, message: &str) {
-        self.events.push(json!({
-            "namespace": &*key.namespace, "name": &*key.name, "type": type_, "reason": reason, "message": message,
-        }));
-    }
-
-    fn admit(&mut self, key: &WorkloadKey, admit: &Admit) {
+    /// Carries out a change as the writer does, on the objects of the case.
+    pub fn carry_out(&mut self, key: &WorkloadKey, change: &Change) {
         if let Some(kind) = self.write_error.clone() {
-            // An object that is gone is not queued again; its removal would be seen next.
-            if kind != "NotFound" {
-                self.apply(Event::AdmissionFailed(key.clone()));
+            return self.fail(key, change, &kind);
+        }
+        let Some(before) = self.workloads.get(key) else { return };
+        let Some((after, notices)) = carry_out(change, before, &self.gates, self.now) else { return };
+        let replaced = match change {
+            Change::Admit(admit) => replaced_slice(&after, admit),
+            _ => None,
+        };
+        self.workloads.insert(key.clone(), after);
+        notices.into_iter().for_each(|notice| self.tell(notice));
+        if let Some((key, change)) = replaced {
+            self.carry_out(&key, &change);
+        }
+    }
+
+    /// The change cannot be written: the engine is told, unless the object is gone and its removal would be seen next.
+    fn fail(&mut self, key: &WorkloadKey, change: &Change, kind: &str) {
+        match change {
+            _ if kind == "NotFound" => {}
+            Change::Admit(_) => self.apply(Event::AdmissionFailed(key.clone())),
+            Change::Preempt { .. } => self.apply(Event::PreemptionFailed(key.clone())),
+            Change::Evict { unplaced, .. } => {
+                self.apply(Event::PreemptionFailed(key.clone()));
+                if let Some(message) = unplaced.clone() {
+                    let reason = "SecondPassFailed".to_owned();
+                    self.tell(Notice { about: key.clone(), event_type: EventType::Warning, reason, message });
+                }
             }
-            return;
-        }
-        let (now, gates) = (self.now, self.gates.clone());
-        let Some(object) = self.workloads.get_mut(key) else { return };
-        let reserved_before = status::has_quota_reservation(object);
-        status::set_quota_reservation(object, translate::admission(&admit.admission), now);
-        if admit.second_pass {
-            status::status_mut(object).unhealthy_nodes.clear();
-        }
-        let checks = admit.checks.iter().all(|check| {
-            let states = object.status.iter().flat_map(|status| &status.admission_checks);
-            states.into_iter().any(|state| state.name == **check && state.state == api::CheckState::Ready)
-        });
-        let admitted_before = status::is_admitted(object);
-        if checks {
-            status::sync_admitted(object, &gates, now);
-        }
-        let admitted = status::is_admitted(object);
-        let queue = admit.admission.cluster_queue.clone();
-        let considered = translate::decision::flavors_considered(&admit.explanation);
-        if !reserved_before {
-            let message =
-                format!("Quota reserved in ClusterQueue {queue}, wait time since queued was 9223372037s{considered}");
-            self.event(key, "Normal", "QuotaReserved", &message);
-        }
-        if admitted && !admitted_before {
-            let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was 0s");
-            self.event(key, "Normal", "Admitted", &message);
-        }
-        if let Some(replaced) = &admit.replaces
-            && let Some(old) = self.workloads.get_mut(replaced)
-        {
-            status::finish(old, "WorkloadSliceReplaced", "Replaced by a larger slice", now);
+            Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => {}
         }
     }
 
-    /// Says on the object why it waits.
-    pub fn wait(&mut self, key: &WorkloadKey, wait: &Wait) {
-        let (now, gates) = (self.now, self.gates.clone());
-        if wait.second_pass_failed {
-            self.event(key, "Warning", "SecondPassFailed", &wait.message);
-        }
-        if !wait.write_status {
-            return;
-        }
-        let reason = translate::decision::pending_reason(wait.reason, &gates);
-        let Some(object) = self.workloads.get_mut(key) else { return };
-        status::unset_quota_reservation(object, reason, &wait.message, &gates, now);
-        let requests = wait.requests.iter().map(|(name, amounts): &(Name, ResourceList)| api::PodSetRequest {
-            name: name.to_string(),
-            resources: translate::requests(amounts),
-        });
-        status::set_resource_requests(object, requests.collect());
-        if wait.blocked_on_preemption_gates {
-            status::set(object, "BlockedOnPreemptionGates", true, "PreemptionGated", &wait.message, now);
-        }
-        self.event(key, "Warning", reason, &wait.message);
-    }
-
-    fn preempt(&mut self, preemptor: &WorkloadKey, victim: &Victim) {
-        if !victim.write {
-            return;
-        }
-        let (now, gates) = (self.now, self.gates.clone());
-        if let Some(object) = self.workloads.get_mut(&victim.workload) {
-            status::preempt(object, victim.reason.as_str(), &victim.message, &gates, now);
-        }
-        let key = victim.workload.clone();
-        self.event(&key, "Normal", "EvictedDueToPreempted", &victim.message);
-        self.event(&key, "Normal", "Preempted", &translate::decision::preempted_event(victim));
-        self.event(preemptor, "Normal", "PreemptedWorkload", &translate::decision::preempted_workload_event(victim));
+    fn tell(&mut self, notice: Notice) {
+        let type_ = match notice.event_type {
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
+        };
+        self.events.push(json!({
+            "namespace": &*notice.about.namespace, "name": &*notice.about.name,
+            "type": type_, "reason": notice.reason, "message": notice.message,
+        }));
     }
 
     /// Keys in the heaps, and keys set aside, per queue.

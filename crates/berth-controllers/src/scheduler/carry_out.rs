@@ -1,0 +1,242 @@
+//! What a decision of the engine does to objects: from the newest state of a workload and its part in the decision, the
+//! state it should have and the events that tell about it. Nothing here writes; the writer does, and so does the runner of
+//! recorded cases.
+
+use berth_api::kueue::v1beta2::{PodSetRequest, Workload};
+use berth_engine::model::WorkloadKey;
+use berth_engine::{Admit, CycleOutcome, Name, PendingReason, Verdict, Victim, Wait};
+use berth_runtime::EventType;
+use jiff::Timestamp;
+
+use crate::gates::Gates;
+use crate::keys;
+use crate::translate::{admission, amounts, decision, workload_key};
+use crate::workload::status::{self, Eviction};
+
+/// One workload's part in what a cycle decided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Give quota.
+    Admit(Box<Admit>),
+    /// Say why it waits.
+    Wait(Box<Wait>),
+    /// Evict it for another workload.
+    Preempt {
+        /// What the engine says about it.
+        victim: Box<Victim>,
+        /// For whom.
+        preemptor: WorkloadKey,
+        /// The preemptor's cluster queue.
+        queue: Name,
+    },
+    /// Evict it for its own sake.
+    Evict {
+        /// Reason of condition Evicted.
+        reason: &'static str,
+        /// Its message.
+        message: String,
+        /// Why its pods found no other nodes, if that is why; to be told if the eviction cannot be written.
+        unplaced: Option<String>,
+    },
+    /// It was set aside because an equivalent workload just failed (queueing-engine §4.8).
+    Bypassed(PendingReason),
+    /// Finish it: a newer slice of its elastic job took over (queueing-engine §13.3).
+    ReplaceSlice {
+        /// UID of the newer slice.
+        uid: String,
+        /// UID of the job, from the newer slice's label.
+        job_uid: String,
+    },
+}
+
+/// An event to record once the change is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The workload it is about; not always the one that was written.
+    pub about: WorkloadKey,
+    /// Normal or Warning.
+    pub event_type: EventType,
+    /// CamelCase reason.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+}
+
+/// Every workload's part in what a cycle decided, in the order the engine decided it. Victims that are on their way out
+/// already have none.
+pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
+    let mut list = Vec::new();
+    for decision in outcome.decisions {
+        let key = decision.workload;
+        match decision.verdict {
+            Verdict::Admit(admit) => list.push((key, Change::Admit(Box::new(admit)))),
+            Verdict::Preempt { victims, wait } => {
+                for victim in victims.into_iter().filter(|victim| victim.write) {
+                    let (preemptor, queue) = (key.clone(), decision.cluster_queue.clone());
+                    let whom = victim.workload.clone();
+                    list.push((whom, Change::Preempt { victim: Box::new(victim), preemptor, queue }));
+                }
+                list.push((key, Change::Wait(Box::new(wait))));
+            }
+            Verdict::Wait(wait) => list.push((key, Change::Wait(Box::new(wait)))),
+            Verdict::Evict { reason, message, unplaced } => {
+                list.push((key, Change::Evict { reason, message, unplaced }));
+            }
+        }
+    }
+    list.extend(outcome.bypassed.into_iter().map(|(key, reason)| (key, Change::Bypassed(reason))));
+    list
+}
+
+/// What follows for the slice an admitted workload replaces, if it replaces one.
+pub fn replaced_slice(admitted: &Workload, admit: &Admit) -> Option<(WorkloadKey, Change)> {
+    let label = |key: &str| admitted.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+    let uid = admitted.metadata.uid.clone().unwrap_or_default();
+    let job_uid = label(keys::JOB_UID_LABEL).unwrap_or_default();
+    Some((admit.replaces.clone()?, Change::ReplaceSlice { uid, job_uid }))
+}
+
+/// The workload as it should be, and what to tell; nothing when the change makes no sense for it any more.
+pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timestamp) -> Option<(Workload, Vec<Notice>)> {
+    let mut after = before.clone();
+    let mut notices = Notices { about: workload_key(before), list: Vec::new() };
+    match change {
+        Change::Admit(it) => admit(&mut after, it, &mut notices, gates, now)?,
+        Change::Wait(it) => wait(&mut after, it, &mut notices, gates, now)?,
+        Change::Preempt { victim, preemptor, .. } => {
+            if !may_be_evicted(&after) {
+                return None;
+            }
+            status::preempt(&mut after, victim.reason.as_str(), &victim.message, gates, now);
+            notices.tell(EventType::Normal, "EvictedDueToPreempted", victim.message.clone());
+            notices.tell(EventType::Normal, "Preempted", decision::preempted_event(victim));
+            notices.list.push(Notice {
+                about: preemptor.clone(),
+                event_type: EventType::Normal,
+                reason: "PreemptedWorkload".to_owned(),
+                message: decision::preempted_workload_event(victim),
+            });
+        }
+        Change::Evict { reason, message, .. } => {
+            if !may_be_evicted(&after) {
+                return None;
+            }
+            status::evict(&mut after, &Eviction { reason, cause: "", message }, gates, now);
+            notices.tell(EventType::Normal, &format!("EvictedDueTo{reason}"), message.clone());
+        }
+        Change::Bypassed(reason) => {
+            if !is_waiting(&after) {
+                return None;
+            }
+            let message = "Bypassed scheduling evaluation because an equivalent workload recently failed";
+            let reason = decision::pending_reason(*reason, gates);
+            status::unset_quota_reservation(&mut after, reason, message, gates, now);
+        }
+        Change::ReplaceSlice { uid, job_uid } => {
+            let message = format!(
+                "Replaced to accommodate a workload (UID: {uid}, JobUID: {job_uid}) due to workload slice aggregation"
+            );
+            if !status::finish(&mut after, "WorkloadSliceReplaced", &message, now) {
+                return None;
+            }
+            notices.tell(EventType::Normal, "WorkloadSliceReplaced", message);
+        }
+    }
+    Some((after, notices.list))
+}
+
+struct Notices {
+    about: WorkloadKey,
+    list: Vec<Notice>,
+}
+
+impl Notices {
+    fn tell(&mut self, event_type: EventType, reason: &str, message: String) {
+        self.list.push(Notice { about: self.about.clone(), event_type, reason: reason.to_owned(), message });
+    }
+}
+
+/// Quota, and admission at once if every required check is there and Ready (queueing-engine §17.3). Checks that are
+/// missing are added by the workload controller.
+fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
+    if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
+        return None;
+    }
+    let admission = admission::to_api(&admit.admission);
+    if admit.second_pass {
+        if !status::has_quota_reservation(after) || status::is_evicted(after) {
+            return None;
+        }
+        let status = status::status_mut(after);
+        status.admission = Some(admission);
+        status.unhealthy_nodes.clear();
+    } else {
+        if !is_waiting(after) {
+            return None;
+        }
+        let queue = &admission.cluster_queue;
+        let queued = status::seconds_queued(after, now);
+        let mut message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was {queued}s");
+        message.push_str(&decision::flavors_considered(&admit.explanation));
+        notices.tell(EventType::Normal, "QuotaReserved", message);
+        status::set_quota_reservation(after, admission, now);
+    }
+    let was_admitted = status::is_admitted(after);
+    let listed = |check: &Name| {
+        after.status.iter().flat_map(|status| &status.admission_checks).any(|state| state.name == **check)
+    };
+    if admit.checks.iter().all(listed) {
+        status::sync_admitted(after, gates, now);
+    }
+    if status::is_admitted(after) && !was_admitted {
+        notices.tell(EventType::Normal, "Admitted", admitted_message(after, now));
+    }
+    Some(())
+}
+
+fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
+    if wait.second_pass_failed {
+        notices.tell(EventType::Warning, "SecondPassFailed", wait.message.clone());
+        return Some(());
+    }
+    if !is_waiting(after) {
+        return None;
+    }
+    if wait.write_status {
+        let reason = decision::pending_reason(wait.reason, gates);
+        let changed = status::unset_quota_reservation(after, reason, &wait.message, gates, now);
+        let requests = wait.requests.iter().map(|(name, resources)| PodSetRequest {
+            name: name.to_string(),
+            resources: amounts::to_resource_list(resources),
+        });
+        status::set_resource_requests(after, requests.collect());
+        if changed {
+            notices.tell(EventType::Warning, reason, wait.message.clone());
+        }
+    }
+    if wait.blocked_on_preemption_gates {
+        let type_ = keys::BLOCKED_ON_PREEMPTION_GATES;
+        status::set(after, type_, true, "PreemptionGated", &wait.message, now);
+    }
+    Some(())
+}
+
+fn may_be_evicted(workload: &Workload) -> bool {
+    status::has_quota_reservation(workload) && !status::is_evicted(workload) && !status::is_finished(workload)
+}
+
+/// Does it still wait for quota?
+fn is_waiting(workload: &Workload) -> bool {
+    !status::has_quota_reservation(workload)
+        && !status::is_finished(workload)
+        && status::is_active(workload)
+        && !status::is_on_hold(workload)
+        && workload.metadata.deletion_timestamp.is_none()
+}
+
+fn admitted_message(workload: &Workload, now: Timestamp) -> String {
+    let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let queue = queue.map(|admission| admission.cluster_queue.as_str()).unwrap_or_default();
+    let seconds = status::seconds_since_reservation(workload, now);
+    format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s")
+}
