@@ -27,8 +27,9 @@ fn check(name: &str, forbidden: &[&str]) {
     assert!(over.is_empty(), "{name} must not depend on {over:?}");
 }
 
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "berth-engine",
+    "berth-load",
     "berth-apimachinery",
     "berth-store",
     "berth-api",
@@ -43,6 +44,14 @@ const OURS: [&str; 9] = [
 fn the_engine_knows_nothing_but_itself() {
     check("berth-engine", &OURS[1..]);
     check("berth-engine", &["kube", "k8s-openapi", "tokio", "futures", "rand", "tracing", "jiff", "serde_json"]);
+}
+
+#[test]
+fn load_plans_know_the_engine_and_no_cluster() {
+    let others =
+        OURS.iter().copied().filter(|ours| !["berth-engine", "berth-load", "berth-apimachinery"].contains(ours));
+    check("berth-load", &others.collect::<Vec<_>>());
+    check("berth-load", &["kube", "k8s-openapi", "tokio", "rand"]);
 }
 
 #[test]

@@ -1,0 +1,389 @@
+//! What decisions cost, by what they depend on. See docs/performance-engine.md for the figures and how to run.
+//!
+//! Every figure is of the engine alone: events and cycles in memory, no API, no translation of objects.
+
+mod platform;
+
+use std::alloc::System;
+use std::time::{Duration, Instant};
+
+use berth_engine::Verdict;
+use berth_engine::model::{
+    BorrowWithinCohort, Cohort, PreemptionPolicies, PreemptionPolicy, QueueingStrategy, Workload, WorkloadKey,
+};
+use berth_engine::{Event, FairSharing};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use platform::{Platform, job, queue};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Runs something and says how long it took.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = run();
+    (start.elapsed(), result)
+}
+
+/// `queues` queues in cohorts of `per_cohort`, one core each.
+fn platform(queues: usize, per_cohort: usize, cores: i64) -> Platform {
+    let mut platform = Platform::new(|_| {});
+    platform.flavor("default");
+    for at in 0..queues {
+        let name = format!("queue-{at}");
+        platform.queue(queue(&name, cores).with(|it| it.cohort = Some(format!("cohort-{}", at / per_cohort).into())));
+    }
+    platform
+}
+
+/// Fills every queue with `each` waiting workloads of a core and more than it has; `shapes` of them differ.
+fn fill(platform: &mut Platform, queues: usize, each: usize, shapes: usize) {
+    for at in 0..queues {
+        for n in 0..each {
+            let cores = 1000 + (n % shapes) as i64;
+            platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), cores));
+        }
+    }
+}
+
+/// One queue gets room for one workload while all others wait for quota: what the cycle costs that uses it.
+fn one_admission(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one_admission");
+    for queues in [10, 100, 1000, 2000] {
+        // Queues without a cohort: an event in one concerns no other.
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default");
+        for at in 0..queues {
+            platform.queue(queue(&format!("queue-{at}"), 1));
+        }
+        for at in 0..queues {
+            for n in 0..(50_000 / queues) {
+                platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
+            }
+        }
+        platform.settle();
+        let mut next = 0;
+        group.bench_function(BenchmarkId::new("queues", queues), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    next += 1;
+                    let name = format!("queue-{}", next % queues);
+                    let running = platform.running_in(&name);
+                    let again = platform.object(&running);
+                    let (time, _) = timed(|| {
+                        platform.finish(&running);
+                        let outcome = platform.engine.cycle(platform.now);
+                        platform.confirm(&outcome)
+                    });
+                    spent += time;
+                    platform.settle();
+                    platform.resubmit(again);
+                    platform.settle();
+                }
+                spent
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Every queue has room for its head: a cycle of 1,000 admissions out of 50,000 waiting, with the events that confirm them.
+fn cycle_of_admissions(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("cycle");
+    let (queues, each) = (1000, 50);
+    group.throughput(Throughput::Elements(queues as u64));
+    let mut platform = platform(queues, 100, 1000);
+    fill(&mut platform, queues, each, 3);
+    group.bench_function("1000_queues_50000_waiting", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let mut spent = Duration::ZERO;
+            for _ in 0..rounds {
+                let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                assert_eq!(outcome.decisions.len(), queues);
+                spent += time;
+                // Back to waiting, without the clock.
+                platform.confirm(&outcome);
+                for decision in &outcome.decisions {
+                    let object = platform.object(&decision.workload);
+                    platform.finish(&decision.workload);
+                    platform.resubmit(object);
+                }
+            }
+            spent
+        });
+    });
+    group.finish();
+}
+
+/// Something freed quota, but not enough for anybody: every waiting workload is given another chance and none can be
+/// admitted.
+fn nothing_admissible(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("nothing_admissible");
+    group.sample_size(20);
+    for (name, queues, each, shapes) in [
+        ("2000_queues_100000_waiting_alike", 2000, 50, 1),
+        ("2000_queues_100000_waiting_5_shapes", 2000, 50, 5),
+        ("200_queues_100000_waiting_alike", 200, 500, 1),
+    ] {
+        let mut platform = platform(queues, 100, 1);
+        for cohort in 0..queues / 100 {
+            platform.submit(job(&format!("runs-{cohort}"), &format!("queue-{}", cohort * 100), 99_500));
+        }
+        platform.settle();
+        fill(&mut platform, queues, each, shapes);
+        platform.settle();
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    let (time, ()) = timed(|| {
+                        for cohort in 0..queues / 100 {
+                            let cluster_queue = format!("queue-{}", cohort * 100).into();
+                            platform.apply(Event::FlushRequested { cluster_queue });
+                        }
+                        platform.settle();
+                    });
+                    spent += time;
+                }
+                spent
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A deep queue with free quota: admissions per second with everything an admission brings, by depth.
+fn drain(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("drain_one_queue");
+    for depth in [1_000, 10_000, 100_000] {
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default").queue(queue("deep", 1 << 30));
+        for n in 0..depth {
+            platform.submit(job(&format!("job-{n}"), "deep", 1000));
+        }
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new("waiting", depth), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    let (time, outcome) = timed(|| {
+                        let outcome = platform.engine.cycle(platform.now);
+                        platform.confirm(&outcome);
+                        outcome
+                    });
+                    spent += time;
+                    let admitted = outcome.decisions[0].workload.clone();
+                    let object = platform.object(&admitted);
+                    platform.finish(&admitted);
+                    platform.resubmit(object);
+                }
+                spent
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A cohort tree by depth: a cycle in which one queue at the bottom borrows from its root.
+fn depth(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one_admission_by_depth");
+    for depth in [1, 5, 20] {
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default");
+        for level in 0..depth {
+            let mut cohort = Cohort::new(format!("level-{level}"));
+            cohort.parent = (level > 0).then(|| format!("level-{}", level - 1).into());
+            platform.apply(Event::CohortUpserted(cohort));
+        }
+        platform.queue(queue("rich", 1000).with(|it| it.cohort = Some("level-0".into())));
+        let bottom = format!("level-{}", depth - 1);
+        platform.queue(queue("poor", 0).with(|it| it.cohort = Some(bottom.as_str().into())));
+        for n in 0..1000 {
+            platform.submit(job(&format!("job-{n}"), "poor", 1000));
+        }
+        group.bench_function(BenchmarkId::new("levels", depth), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                    spent += time;
+                    platform.confirm(&outcome);
+                    let admitted = outcome.decisions[0].workload.clone();
+                    let object = platform.object(&admitted);
+                    platform.finish(&admitted);
+                    platform.resubmit(object);
+                }
+                spent
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Victims among many candidates, without topology: the preemptor needs a tenth of them.
+fn preemption(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("preemption");
+    for candidates in [70, 700, 7000] {
+        for fair in [false, true] {
+            let mut platform = Platform::new(|config| {
+                config.fair_sharing = fair.then(FairSharing::default);
+            });
+            platform.flavor("default");
+            let policies = PreemptionPolicies {
+                within_cluster_queue: PreemptionPolicy::LowerPriority,
+                reclaim_within_cohort: PreemptionPolicy::Any,
+                borrow_within_cohort: BorrowWithinCohort::Never,
+            };
+            let queues = 10;
+            let share = candidates / queues;
+            for at in 0..queues {
+                let own = if at == 0 { candidates } else { 0 };
+                platform.queue(queue(&format!("queue-{at}"), own as i64).with(|it| {
+                    it.cohort = Some("all".into());
+                    it.preemption = policies;
+                }));
+            }
+            for at in 0..queues {
+                for n in 0..share {
+                    platform.submit(job(&format!("runs-{at}-{n}"), &format!("queue-{at}"), 1000));
+                }
+            }
+            platform.settle();
+            let needs = (candidates / 10) as i64 * 1000;
+            platform.submit(job("preemptor", "queue-0", needs).with(|it| it.priority = 100));
+            let how = if fair { "fair" } else { "classical" };
+            group.bench_function(BenchmarkId::new(how, candidates), |bencher| {
+                bencher.iter_custom(|rounds| {
+                    let mut spent = Duration::ZERO;
+                    for _ in 0..rounds {
+                        let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                        spent += time;
+                        let Verdict::Preempt { victims, .. } = &outcome.decisions[0].verdict else {
+                            panic!("it has to preempt: {outcome:?}");
+                        };
+                        assert!(victims.len() as i64 >= needs / 1000);
+                        // Nobody wrote it: everything is as before.
+                        for victim in victims {
+                            platform.apply(Event::PreemptionFailed(victim.workload.clone()));
+                        }
+                    }
+                    spent
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Fair sharing: 200 queues at the bottom of a tree of five levels, each with a head.
+fn fair_sharing(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fair_sharing");
+    group.sample_size(20);
+    for queues in [50, 200] {
+        let mut platform = Platform::new(|config| config.fair_sharing = Some(FairSharing::default()));
+        platform.flavor("default");
+        // A binary tree of cohorts: 1 + 2 + 4 + 8 + 16, the queues below the last.
+        for level in 0..5_u32 {
+            for at in 0..(1_u32 << level) {
+                let mut cohort = Cohort::new(format!("cohort-{level}-{at}"));
+                cohort.parent = (level > 0).then(|| format!("cohort-{}-{}", level - 1, at / 2).into());
+                platform.apply(Event::CohortUpserted(cohort));
+            }
+        }
+        for at in 0..queues {
+            platform.queue(queue(&format!("queue-{at}"), 10).with(|it| {
+                it.cohort = Some(format!("cohort-4-{}", at % 16).into());
+                it.fair_weight_milli = 1000 + at as i64;
+            }));
+            for n in 0..20 {
+                platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
+            }
+        }
+        group.throughput(Throughput::Elements(queues as u64));
+        group.bench_function(BenchmarkId::new("queues_five_levels_deep", queues), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                    assert_eq!(outcome.decisions.len(), queues);
+                    spent += time;
+                    platform.confirm(&outcome);
+                    for decision in &outcome.decisions {
+                        let object = platform.object(&decision.workload);
+                        platform.finish(&decision.workload);
+                        platform.resubmit(object);
+                    }
+                }
+                spent
+            });
+        });
+    }
+    group.finish();
+}
+
+/// The figures of one queue's status, by how much runs in it.
+fn status(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("cluster_queue_status");
+    for running in [10, 10_000] {
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default").queue(queue("busy", 1 << 30));
+        for n in 0..running {
+            platform.submit(job(&format!("job-{n}"), "busy", 1000));
+        }
+        platform.settle();
+        group.bench_function(BenchmarkId::new("running", running), |bencher| {
+            bencher.iter(|| platform.engine.cluster_queue_status("busy"));
+        });
+    }
+    group.finish();
+}
+
+/// Prints what a waiting workload takes in memory.
+fn memory(_: &mut Criterion) {
+    let workloads = 100_000;
+    for (name, shapes, strategy) in [
+        ("alike", 1, QueueingStrategy::BestEffortFifo),
+        ("each of its own shape", workloads, QueueingStrategy::BestEffortFifo),
+    ] {
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default").queue(queue("full", 0).with(|it| it.strategy = strategy));
+        let mut objects: Vec<Workload> =
+            (0..workloads).map(|n| job(&format!("job-{n:06}"), "full", 1000 + (n % shapes) as i64).into()).collect();
+        let before = Region::new(ALLOCATOR);
+        for object in objects.drain(..) {
+            platform.engine.apply(Event::WorkloadUpserted(Box::new(object.clone())), platform.now);
+            std::mem::forget(object);
+        }
+        let change = before.change();
+        let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
+        println!("memory: {} bytes per waiting workload ({workloads} waiting, {name})", bytes / workloads as i64);
+    }
+}
+
+/// Counts what the hot paths allocate.
+fn allocations(_: &mut Criterion) {
+    let mut platform = platform(100, 100, 1000);
+    fill(&mut platform, 100, 50, 3);
+    let region = Region::new(ALLOCATOR);
+    let outcome = platform.engine.cycle(platform.now);
+    let change = region.change();
+    let admitted = outcome.decisions.len();
+    println!(
+        "allocations: {} per admission ({} bytes)",
+        change.allocations / admitted,
+        change.bytes_allocated / admitted
+    );
+    let _ = WorkloadKey::new("", "");
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
+    targets = memory, allocations, one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
+        fair_sharing, status
+}
+criterion_main!(benches);

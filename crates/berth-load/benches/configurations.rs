@@ -1,0 +1,137 @@
+//! The published load configurations through the engine, in virtual time: admissions per second of engine time.
+//!
+//! Engine time is what events and cycles take; building objects and keeping the plan's books is the drive's and not counted.
+//! Besides criterion's figures it prints, once per configuration, the schedule and the spread of cycle times.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use berth_engine::model::Time;
+use berth_engine::{CycleOutcome, Effects, Engine, EngineConfig, Event};
+use berth_load::drive::{Outcome, Spread};
+use berth_load::{Config, Plan, Probe, drive};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+/// Our own small configurations, in the form of the published ones.
+const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
+/// The published ones, beside the checkout.
+const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/perf");
+
+/// Adds up what the engine takes.
+#[derive(Default)]
+struct Stopwatch {
+    events: Duration,
+    cycles: Vec<Duration>,
+}
+
+impl Stopwatch {
+    fn total(&self) -> Duration {
+        self.events + self.cycles.iter().sum::<Duration>()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let result = run();
+    (start.elapsed(), result)
+}
+
+impl Probe for Stopwatch {
+    fn apply(&mut self, engine: &mut Engine, event: Event, now: Time) -> Effects {
+        let (time, effects) = timed(|| engine.apply(event, now));
+        self.events += time;
+        effects
+    }
+
+    fn cycle(&mut self, engine: &mut Engine, now: Time) -> CycleOutcome {
+        let (time, outcome) = timed(|| engine.cycle(now));
+        self.cycles.push(time);
+        outcome
+    }
+}
+
+fn run(plan: &Plan) -> (Stopwatch, Outcome) {
+    let mut stopwatch = Stopwatch::default();
+    // Events of one instant are there together; waiting for more only costs time.
+    let config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
+    let outcome = drive(plan, config, &mut stopwatch);
+    (stopwatch, outcome)
+}
+
+fn describe(name: &str, plan: &Plan) {
+    let (mut stopwatch, outcome) = run(plan);
+    let seconds = stopwatch.total().as_secs_f64();
+    let cycles: Duration = stopwatch.cycles.iter().sum();
+    let longest = stopwatch.cycles.iter().max().copied().unwrap_or_default();
+    let events = stopwatch.events;
+    let spread = Spread::of(&mut stopwatch.cycles);
+    println!(
+        "{name}: {} workloads, {} admissions in {seconds:.3} s of engine time ({events:.3?} events, {cycles:.3?} cycles): \
+         {:.0}/s",
+        plan.arrivals.len(),
+        outcome.admissions,
+        outcome.admissions as f64 / seconds,
+    );
+    println!(
+        "{name}: {} cycles, mean {:.1?}, median {:.1?}, p99 {:.1?}, longest {longest:.1?}",
+        outcome.cycles, spread.mean, spread.median, spread.p99,
+    );
+    println!(
+        "{name}: schedule {:.2} s, lower bound {:.2} s, quota use {:.1} %, {} unfinished",
+        outcome.wall.as_secs_f64(),
+        berth_load::bound::lower_bound(plan).as_secs_f64(),
+        outcome.quota_use * 100.0,
+        outcome.unfinished,
+    );
+    for (class, figures) in &outcome.classes {
+        println!(
+            "{name}: {class}: mean time to admission {:.2} s, p99 {:.2} s, {} evictions, {:.1} s lost",
+            figures.admission.mean.as_secs_f64(),
+            figures.admission.p99.as_secs_f64(),
+            figures.evictions,
+            figures.lost.as_secs_f64(),
+        );
+    }
+}
+
+fn configurations(criterion: &mut Criterion) {
+    let mut files = files(Path::new(OWN));
+    let published = files_or_skip(Path::new(PUBLISHED));
+    files.extend(published);
+    let mut group = criterion.benchmark_group("configurations");
+    group.sample_size(10);
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let config = Config::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let plan = Plan::new(&config);
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let mut told = false;
+        group.bench_function(&name, |bencher| {
+            if !std::mem::replace(&mut told, true) {
+                describe(&name, &plan);
+            }
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| run(&plan).0.total()).sum());
+        });
+    }
+    group.finish();
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    files
+}
+
+fn files_or_skip(folder: &Path) -> Vec<PathBuf> {
+    if folder.is_dir() {
+        return files(folder);
+    }
+    println!("skipped: the published configurations are not at {}", folder.display());
+    Vec::new()
+}
+
+criterion_group!(benches, configurations);
+criterion_main!(benches);

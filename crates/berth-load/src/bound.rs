@@ -1,0 +1,40 @@
+//! What no scheduler can beat, from the plan alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::plan::Plan;
+
+/// The shortest time in which a plan can be worked off: no cohort does more work per second than it has quota, and no work
+/// starts before it is created.
+///
+/// The bound is the fluid one: workloads are taken to be divisible. `Duration::MAX` where work is asked of no quota.
+pub fn lower_bound(plan: &Plan) -> Duration {
+    let mut capacity: BTreeMap<&str, i128> = BTreeMap::new();
+    for queue in &plan.queues {
+        *capacity.entry(&queue.cohort).or_default() += i128::from(queue.nominal);
+    }
+    // Work that arrives at or after each instant, latest first; in thousandths of a cpu times nanoseconds.
+    let mut left: BTreeMap<&str, i128> = BTreeMap::new();
+    let mut bound = Duration::ZERO;
+    for arrival in plan.arrivals.iter().rev() {
+        let class = &plan.classes[arrival.class];
+        let cohort = &*plan.queues[arrival.queue].cohort;
+        let work = left.entry(cohort).or_default();
+        *work += i128::from(class.demand()) * nanos(class.runtime);
+        let capacity = capacity[cohort];
+        if capacity <= 0 {
+            if *work > 0 {
+                return Duration::MAX;
+            }
+            continue;
+        }
+        let drained = u64::try_from(*work / capacity).map_or(Duration::MAX, Duration::from_nanos);
+        bound = bound.max(arrival.at.saturating_add(drained)).max(arrival.at + class.runtime);
+    }
+    bound
+}
+
+fn nanos(duration: Duration) -> i128 {
+    i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX)
+}
