@@ -7,6 +7,7 @@
 pub mod autoscaling;
 pub mod berth;
 mod crd;
+pub mod frameworks;
 pub mod jobset;
 pub mod kueue;
 pub mod monitoring;

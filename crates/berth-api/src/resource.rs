@@ -180,6 +180,12 @@ impl Absent for String {
     }
 }
 
+impl Absent for serde_json::Value {
+    fn is_absent(&self) -> bool {
+        self.is_null()
+    }
+}
+
 /// Declares that these types are always written as root fields.
 macro_rules! always_written {
     ($($ty:ty),* $(,)?) => {

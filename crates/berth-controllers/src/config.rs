@@ -298,7 +298,7 @@ pub struct Integrations {
 impl Default for Integrations {
     fn default() -> Self {
         Integrations {
-            frameworks: vec!["batch/job".to_owned(), "jobset.x-k8s.io/jobset".to_owned()],
+            frameworks: crate::jobs::integrated().into_iter().map(str::to_owned).collect(),
             external_frameworks: Vec::new(),
             label_keys_to_copy: Vec::new(),
             annotations_to_copy: Vec::new(),

@@ -43,7 +43,13 @@ pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
     let config = Arc::new(config);
     let metrics = metrics::Metrics::default();
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
-    let stores = Stores::watched(manager, job_sets);
+    let mut stores = Stores::watched(manager, job_sets);
+    // Their operators bring these kinds; a cluster that has none of them is fine.
+    jobs::described::for_each_described!(Kind => {
+        if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
+            stores.add_owners(manager.cache_if_served::<Kind>());
+        }
+    });
     let brain = scheduler::Brain::new(config.engine(), manager.clock());
     queues::cluster_queue::install(manager, &stores, &brain, &metrics, config.fair_sharing.is_some());
     queues::local_queue::install(manager, &stores, &brain);
@@ -66,5 +72,11 @@ pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
     if job_sets {
         jobs::controller::install(manager, &config, &stores, stores.job_sets.clone());
     }
+    jobs::described::for_each_described!(Kind => {
+        if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
+            let objects = manager.cache_if_served::<Kind>();
+            jobs::controller::install(manager, &config, &stores, objects);
+        }
+    });
     metrics
 }

@@ -8,7 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::Resource;
 use serde_json::{Map, Value, json};
+
+use crate::jobs::described::for_each_described;
 
 /// Namespace of an installation.
 pub const NAMESPACE: &str = "berth-system";
@@ -59,13 +62,25 @@ pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
         let key = ((*group).to_owned(), (*resource).to_owned());
         calls.entry(key).or_default().extend(verbs.iter().map(|verb| (*verb).to_owned()));
     }
+    for kind in described() {
+        calls.entry(kind).or_default().extend(["delete".to_owned(), "patch".to_owned()]);
+    }
     calls
+}
+
+/// Group and resource of the kinds of job other projects define.
+fn described() -> Vec<(String, String)> {
+    let mut kinds = Vec::new();
+    for_each_described!(Kind => {
+        kinds.push((Kind::group(&()).into_owned(), Kind::plural(&()).into_owned()));
+    });
+    kinds
 }
 
 /// Group and resource of the kinds the controllers watch with every integration and feature on, in order. A test holds
 /// it to what [`crate::install`] asks the manager for.
 pub fn watched() -> Vec<(String, String)> {
-    [
+    let mut kinds = [
         ("", "limitranges"),
         ("", "namespaces"),
         ("", "nodes"),
@@ -86,7 +101,10 @@ pub fn watched() -> Vec<(String, String)> {
         ("scheduling.k8s.io", "priorityclasses"),
     ]
     .map(|(group, resource)| (group.to_owned(), resource.to_owned()))
-    .to_vec()
+    .to_vec();
+    kinds.extend(described());
+    kinds.sort();
+    kinds
 }
 
 /// The rules of the controllers' ClusterRole.
@@ -99,6 +117,10 @@ pub fn rules() -> Vec<Value> {
     for (group, resource) in OWNED {
         let key = ((*group).to_owned(), BTreeSet::from(["update".to_owned()]));
         by_verbs.entry(key).or_default().push((*resource).to_owned());
+    }
+    for (group, resource) in described() {
+        let key = (group, BTreeSet::from(["update".to_owned()]));
+        by_verbs.entry(key).or_default().push(format!("{resource}/finalizers"));
     }
     let rule = |((group, verbs), resources)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     by_verbs.into_iter().map(rule).collect()

@@ -39,7 +39,12 @@ pub struct Stores {
     pub jobs: Cache<Job>,
     /// JobSets; stays empty when the integration is off.
     pub job_sets: Cache<JobSet>,
+    /// Metadata of objects of other kinds that are watched, by group and kind.
+    others: BTreeMap<(String, String), Find>,
 }
+
+/// Finds the metadata of an object.
+type Find = Arc<dyn Fn(&ObjectKey) -> Option<ObjectMeta> + Send + Sync>;
 
 impl Stores {
     /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
@@ -57,6 +62,7 @@ impl Stores {
             namespaces: manager.cache(),
             jobs: manager.cache(),
             job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
+            others: BTreeMap::new(),
         }
     }
 
@@ -75,6 +81,7 @@ impl Stores {
             namespaces: Cache::for_tests([]),
             jobs: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
+            others: BTreeMap::new(),
         }
     }
 
@@ -121,15 +128,27 @@ impl Stores {
             .collect()
     }
 
-    /// The metadata of an owner, when it is of a kind that is watched and it exists.
-    pub fn owner_metadata(&self, namespace: &str, reference: &OwnerReference) -> Option<ObjectMeta> {
+    /// Lets objects of another kind be found as owners.
+    pub fn add_owners<K>(&mut self, cache: Cache<K>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let kind = (K::group(&()).into_owned(), K::kind(&()).into_owned());
+        self.others.insert(kind, Arc::new(move |key| Some(cache.get(key)?.meta().clone())));
+    }
+
+    /// The metadata of the object an owner reference names, whatever its UID: `None` when its kind is not watched,
+    /// `Some(None)` when there is no such object.
+    pub fn named_owner(&self, namespace: &str, reference: &OwnerReference) -> Option<Option<ObjectMeta>> {
         let key = ObjectKey::namespaced(namespace, &reference.name);
-        let metadata = match (group_of(&reference.api_version), reference.kind.as_str()) {
-            ("batch", "Job") => self.jobs.get(&key)?.metadata.clone(),
-            ("jobset.x-k8s.io", "JobSet") => self.job_sets.get(&key)?.metadata.clone(),
-            _ => return None,
-        };
-        (metadata.uid.as_deref().unwrap_or("") == reference.uid).then_some(metadata)
+        match (group_of(&reference.api_version), reference.kind.as_str()) {
+            ("batch", "Job") => Some(self.jobs.get(&key).map(|job| job.metadata.clone())),
+            ("jobset.x-k8s.io", "JobSet") => Some(self.job_sets.get(&key).map(|set| set.metadata.clone())),
+            (group, kind) => {
+                let find = self.others.get(&(group.to_owned(), kind.to_owned()))?;
+                Some(find(&key))
+            }
+        }
     }
 }
 

@@ -105,13 +105,29 @@ impl Manager {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
+        self.cache_of(true)
+    }
+
+    /// The same for a kind the cluster need not have: while it has not, the cache is empty and nobody waits for it. It fills
+    /// when the kind appears.
+    pub fn cache_if_served<K>(&mut self) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
+        self.cache_of(false)
+    }
+
+    fn cache_of<K>(&mut self, required: bool) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
         if let Some(known) = self.caches.get(&TypeId::of::<K>()).and_then(|any| any.downcast_ref::<Cache<K>>()) {
             return known.clone();
         }
         let cache: Cache<K> = Cache::new();
         let (sender, synced) = watch::channel(false);
         let (group, plural) = (K::group(&()).into_owned(), K::plural(&()).into_owned());
-        let run = inform(Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender);
+        let run = inform(Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender, required);
         self.informers.push(Informer { group, plural, synced, run: Box::pin(run) });
         self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
         cache
@@ -342,7 +358,7 @@ impl Controller {
 }
 
 /// Keeps a cache equal to the server's state: list, watch, and list again when the watch was lost too long.
-async fn inform<K>(api: Api<Seen<K>>, cache: Cache<K>, clock: Clock, synced: watch::Sender<bool>)
+async fn inform<K>(api: Api<Seen<K>>, cache: Cache<K>, clock: Clock, synced: watch::Sender<bool>, required: bool)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
@@ -372,8 +388,12 @@ where
                 cache.remove(&object);
             }
             Err(error) => {
+                let optional = !required && is_not_served(&error);
+                if optional {
+                    let _ = synced.send(true);
+                }
                 // One lost watch is an everyday matter; one that does not come back is not.
-                if backoff >= WATCH_BACKOFF_WARN {
+                if backoff >= WATCH_BACKOFF_WARN && !optional {
                     tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
                 } else {
                     tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
@@ -400,4 +420,15 @@ where
             tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot read an object");
         }
     }
+}
+
+/// Does this answer mean that the cluster has no such kind (yet)?
+fn is_not_served(error: &watcher::Error) -> bool {
+    let source = match error {
+        watcher::Error::InitialListFailed(source)
+        | watcher::Error::WatchStartFailed(source)
+        | watcher::Error::WatchFailed(source) => source,
+        _ => return false,
+    };
+    matches!(source, kube::Error::Api(status) if status.code == 404)
 }

@@ -193,8 +193,8 @@ async fn install_rights(client: &Client) -> Result<(), EmbeddedError> {
 /// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
 async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let monitoring = berth_api::monitoring::crds();
-    for definition in berth_api::crds().iter().chain(&monitoring) {
+    let (monitoring, frameworks) = (berth_api::monitoring::crds(), berth_api::frameworks::crds());
+    for definition in berth_api::crds().iter().chain(&monitoring).chain(&frameworks) {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
         let failed = |error| EmbeddedError::Install {
             what: format!("CustomResourceDefinition {name}"),
@@ -204,6 +204,8 @@ async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
             serde_json::from_value(definition.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
         match api.create(&PostParams::default(), &typed).await {
             Ok(_) => {}
+            // Somebody brought the full definition; ours is only there for want of it.
+            Err(error) if berth_runtime::is_already_exists(&error) && frameworks.contains(definition) => {}
             Err(error) if berth_runtime::is_already_exists(&error) => {
                 let params = PatchParams::default();
                 api.patch(name, &params, &Patch::Merge(definition)).await.map_err(failed)?;

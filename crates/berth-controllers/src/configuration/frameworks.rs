@@ -16,6 +16,11 @@ pub struct Framework {
 }
 
 impl Framework {
+    /// Plural name of its resource.
+    pub fn resource(&self) -> String {
+        format!("{}s", self.kind.to_lowercase())
+    }
+
     /// `Kind.version.group`, as `integrations.externalFrameworks` spells kinds.
     pub fn kind_argument(&self) -> String {
         format!("{}.{}.{}", self.kind, self.version, self.group)

@@ -7,6 +7,7 @@
 pub mod ancestors;
 pub mod batch_job;
 pub mod controller;
+pub mod described;
 pub mod jobset;
 pub mod naming;
 pub mod reconcile;
@@ -50,6 +51,17 @@ pub trait Job:
 
     /// May it change its size while it runs?
     const CAN_BE_ELASTIC: bool = false;
+
+    /// The field that holds it back: steps from the object's root.
+    const SUSPEND: &'static [&'static str] = &["spec", "suspend"];
+
+    /// The field that names who reconciles it, if the kind has one.
+    const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
+
+    /// Is this one queued at all, when it names a queue?
+    fn is_queued(&self) -> bool {
+        true
+    }
 
     /// Is it suspended?
     fn is_suspended(&self) -> bool;
@@ -132,11 +144,15 @@ pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
 }
 
 /// Integrations that exist, by their names in the configuration.
-const INTEGRATED: &[&str] = &["batch/job", "jobset.x-k8s.io/jobset"];
+pub fn integrated() -> Vec<&'static str> {
+    let mut names = vec!["batch/job", "jobset.x-k8s.io/jobset"];
+    names.extend(described::names());
+    names
+}
 
 /// Is there an integration of this name?
 pub fn is_integrated(framework: &str) -> bool {
-    INTEGRATED.contains(&framework)
+    integrated().contains(&framework)
 }
 
 /// Group, version and kind of a job's type.

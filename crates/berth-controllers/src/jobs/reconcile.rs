@@ -63,7 +63,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
         }
         Err(error) => return plan.fail(error),
     }
-    if queue.is_empty() && !config.manage_jobs_without_queue_name {
+    if (queue.is_empty() && !config.manage_jobs_without_queue_name) || !job.is_queued() {
         return plan;
     }
     if queue.is_empty() || context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
@@ -79,24 +79,13 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
 
 /// Metadata of an owner as far as it is known.
 pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> Lookup {
-    let watched = matches!(
-        (group_of(&reference.api_version), reference.kind.as_str()),
-        ("batch", "Job") | ("jobset.x-k8s.io", "JobSet")
-    );
-    if !watched {
-        return Lookup::Unwatched;
-    }
-    if let Some(metadata) = stores.owner_metadata(namespace, reference) {
-        return Lookup::Found(Box::new(metadata));
-    }
-    let key = ObjectKey::namespaced(namespace, &reference.name);
-    let uid = match reference.kind.as_str() {
-        "Job" => stores.jobs.get(&key).and_then(|job| job.metadata.uid.clone()),
-        _ => stores.job_sets.get(&key).and_then(|set| set.metadata.uid.clone()),
-    };
-    match uid {
-        Some(_) => Lookup::Forged,
-        None => Lookup::Missing,
+    match stores.named_owner(namespace, reference) {
+        None => Lookup::Unwatched,
+        Some(None) => Lookup::Missing,
+        Some(Some(metadata)) if metadata.uid.as_deref().unwrap_or("") == reference.uid => {
+            Lookup::Found(Box::new(metadata))
+        }
+        Some(Some(_)) => Lookup::Forged,
     }
 }
 

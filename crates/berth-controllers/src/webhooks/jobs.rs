@@ -12,8 +12,11 @@ use serde_json::{Value, json};
 
 use super::{Lookup, labels, topology, typed};
 use crate::config::Config;
+use crate::configuration::frameworks;
 use crate::gates::Gates;
+use crate::jobs;
 use crate::jobs::ancestors::{self, managed_ancestor};
+use crate::jobs::described::{Described, set_at, validate_pod_sets};
 use crate::jobs::{Job, batch_job, is_elastic, queue_name};
 use crate::keys;
 use crate::plan::PlanError;
@@ -64,11 +67,15 @@ pub fn default_job<J: Job>(
     {
         object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL] = json!(DEFAULT_PRIORITY_CLASS);
     }
-    if gates.on("MultiKueue") && job.managed_by().is_none() && runs_elsewhere(namespace, &queue, lookup) {
-        object["spec"]["managedBy"] = json!(MULTIKUEUE);
+    if let Some(steps) = J::MANAGED_BY
+        && gates.on("MultiKueue")
+        && job.managed_by().is_none()
+        && runs_elsewhere(namespace, &queue, lookup)
+    {
+        set_at(object, steps, json!(MULTIKUEUE));
     }
-    if !part {
-        object["spec"]["suspend"] = json!(true);
+    if !part && job.is_queued() {
+        set_at(object, J::SUSPEND, json!(true));
     }
     Ok(())
 }
@@ -112,12 +119,12 @@ fn ancestor_of<J: Job>(
     lookup: Lookup<'_>,
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
     managed_ancestor(job.meta(), config, |reference| {
-        let resource = match (group_of(&reference.api_version), reference.kind.as_str()) {
-            ("batch", "Job") => "jobs",
-            ("jobset.x-k8s.io", "JobSet") => "jobsets",
-            _ => return ancestors::Lookup::Unwatched,
+        let group = group_of(&reference.api_version);
+        let known = frameworks::find_kind(group, &reference.kind);
+        let Some(framework) = known.filter(|known| jobs::is_integrated(known.name)) else {
+            return ancestors::Lookup::Unwatched;
         };
-        let Some(owner) = lookup(group_of(&reference.api_version), resource, namespace, &reference.name) else {
+        let Some(owner) = lookup(group, &framework.resource(), namespace, &reference.name) else {
             return ancestors::Lookup::Missing;
         };
         match serde_json::from_value::<kube::core::ObjectMeta>(owner["metadata"].clone()) {
@@ -353,6 +360,36 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
             }
         }
     }
+    errors
+}
+
+// -- kinds of other projects -----------------------------------------------------------------------------------------
+
+/// Rules of a new job of another project's kind.
+pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates) -> Vec<Error> {
+    let mut errors = validate_job_on_create(job, gates);
+    // What is not queued is its author's business alone.
+    if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
+        return errors;
+    }
+    let own = (K::DESCRIPTION.validate)(job.spec(), is_elastic(job, gates), &Path::new("spec"));
+    if own.is_empty() && job.is_queued() {
+        errors.extend(validate_pod_sets(job, gates));
+    }
+    errors.extend(own);
+    errors
+}
+
+/// Rules of a changed job of another project's kind.
+pub fn validate_described_update<K: Described>(
+    new: &K,
+    old: &K,
+    default_queue: bool,
+    config: &Config,
+    gates: &Gates,
+) -> Vec<Error> {
+    let mut errors = validate_described(new, config, gates);
+    errors.extend(validate_job_on_update(new, old, default_queue, gates));
     errors
 }
 

@@ -12,8 +12,9 @@ mod topology;
 mod workload;
 
 pub use jobs::{
-    default_job, should_be_suspended, validate_batch_job, validate_batch_job_update, validate_job_on_create,
-    validate_job_on_update, validate_job_set, validate_job_set_update,
+    default_job, should_be_suspended, validate_batch_job, validate_batch_job_update, validate_described,
+    validate_described_update, validate_job_on_create, validate_job_on_update, validate_job_set,
+    validate_job_set_update,
 };
 pub use pod_spec::validate_immutable_pod_spec;
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
@@ -27,11 +28,13 @@ use berth_api::kueue::conversion;
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceFlavor, Workload};
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::batch::v1::Job;
+use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::gates::Gates;
+use crate::jobs::described::{Described, for_each_described};
 use crate::keys;
 
 /// A request on its way through admission. Only creates and updates of objects themselves are of interest.
@@ -70,7 +73,7 @@ impl Webhooks {
             ("kueue.x-k8s.io", "clusterqueues" | "cohorts" | "resourceflavors" | "workloads") => true,
             ("batch", "jobs") => self.config.integrations.enabled("batch/job"),
             ("jobset.x-k8s.io", "jobsets") => self.config.integrations.enabled("jobset.x-k8s.io/jobset"),
-            _ => false,
+            _ => described(group, resource).is_some_and(|name| self.config.integrations.enabled(name)),
         }
     }
 
@@ -85,7 +88,13 @@ impl Webhooks {
             "clusterqueues" | "resourceflavors" => add_finalizer(object),
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
             "jobsets" => default_job::<JobSet>(object, request.namespace, &self.config, &self.gates, lookup)?,
-            _ => {}
+            _ => {
+                for_each_described!(Kind => {
+                    if is::<Kind>(&request) {
+                        default_job::<Kind>(object, request.namespace, &self.config, &self.gates, lookup)?;
+                    }
+                });
+            }
         }
         Ok(())
     }
@@ -119,10 +128,37 @@ impl Webhooks {
                 Some(old) => validate_job_set_update(new, old, default_queue, gates),
                 None => validate_job_set(new, gates),
             }),
-            _ => Ok(Vec::new()),
+            _ => {
+                let mut found = Ok(Vec::new());
+                for_each_described!(Kind => {
+                    if is::<Kind>(&request) {
+                        found = check(request, object, |new: &Kind, old: Option<&Kind>| match old {
+                            Some(old) => validate_described_update(new, old, default_queue, &self.config, gates),
+                            None => validate_described(new, &self.config, gates),
+                        });
+                    }
+                });
+                found
+            }
         };
         result.unwrap_or_else(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])
     }
+}
+
+/// Is the request about objects of this kind?
+fn is<K: Resource<DynamicType = ()>>(request: &Request<'_>) -> bool {
+    request.group == K::group(&()) && request.resource == K::plural(&())
+}
+
+/// The integration of a resource of another project.
+fn described(group: &str, resource: &str) -> Option<&'static str> {
+    let mut found = None;
+    for_each_described!(Kind => {
+        if Kind::group(&()) == group && Kind::plural(&()) == resource {
+            found = Some(<Kind as Described>::DESCRIPTION.framework);
+        }
+    });
+    found
 }
 
 fn check<K: DeserializeOwned>(

@@ -1,0 +1,86 @@
+//! Kinds of job other projects define and Berth queues: Kubeflow's, Ray's, AppWrapper. Only what every object has is typed;
+//! spec and status are as written, because their schemas belong to those projects.
+//!
+//! A cluster that runs such a project has its full definitions. [`crds`] are open ones for a cluster that does not, so that
+//! manifests can be applied, queued and admitted all the same.
+
+use serde_json::{Value, json};
+
+use crate::resource::custom_resource;
+
+macro_rules! kinds {
+    ($( $(#[$meta:meta])* $kind:ident: $group:literal $version:literal $plural:literal; )*) => {
+        $(custom_resource! {
+            $(#[$meta])*
+            $kind: namespaced $group $version $plural {
+                /// As written.
+                spec: Value,
+                /// As written by its controller.
+                status: Option<Value>,
+            }
+        })*
+
+        /// Open definitions of all kinds, in the order of their declaration.
+        pub fn crds() -> Vec<Value> {
+            vec![$( definition(stringify!($kind), $group, $version, $plural), )*]
+        }
+    };
+}
+
+kinds! {
+    /// Training with PyTorch.
+    PyTorchJob: "kubeflow.org" "v1" "pytorchjobs";
+    /// Training with TensorFlow.
+    TFJob: "kubeflow.org" "v1" "tfjobs";
+    /// Training with XGBoost.
+    XGBoostJob: "kubeflow.org" "v1" "xgboostjobs";
+    /// Training with PaddlePaddle.
+    PaddleJob: "kubeflow.org" "v1" "paddlejobs";
+    /// Training with JAX.
+    JAXJob: "kubeflow.org" "v1" "jaxjobs";
+    /// Programs of the Message Passing Interface.
+    MPIJob: "kubeflow.org" "v2beta1" "mpijobs";
+    /// A Ray cluster that runs one program.
+    RayJob: "ray.io" "v1" "rayjobs";
+    /// A Ray cluster.
+    RayCluster: "ray.io" "v1" "rayclusters";
+    /// A Ray cluster that serves.
+    RayService: "ray.io" "v1" "rayservices";
+    /// Any objects, deployed together.
+    AppWrapper: "workload.codeflare.dev" "v1beta2" "appwrappers";
+}
+
+fn definition(kind: &str, group: &str, version: &str, plural: &str) -> Value {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group,
+            "names": {
+                "kind": kind,
+                "listKind": format!("{kind}List"),
+                "plural": plural,
+                "singular": kind.to_lowercase(),
+            },
+            "scope": "Namespaced",
+            "versions": [{
+                "name": version,
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "properties": {
+                        "apiVersion": { "type": "string" },
+                        "kind": { "type": "string" },
+                        "metadata": { "type": "object" },
+                        "spec": open,
+                        "status": open,
+                    },
+                } },
+                "subresources": { "status": {} },
+            }],
+        },
+    })
+}

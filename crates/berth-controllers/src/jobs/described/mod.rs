@@ -1,0 +1,460 @@
+//! Integrations of kinds other projects define: one description per kind, one mechanism for all.
+//!
+//! Such a kind keeps its own schema; what queueing needs of it is where its pod templates are and how many pods each makes,
+//! which field holds it back, and what its status says. A [`Description`] says that; everything else is written once, here
+//! and in [`super::reconcile`].
+
+pub mod appwrapper;
+pub mod kubeflow;
+pub mod ray;
+mod template;
+
+use berth_api::frameworks as kinds;
+use berth_api::kueue::v1beta2::PodSet;
+use berth_apimachinery::field::{Error, Path};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::topology::{self, Ranks};
+use super::{Finished, Job};
+use crate::gates::Gates;
+use crate::podset::{PodSetError, PodSetInfo};
+
+/// Pods of one sort a job makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Name of the pod set.
+    pub name: String,
+    /// Pods.
+    pub count: i32,
+    /// Where the template is, as a JSON pointer into the spec.
+    pub template: String,
+    /// The template when the spec has none there.
+    pub default: Option<PodTemplateSpec>,
+    /// Containers the kind's operator adds to these pods.
+    pub added: Vec<Container>,
+    /// Label that numbers these pods, where it is another one than the kind's.
+    pub pod_index_label: Option<&'static str>,
+}
+
+impl Group {
+    /// A group with a template of its own.
+    pub fn new(name: impl Into<String>, count: i32, template: impl Into<String>) -> Self {
+        Group {
+            name: name.into(),
+            count,
+            template: template.into(),
+            default: None,
+            added: Vec::new(),
+            pod_index_label: None,
+        }
+    }
+}
+
+/// Where what admission adds to pods is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// Into the templates.
+    Templates,
+    /// Into the lists of infos beside them, from which the kind's operator takes it.
+    Infos,
+}
+
+/// What queueing needs to know of a kind.
+#[derive(Debug)]
+pub struct Description {
+    /// Name of the integration in the configuration.
+    pub framework: &'static str,
+    /// May it change its size while it runs?
+    pub elastic: bool,
+    /// The field that holds it back: steps from the object's root.
+    pub suspend: &'static [&'static str],
+    /// The field that names who reconciles it, if the kind has one.
+    pub managed_by: Option<&'static [&'static str]>,
+    /// JSON pointer into the spec to its own priority class.
+    pub priority_class: Option<&'static str>,
+    /// Label that numbers the pods of a group.
+    pub pod_index_label: Option<&'static str>,
+    /// Where admission's additions go.
+    pub injection: Injection,
+    /// Its pods, in the order of the pod sets.
+    pub groups: fn(&Value) -> Result<Vec<Group>, String>,
+    /// How it ended, from its status.
+    pub finished: fn(&Value) -> Option<Finished>,
+    /// Are all its pods ready or done?
+    pub ready: fn(&Value) -> bool,
+    /// Has it pods that still run?
+    pub active: fn(&Value) -> bool,
+    /// Is this one queued at all?
+    pub queued: fn(&Value) -> bool,
+    /// What is wrong with a spec that is to be queued; `elastic`: it may change its size.
+    pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,
+}
+
+/// A kind with a description.
+pub trait Described:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + std::fmt::Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// The description.
+    const DESCRIPTION: &'static Description;
+
+    /// Its spec as written.
+    fn spec(&self) -> &Value;
+
+    /// Its spec, to be changed.
+    fn spec_mut(&mut self) -> &mut Value;
+
+    /// Its status as written.
+    fn status(&self) -> &Value;
+}
+
+macro_rules! described {
+    ($($kind:ident: $description:expr;)*) => {
+        $(impl Described for kinds::$kind {
+            const DESCRIPTION: &'static Description = &$description;
+
+            fn spec(&self) -> &Value {
+                &self.spec
+            }
+
+            fn spec_mut(&mut self) -> &mut Value {
+                &mut self.spec
+            }
+
+            fn status(&self) -> &Value {
+                self.status.as_ref().unwrap_or(&Value::Null)
+            }
+        })*
+    };
+}
+
+described! {
+    PyTorchJob: kubeflow::PYTORCH;
+    TFJob: kubeflow::TENSORFLOW;
+    XGBoostJob: kubeflow::XGBOOST;
+    PaddleJob: kubeflow::PADDLE;
+    JAXJob: kubeflow::JAX;
+    MPIJob: kubeflow::MPI;
+    RayJob: ray::JOB;
+    RayCluster: ray::CLUSTER;
+    RayService: ray::SERVICE;
+    AppWrapper: appwrapper::APP_WRAPPER;
+}
+
+/// Does something with every kind that has a description. `$kind` stands for its type.
+macro_rules! for_each_described {
+    ($kind:ident => $body:block) => {{
+        {
+            type $kind = berth_api::frameworks::PyTorchJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::TFJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::XGBoostJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::PaddleJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::JAXJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::MPIJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::RayJob;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::RayCluster;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::RayService;
+            $body
+        }
+        {
+            type $kind = berth_api::frameworks::AppWrapper;
+            $body
+        }
+    }};
+}
+pub(crate) use for_each_described;
+
+/// Names of the integrations with a description.
+pub(crate) fn names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for_each_described!(Kind => {
+        names.push(<Kind as Described>::DESCRIPTION.framework);
+    });
+    names
+}
+
+/// The value some steps below, if it is there.
+fn at<'a>(value: &'a Value, steps: &[&str]) -> &'a Value {
+    steps.iter().fold(value, |value, step| &value[*step])
+}
+
+/// Sets the value some steps below, making what is missing on the way.
+pub(crate) fn set_at(value: &mut Value, steps: &[&str], new: Value) {
+    let mut at = value;
+    for step in steps {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[*step];
+    }
+    *at = new;
+}
+
+/// The part of a path from the object's root that is below `spec`.
+fn below_spec(steps: &'static [&'static str]) -> &'static [&'static str] {
+    &steps[1..]
+}
+
+impl<K: Described> Job for K {
+    const FRAMEWORK: &'static str = K::DESCRIPTION.framework;
+    const CAN_BE_ELASTIC: bool = K::DESCRIPTION.elastic;
+    const SUSPEND: &'static [&'static str] = K::DESCRIPTION.suspend;
+    const MANAGED_BY: Option<&'static [&'static str]> = K::DESCRIPTION.managed_by;
+
+    fn is_suspended(&self) -> bool {
+        at(self.spec(), below_spec(K::DESCRIPTION.suspend)).as_bool().unwrap_or(false)
+    }
+
+    fn suspend(&mut self) {
+        set_at(self.spec_mut(), below_spec(K::DESCRIPTION.suspend), json!(true));
+    }
+
+    fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String> {
+        let mut groups = (K::DESCRIPTION.groups)(self.spec())?;
+        if K::DESCRIPTION.injection == Injection::Infos {
+            // Its parts have no names of their own: they are counted.
+            let name = self.meta().name.clone().unwrap_or_default();
+            groups.iter_mut().enumerate().for_each(|(index, group)| group.name = format!("{name}-{index}"));
+        }
+        let mut pod_sets = Vec::with_capacity(groups.len());
+        for group in &groups {
+            let mut template = template::read(self.spec(), group)?;
+            let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+            let pod_index_label = group.pod_index_label.or(K::DESCRIPTION.pod_index_label);
+            let ranks = Ranks { pod_index_label, ..Ranks::default() };
+            let topology_request = match gates.on("TopologyAwareScheduling") {
+                true => topology::request(annotations, ranks, gates)
+                    .map_err(|error| format!("spec{}: {error}", group.template.replace('/', ".")))?,
+                false => None,
+            };
+            template.spec.get_or_insert_default().containers.extend(group.added.iter().cloned());
+            pod_sets.push(PodSet {
+                name: group.name.clone(),
+                count: group.count,
+                min_count: None,
+                template,
+                topology_request,
+            });
+        }
+        Ok(pod_sets)
+    }
+
+    fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError> {
+        let groups = (K::DESCRIPTION.groups)(self.spec()).unwrap_or_default();
+        if infos.len() != groups.len() {
+            return Err(PodSetError::Count { expected: groups.len(), got: infos.len() });
+        }
+        match K::DESCRIPTION.injection {
+            Injection::Templates => {
+                for (group, info) in groups.iter().zip(infos) {
+                    template::merge(self.spec_mut(), group, info, gates)?;
+                }
+            }
+            Injection::Infos => appwrapper::set_infos(self.spec_mut(), infos),
+        }
+        set_at(self.spec_mut(), below_spec(K::DESCRIPTION.suspend), json!(false));
+        Ok(())
+    }
+
+    fn restore(&mut self, infos: &[PodSetInfo]) -> bool {
+        if K::DESCRIPTION.injection == Injection::Infos {
+            return appwrapper::clear_infos(self.spec_mut());
+        }
+        let groups = (K::DESCRIPTION.groups)(self.spec()).unwrap_or_default();
+        if infos.len() != groups.len() {
+            return false;
+        }
+        let mut changed = false;
+        for (group, info) in groups.iter().zip(infos) {
+            changed |= template::restore(self.spec_mut(), group, info);
+        }
+        changed
+    }
+
+    fn finished(&self) -> Option<Finished> {
+        (K::DESCRIPTION.finished)(self.status())
+    }
+
+    fn pods_ready(&self) -> bool {
+        (K::DESCRIPTION.ready)(self.status())
+    }
+
+    fn is_active(&self) -> bool {
+        (K::DESCRIPTION.active)(self.status())
+    }
+
+    fn priority_class(&self) -> Option<String> {
+        let class = self.spec().pointer(K::DESCRIPTION.priority_class?)?.as_str()?;
+        (!class.is_empty()).then(|| class.to_owned())
+    }
+
+    fn is_queued(&self) -> bool {
+        (K::DESCRIPTION.queued)(self.spec())
+    }
+
+    fn managed_by(&self) -> Option<&str> {
+        at(self.spec(), below_spec(K::DESCRIPTION.managed_by?)).as_str()
+    }
+
+    fn set_managed_by(&mut self, controller: &str) {
+        if let Some(steps) = K::DESCRIPTION.managed_by {
+            set_at(self.spec_mut(), below_spec(steps), json!(controller));
+        }
+    }
+}
+
+/// The condition of a type in a status, when it is True: its message.
+fn true_condition<'a>(status: &'a Value, type_: &str) -> Option<&'a str> {
+    let conditions = status["conditions"].as_array()?;
+    let condition = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "True")?;
+    Some(condition["message"].as_str().unwrap_or_default())
+}
+
+/// Rules of a queued job beside those of its own kind: its pod sets can be read and are not too many.
+pub(crate) fn validate_pod_sets<K: Described>(job: &K, gates: &Gates) -> Vec<Error> {
+    /// Pod sets a workload can have.
+    const POD_SETS_MAX: usize = 18;
+    let path = Path::new("spec");
+    match job.pod_sets(gates) {
+        Err(message) => vec![Error::invalid(&path, Value::Null, message)],
+        Ok(sets) if sets.len() > POD_SETS_MAX => {
+            vec![Error::too_many(&path, sets.len() as i64, POD_SETS_MAX as i64)]
+        }
+        Ok(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use berth_api::frameworks::{AppWrapper, PyTorchJob, RayCluster, RayJob};
+
+    use super::*;
+
+    fn template(cpu: &str) -> Value {
+        json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
+    }
+
+    fn read<K: Described>(spec: Value, status: Value) -> K {
+        let object = json!({"metadata": {"name": "job", "namespace": "ns"}, "spec": spec, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn sizes<K: Described>(job: &K) -> Vec<(String, i32)> {
+        let sets = job.pod_sets(&Gates::default()).unwrap();
+        sets.into_iter().map(|set| (set.name, set.count)).collect()
+    }
+
+    fn info(name: &str) -> PodSetInfo {
+        PodSetInfo {
+            name: name.to_owned(),
+            count: 1,
+            node_selector: BTreeMap::from([("pool".to_owned(), "spot".to_owned())]),
+            ..PodSetInfo::default()
+        }
+    }
+
+    #[test]
+    fn replica_types_are_pod_sets_in_their_fixed_order() {
+        let spec = json!({"runPolicy": {"suspend": true, "schedulingPolicy": {"priorityClass": "high"}},
+            "pytorchReplicaSpecs": {"Worker": {"replicas": 3, "template": template("1")},
+                "Master": {"template": template("2")}}});
+        let mut job: PyTorchJob = read(spec.clone(), Value::Null);
+        assert_eq!(sizes(&job), [("master".to_owned(), 1), ("worker".to_owned(), 3)]);
+        assert_eq!(job.priority_class().as_deref(), Some("high"));
+        assert!(job.is_suspended());
+        job.run_with(&[info("master"), info("worker")], &Gates::default()).unwrap();
+        assert!(!job.is_suspended());
+        let selector = "/pytorchReplicaSpecs/Worker/template/spec/nodeSelector/pool";
+        assert_eq!(job.spec.pointer(selector), Some(&json!("spot")));
+        let none = |name: &str| PodSetInfo { name: name.to_owned(), ..PodSetInfo::default() };
+        job.suspend();
+        assert!(job.restore(&[none("master"), none("worker")]));
+        assert_eq!(job.spec, spec, "what was added is gone again, and nothing else changed");
+    }
+
+    #[test]
+    fn a_training_job_ends_with_its_condition() {
+        let condition = json!([{"type": "Failed", "status": "True", "message": "worker 1 failed"}]);
+        let job: PyTorchJob = read(json!({}), json!({"conditions": condition}));
+        assert_eq!(job.finished(), Some(Finished { success: false, message: "worker 1 failed".to_owned() }));
+    }
+
+    #[test]
+    fn a_ray_job_asks_for_head_groups_and_submitter() {
+        let cluster = json!({"headGroupSpec": {"template": template("1")}, "workerGroupSpecs": [
+            {"groupName": "TPU", "replicas": 2, "numOfHosts": 4, "template": template("8")}]});
+        let job: RayJob = read(json!({"shutdownAfterJobFinishes": true, "rayClusterSpec": cluster}), Value::Null);
+        let expected = [("head".to_owned(), 1), ("tpu".to_owned(), 8), ("submitter".to_owned(), 1)];
+        assert_eq!(sizes(&job), expected);
+        let submitter = &job.pod_sets(&Gates::default()).unwrap()[2];
+        let requests =
+            submitter.template.spec.as_ref().unwrap().containers[0].resources.clone().unwrap().requests.unwrap();
+        assert_eq!(requests["cpu"].0, "500m");
+        let cluster: RayCluster = read(cluster, json!({"state": "ready"}));
+        assert_eq!(sizes(&cluster), [("head".to_owned(), 1), ("tpu".to_owned(), 8)]);
+        assert!(cluster.pods_ready() && cluster.finished().is_none());
+    }
+
+    #[test]
+    fn an_existing_ray_cluster_is_not_queued_again() {
+        let job: RayJob = read(json!({"clusterSelector": {"ray.io/cluster": "c"}}), Value::Null);
+        assert!(!job.is_queued());
+        let errors = (ray::JOB.validate)(&job.spec, false, &Path::new("spec"));
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(fields, ["spec.shutdownAfterJobFinishes", "spec.clusterSelector"]);
+    }
+
+    #[test]
+    fn a_wrapper_is_told_beside_its_components() {
+        let pods =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2, "template": template("1")}});
+        let spec = json!({"suspend": true, "components": [{"template": {"apiVersion": "v1", "kind": "Service"}},
+            {"template": pods}]});
+        let mut wrapper: AppWrapper = read(spec, json!({"phase": "Suspended"}));
+        assert_eq!(sizes(&wrapper), [("job-0".to_owned(), 2)]);
+        wrapper.run_with(&[info("job-0")], &Gates::default()).unwrap();
+        let infos = &wrapper.spec["components"][1]["podSetInfos"];
+        assert_eq!(infos[0]["nodeSelector"], json!({"pool": "spot"}));
+        assert!(wrapper.spec["components"][0]["podSetInfos"].is_null());
+        assert!(wrapper.restore(&[]));
+        assert!(wrapper.spec["components"][1]["podSetInfos"].is_null());
+        assert!(!wrapper.restore(&[]));
+    }
+}

@@ -1,0 +1,161 @@
+//! Ray: a head, groups of workers, and for a RayJob the pod that submits its program.
+
+use berth_apimachinery::field::{Error, Path};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use serde_json::{Value, json};
+
+use super::{Description, Group, Injection, true_condition};
+use crate::jobs::Finished;
+
+/// Name of the head's pod set, which no worker group can have.
+const HEAD: &str = "head";
+/// Name of the submitter's pod set.
+const SUBMITTER: &str = "submitter";
+
+const COMMON: Description = Description {
+    framework: "",
+    elastic: true,
+    suspend: &["spec", "suspend"],
+    managed_by: Some(&["spec", "managedBy"]),
+    priority_class: None,
+    pod_index_label: None,
+    injection: Injection::Templates,
+    groups: |spec| cluster(spec, ""),
+    finished: |_| None,
+    ready: |status| status["state"] == "ready",
+    active: |status| status["state"] == "ready" || true_condition(status, "RayClusterSuspending").is_some(),
+    queued: |_| true,
+    validate: |spec, elastic, path| validate_cluster(spec, elastic, path),
+};
+
+/// RayCluster: it runs until it is deleted.
+pub const CLUSTER: Description = Description { framework: "ray.io/raycluster", ..COMMON };
+
+/// RayService: its cluster is in its spec; it serves until it is deleted.
+pub const SERVICE: Description = Description {
+    framework: "ray.io/rayservice",
+    suspend: &["spec", "rayClusterConfig", "suspend"],
+    managed_by: None,
+    groups: |spec| cluster(spec, "/rayClusterConfig"),
+    ready: |status| true_condition(status, "Ready").is_some(),
+    active: |status| {
+        status["serviceStatus"] == "Running" || status["activeServiceStatus"]["rayClusterStatus"]["state"] == "ready"
+    },
+    validate: |spec, elastic, path| {
+        validate_cluster(&spec["rayClusterConfig"], elastic, &path.child("rayClusterConfig"))
+    },
+    ..COMMON
+};
+
+/// RayJob: a cluster for one program. One that uses a cluster that is there is not queued: the cluster is.
+pub const JOB: Description = Description {
+    framework: "ray.io/rayjob",
+    groups: job,
+    finished: |status| {
+        let ended = ["Complete", "Failed"].iter().any(|end| status["jobDeploymentStatus"] == *end);
+        ended.then(|| Finished {
+            success: status["jobStatus"] == "SUCCEEDED",
+            message: status["message"].as_str().unwrap_or_default().to_owned(),
+        })
+    },
+    ready: |status| status["rayClusterStatus"]["state"] == "ready",
+    active: |status| !matches!(status["jobDeploymentStatus"].as_str().unwrap_or_default(), "" | "Suspended"),
+    queued: |spec| spec["clusterSelector"].as_object().is_none_or(serde_json::Map::is_empty),
+    validate: validate_job,
+    ..COMMON
+};
+
+fn integer(value: &Value, default: i32) -> i32 {
+    value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
+}
+
+/// Head and workers of the cluster described at `at`.
+fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {
+    let cluster = spec.pointer(at).unwrap_or(&Value::Null);
+    let mut head = Group::new(HEAD, 1, format!("{at}/headGroupSpec/template"));
+    if cluster["enableInTreeAutoscaling"] == true {
+        head.added.push(autoscaler(&cluster["autoscalerOptions"]["resources"])?);
+    }
+    let mut groups = vec![head];
+    for (index, worker) in cluster["workerGroupSpecs"].as_array().into_iter().flatten().enumerate() {
+        let name = worker["groupName"].as_str().unwrap_or_default().to_lowercase();
+        let count = integer(&worker["replicas"], 1).saturating_mul(integer(&worker["numOfHosts"], 1));
+        groups.push(Group::new(name, count, format!("{at}/workerGroupSpecs/{index}/template")));
+    }
+    Ok(groups)
+}
+
+/// The container KubeRay adds to the head of a cluster that scales itself.
+fn autoscaler(resources: &Value) -> Result<Container, String> {
+    let half_a_core = json!({"cpu": "500m", "memory": "512Mi"});
+    let resources = match resources {
+        Value::Null => json!({"requests": half_a_core, "limits": half_a_core}),
+        given => given.clone(),
+    };
+    serde_json::from_value(json!({"name": "autoscaler", "resources": resources}))
+        .map_err(|error| format!("autoscalerOptions.resources: {error}"))
+}
+
+/// The container KubeRay submits a program with.
+fn submitter() -> Result<Container, String> {
+    let resources = json!({"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+    serde_json::from_value(json!({"name": "ray-job-submitter", "resources": resources})).map_err(|e| e.to_string())
+}
+
+fn job(spec: &Value) -> Result<Vec<Group>, String> {
+    let mut groups = cluster(spec, "/rayClusterSpec")?;
+    match spec["submissionMode"].as_str().unwrap_or_default() {
+        "" | "K8sJobMode" => {
+            let mut group = Group::new(SUBMITTER, 1, "/submitterPodTemplate");
+            let template = json!({"spec": {"restartPolicy": "Never", "containers": [submitter()?]}});
+            let template: PodTemplateSpec = serde_json::from_value(template).map_err(|e| e.to_string())?;
+            group.default = Some(template);
+            groups.push(group);
+        }
+        "SidecarMode" => groups[0].added.push(submitter()?),
+        // Somebody else submits.
+        _ => {}
+    }
+    Ok(groups)
+}
+
+fn validate_cluster(cluster: &Value, elastic: bool, path: &Path<'_>) -> Vec<Error> {
+    let mut errors = Vec::new();
+    if cluster["enableInTreeAutoscaling"] == true && !elastic {
+        let detail = "a kueue-managed RayCluster can use autoscaling only as an elastic job: enable the \
+                      ElasticJobsViaWorkloadSlices feature gate and set the \"kueue.x-k8s.io/elastic-job\": \"true\" \
+                      annotation";
+        errors.push(Error::invalid(&path.child("enableInTreeAutoscaling"), true, detail));
+    }
+    let at = path.child("workerGroupSpecs");
+    for (index, group) in cluster["workerGroupSpecs"].as_array().into_iter().flatten().enumerate() {
+        let name = group["groupName"].as_str().unwrap_or_default();
+        if name.eq_ignore_ascii_case(HEAD) {
+            let at = at.index(index);
+            let detail = "\"head\" is reserved for the head group";
+            errors.push(Error::forbidden(&at.child("groupName"), detail));
+        }
+    }
+    errors
+}
+
+fn validate_job(spec: &Value, elastic: bool, path: &Path<'_>) -> Vec<Error> {
+    let mut errors = Vec::new();
+    if spec["shutdownAfterJobFinishes"] != true {
+        let detail = "a kueue managed job should delete the cluster after finishing";
+        errors.push(Error::invalid(&path.child("shutdownAfterJobFinishes"), false, detail));
+    }
+    if spec["clusterSelector"].as_object().is_some_and(|selector| !selector.is_empty()) {
+        let detail = "a kueue managed job should not use an existing cluster";
+        errors.push(Error::invalid(&path.child("clusterSelector"), spec["clusterSelector"].clone(), detail));
+        return errors;
+    }
+    let at = path.child("rayClusterSpec");
+    if spec["rayClusterSpec"].is_null() {
+        let detail = "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector";
+        errors.push(Error::required(&at, detail));
+        return errors;
+    }
+    errors.extend(validate_cluster(&spec["rayClusterSpec"], elastic, &at));
+    errors
+}

@@ -1,0 +1,102 @@
+//! Kinds of other projects: queued once the cluster has them, whatever else their specs say.
+
+use berth_controllers::Config;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, condition};
+
+const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
+/// Longer than a watch of a kind that is not there waits before it looks again.
+const UNTIL_SEEN: u64 = 40;
+
+async fn with_queue(cluster: &Cluster) {
+    cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    let flavor = json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "spot"},
+        "spec": {"nodeLabels": {"pool": "spot"}}});
+    cluster.create(flavor).await;
+    let queue = json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {
+        "namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
+            {"name": "spot", "resources": [{"name": "cpu", "nominalQuota": "4"}]}]}]}});
+    cluster.create(queue).await;
+    let local = json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "lq", "namespace": "team"},
+        "spec": {"clusterQueue": "cq"}});
+    cluster.create(local).await;
+}
+
+async fn define(cluster: &Cluster, kind: &str) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let all = berth_api::frameworks::crds();
+    let definition = all.into_iter().find(|definition| definition["spec"]["names"]["kind"] == kind).unwrap();
+    let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
+    definitions.create(&PostParams::default(), &definition).await.unwrap();
+    cluster.pass(UNTIL_SEEN).await;
+}
+
+fn template() -> Value {
+    json!({"spec": {"containers": [
+        {"name": "pytorch", "image": "train", "resources": {"requests": {"cpu": "1"}}, "aFieldOfTomorrow": 1}]}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_training_job_is_queued_once_its_kind_appears() {
+    let cluster = Cluster::start(Config::default()).await;
+    with_queue(&cluster).await;
+    cluster.pass(1).await;
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    assert_eq!(condition(&queue, "Active"), "True/Ready", "queues work in a cluster that has none of these kinds");
+    define(&cluster, "PyTorchJob").await;
+    let job = json!({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": {"name": "train", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"runPolicy": {"suspend": true}, "nprocPerNode": "auto", "pytorchReplicaSpecs": {
+            "Master": {"template": template()}, "Worker": {"replicas": 3, "template": template()}}}});
+    let job = cluster.create(job).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(condition(&workload, "Admitted"), "True/Admitted", "{workload:#}");
+    let sets = workload["spec"]["podSets"].as_array().unwrap();
+    let sizes: Vec<_> = sets.iter().map(|set| (set["name"].as_str().unwrap(), set["count"].clone())).collect();
+    assert_eq!(sizes, [("master", json!(1)), ("worker", json!(3))]);
+    let running = cluster.get("kubeflow.org/v1", "PyTorchJob", Some("team"), "train").await;
+    assert_eq!(running["spec"]["runPolicy"]["suspend"], false, "{running:#}");
+    let worker = &running["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"];
+    assert_eq!(worker["nodeSelector"], json!({"pool": "spot"}));
+    assert_eq!(worker["containers"][0]["aFieldOfTomorrow"], 1, "what Berth does not know stays");
+    let succeeded = json!([{"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done",
+        "lastTransitionTime": "2026-01-01T00:10:00Z"}]);
+    cluster.patch_status(&job, json!({"status": {"conditions": succeeded}})).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "train").await;
+    assert_eq!(condition(&workload, "Finished"), "True/Succeeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrapper_that_does_not_fit_waits_and_its_job_with_it() {
+    let cluster = Cluster::start(Config::default()).await;
+    with_queue(&cluster).await;
+    define(&cluster, "AppWrapper").await;
+    let wrapped = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "inner"},
+        "spec": {"parallelism": 8, "template": template()}});
+    let wrapper = json!({"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper",
+        "metadata": {"name": "big", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"suspend": true, "components": [{"template": wrapped}]}});
+    let wrapper = cluster.create(wrapper).await;
+    // A part of a wrapper that somebody made before its time is held back with it.
+    let inner = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "inner", "namespace": "team",
+        "ownerReferences": [{"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "name": "big",
+            "uid": wrapper["metadata"]["uid"], "controller": true}]},
+        "spec": {"parallelism": 8, "template": {"spec": {"restartPolicy": "Never", "containers": [
+            {"name": "c", "image": "train"}]}}}});
+    cluster.create(inner).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "big").await;
+    assert_eq!(workload["spec"]["podSets"][0]["name"], "big-0");
+    assert_eq!(workload["spec"]["podSets"][0]["count"], 8);
+    assert!(condition(&workload, "QuotaReserved").starts_with("False/"), "{workload:#}");
+    let inner = cluster.get("batch/v1", "Job", Some("team"), "inner").await;
+    assert_eq!(inner["spec"]["suspend"], true);
+    let wrapper = cluster.get("workload.codeflare.dev/v1beta2", "AppWrapper", Some("team"), "big").await;
+    assert_eq!(wrapper["spec"]["suspend"], true);
+}
