@@ -145,7 +145,13 @@ impl Reference<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        // The same cases every time: a change is judged by itself, not by the draw.
+        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_tree_agrees_with_its_definitions_whatever_comes_and_goes(platform in platform()) {

@@ -11,7 +11,7 @@ mod host;
 mod invariants;
 pub mod plan;
 
-use proptest::test_runner::{Config, FileFailurePersistence};
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
 /// So many cases, or as many as the environment asks for. Seeds of failures are kept beside this file.
 pub fn config(cases: u32, seeds: &'static str) -> Config {
@@ -20,6 +20,8 @@ pub fn config(cases: u32, seeds: &'static str) -> Config {
         cases: asked.unwrap_or(cases),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
         max_shrink_iters: 20_000,
+        // The same cases every time unless a longer run is asked for: a change is judged by itself, not by the draw.
+        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..Config::default()
     }
 }
