@@ -135,13 +135,18 @@ impl FieldManager {
         if let Some(live) = live
             && let Some(entries) = live.pointer("/metadata/managedFields")
             && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| sent == entries))
-            && let Some(changes) = self.leaves_owners(live, new, &managed, write)
+            && let Some((own, set)) = self.only_adds(live, new, &managed, write)
         {
             let mut entries = sent.filter(|sent| sent == entries).unwrap_or_else(|| entries.clone());
-            if changes && let Some(list) = entries.as_array_mut() {
-                let own = update_identity(new, write);
-                if let Some(entry) = list.iter_mut().find(|entry| Identity::from_value(entry) == own) {
-                    meta::map_mut(entry).insert("time".to_owned(), Value::from(write.now));
+            if !set.is_empty()
+                && let Some(list) = entries.as_array_mut()
+                && let Some(entry) = list.iter_mut().find(|entry| Identity::from_value(entry) == own)
+            {
+                let entry = meta::map_mut(entry);
+                entry.insert("time".to_owned(), Value::from(write.now));
+                let before = &managed.managers[&own.key()].set;
+                if !before.has_all(&set) {
+                    entry.insert("fieldsV1".to_owned(), before.clone().union(set).to_fields_v1());
                 }
                 sort_entries(list);
             }
@@ -156,11 +161,12 @@ impl FieldManager {
         store(new, &managed);
     }
 
-    /// Whether an update leaves all owners as they are (it sets what its manager owns already and nobody else does, as
-    /// most updates of a controller do); and if so, whether it sets anything at all.
-    fn leaves_owners(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Option<bool> {
+    /// What an update sets and who makes it, if its manager is one already and all others stay as they are. Most updates
+    /// of a controller are like that.
+    fn only_adds(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Option<(Identity, Set)> {
         let version = meta::api_version(new);
-        let key = update_identity(new, write).key();
+        let own = update_identity(new, write);
+        let key = own.key();
         let is_plain = managed.managers.contains_key(&key)
             && managed.times.contains_key(&key)
             && meta::api_version(live) == version
@@ -169,7 +175,8 @@ impl FieldManager {
         if !is_plain {
             return None;
         }
-        self.updater().leaves_owners(live, new, &managed.managers, &key, &NEVER_OWNED).ok().flatten()
+        let set = self.updater().only_adds(live, new, &managed.managers, &key, &NEVER_OWNED).ok().flatten()?;
+        Some((own, set))
     }
 
     fn updated(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Result<Managed, ApplyError> {

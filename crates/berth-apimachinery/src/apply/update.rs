@@ -286,16 +286,16 @@ impl Updater<'_> {
         }
     }
 
-    /// Whether an update within one version leaves all owners as they are: whatever it sets (`never` aside) is owned by
-    /// its manager and nobody else, and nothing goes. If so, whether it sets anything at all.
-    pub(super) fn leaves_owners(
+    /// What an update within one version sets (`never` aside), if nothing goes and nobody but its manager owns any of it:
+    /// then all other owners stay as they are.
+    pub(super) fn only_adds(
         &self,
         live: &Value,
         new: &Value,
         managers: &Managers,
         manager: &str,
         never: &Set,
-    ) -> Result<Option<bool>, ApplyError> {
+    ) -> Result<Option<Set>, ApplyError> {
         let version = crate::meta::api_version(new);
         let Comparison { added, modified, removed } = self.comparison(live, new, version)?;
         if !removed.difference(never).is_empty() {
@@ -304,13 +304,13 @@ impl Updater<'_> {
         let changed = modified.union(added).difference(never);
         let typing = self.typing(version)?;
         for (name, owned) in managers {
-            let fits = if name == manager { owned.set.has_all(&changed) } else { !owned.set.intersects(&changed) };
+            let takes = name != manager && owned.set.intersects(&changed);
             // A set that does not fit the schema any more is rewritten.
-            if !fits || reconcile(&typing.types, &typing.root, live, &owned.set)?.is_some() {
+            if takes || reconcile(&typing.types, &typing.root, live, &owned.set)?.is_some() {
                 return Ok(None);
             }
         }
-        Ok(Some(!changed.is_empty()))
+        Ok(Some(changed))
     }
 
     /// An update replaces the object: the manager takes over what changed, and only that.
