@@ -61,11 +61,11 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let serving = front.serve(api.server().clone());
 
     let time = same_time.map(|options| format!(" {options}")).unwrap_or_default();
-    println!("Kubernetes API  {url}");
-    println!("kubeconfig      {}", kubeconfig.display());
-    println!("Next            berth cluster --kubeconfig {}{time}", cluster.display());
-    println!("                berth controller --kubeconfig {}{time}", controller.display());
-    println!("Ready");
+    say!("Kubernetes API  {url}");
+    say!("kubeconfig      {}", kubeconfig.display());
+    say!("Next            berth cluster --kubeconfig {}{time}", cluster.display());
+    say!("                berth controller --kubeconfig {}{time}", controller.display());
+    say!("Ready");
 
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");

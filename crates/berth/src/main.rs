@@ -1,6 +1,14 @@
 //! The `berth` command line: puts the rooms together and owns what only a program may touch: the operating system's
 //! clock and entropy, signals, files in the user's folders.
 
+/// Prints a line for whoever started the process; a server does not die because nobody reads any more.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod apiserver;
 mod cluster;
 mod component;

@@ -47,9 +47,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
     let serving = front.serve(embedded.server().clone());
 
-    println!("Kubernetes API  {url}");
-    println!("kubeconfig      {}", kubeconfig.display());
-    println!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
+    say!("Kubernetes API  {url}");
+    say!("kubeconfig      {}", kubeconfig.display());
+    say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
