@@ -9,6 +9,8 @@
 mod apimachinery;
 #[cfg(feature = "server")]
 mod apiserver;
+#[cfg(feature = "cel")]
+mod cel;
 #[cfg(feature = "kueue")]
 mod conversion;
 mod disagreements;
@@ -202,6 +204,10 @@ fn runner_for(case: &Case) -> Option<Runner> {
     None.or_else(|| {
         #[cfg(feature = "machinery")]
         if let Some(runner) = apimachinery::runner(suite) {
+            return Some(runner);
+        }
+        #[cfg(feature = "cel")]
+        if let Some(runner) = cel::runner(suite) {
             return Some(runner);
         }
         #[cfg(feature = "server")]

@@ -1,0 +1,115 @@
+//! What an expression is after parsing: macros are expanded, every node knows where it came from.
+
+/// A node of an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Expr {
+    /// Number of the node within its expression; types are kept beside the tree under it.
+    pub id: u32,
+    /// Where it stands in the text, in characters: what an error points at.
+    pub at: u32,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Literal(Literal),
+    Ident(String),
+    /// `operand.field`, or with `test` what `has(operand.field)` asks.
+    Select {
+        operand: Box<Expr>,
+        field: String,
+        test: bool,
+    },
+    /// A function, method or operator (operators are called as upstream calls them: `_==_`).
+    Call {
+        function: String,
+        target: Option<Box<Expr>>,
+        args: Vec<Expr>,
+    },
+    List(Vec<Element>),
+    Map(Vec<Entry>),
+    Struct {
+        name: String,
+        fields: Vec<Field>,
+    },
+    Fold(Box<Fold>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(String),
+    Bytes(Vec<u8>),
+}
+
+/// An item of a list literal; an optional one is left out when it is empty.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Element {
+    pub value: Expr,
+    pub optional: bool,
+}
+
+/// An entry of a map literal.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub key: Expr,
+    pub value: Expr,
+    pub optional: bool,
+}
+
+/// A field of a struct literal.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    pub at: u32,
+    pub name: String,
+    pub value: Expr,
+    pub optional: bool,
+}
+
+/// What `all`, `map` and their like are made of: an accumulator that every element may change.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fold {
+    pub range: Expr,
+    pub var: String,
+    pub var2: Option<String>,
+    pub accu: String,
+    pub init: Expr,
+    pub condition: Expr,
+    pub step: Expr,
+    pub result: Expr,
+}
+
+impl Expr {
+    /// Calls `visit` on this node and everything below it.
+    pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Expr)) {
+        visit(self);
+        self.children(&mut |child| child.walk(visit));
+    }
+
+    /// Calls `visit` on every node directly below this one.
+    pub fn children<'a>(&'a self, visit: &mut dyn FnMut(&'a Expr)) {
+        match &self.kind {
+            Kind::Literal(_) | Kind::Ident(_) => {}
+            Kind::Select { operand, .. } => visit(operand),
+            Kind::Call { target, args, .. } => {
+                target.iter().for_each(|target| visit(target));
+                args.iter().for_each(visit);
+            }
+            Kind::List(elements) => elements.iter().for_each(|element| visit(&element.value)),
+            Kind::Map(entries) => entries.iter().for_each(|entry| {
+                visit(&entry.key);
+                visit(&entry.value);
+            }),
+            Kind::Struct { fields, .. } => fields.iter().for_each(|field| visit(&field.value)),
+            Kind::Fold(fold) => {
+                for part in [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result] {
+                    visit(part);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What an expression may refer to: variables, functions, types.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::check;
+use crate::issue::Issues;
+use crate::parse::{self, Macros};
+use crate::program::Program;
+use crate::types::{ObjectType, Overload, Type};
+
+/// The newest compatibility version this crate knows (Kubernetes 1.N).
+pub const NEWEST: u32 = 35;
+
+/// A set of declarations to compile expressions against.
+#[derive(Clone, Debug)]
+pub struct Env {
+    pub(crate) version: u32,
+    pub(crate) variables: Vec<(String, Type)>,
+    pub(crate) types: BTreeMap<String, Arc<ObjectType>>,
+    pub(crate) extra: BTreeMap<String, Vec<Overload>>,
+    pub(crate) patches: bool,
+    pub(crate) selectors: bool,
+}
+
+impl Default for Env {
+    fn default() -> Self {
+        Env::new(NEWEST)
+    }
+}
+
+impl Env {
+    /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled with the version before
+    /// the server's own, so that a rollback finds nothing it does not know; stored ones with [`NEWEST`].
+    pub fn new(version: u32) -> Self {
+        Env {
+            version,
+            variables: Vec::new(),
+            types: BTreeMap::new(),
+            extra: BTreeMap::new(),
+            patches: false,
+            selectors: version >= 31,
+        }
+    }
+
+    /// With one more variable; values are handed to [`Program::run`] in the order of declaration.
+    #[must_use]
+    pub fn variable(mut self, name: &str, type_: Type) -> Self {
+        self.variables.push((name.to_owned(), type_));
+        self
+    }
+
+    /// With or without `fieldSelector` and `labelSelector` of authorization checks.
+    #[must_use]
+    pub fn selectors(mut self, enabled: bool) -> Self {
+        self.selectors = enabled;
+        self
+    }
+
+    /// With the types that mutating policies make: `Object`, everything below it, and `JSONPatch`.
+    #[must_use]
+    pub fn patches(mut self) -> Self {
+        self.patches = true;
+        self
+    }
+
+    /// With a function without parameters that answers a constant. For checking how declarations of another server
+    /// version are treated.
+    #[must_use]
+    pub fn constant_function(mut self, name: &str, params: Vec<Type>, result: Type) -> Self {
+        let overload = Overload { member: false, params, result, since: 0 };
+        self.extra.entry(name.to_owned()).or_default().push(overload);
+        self
+    }
+
+    pub(crate) fn macros(&self) -> Macros {
+        Macros { optionals: self.version >= 29, two_variables: self.version >= 32, sort_by: self.version >= 34 }
+    }
+
+    /// Compiles an expression.
+    pub fn compile(&self, text: &str) -> Result<Program, Issues> {
+        let (expr, count) = parse::parse(text, self.macros())?;
+        let types = check::check(text, &expr, count, self)?;
+        Ok(Program::plan(text, &expr, types, self))
+    }
+
+    /// The type an object literal of this name makes.
+    pub(crate) fn struct_type(&self, name: &str) -> Option<Arc<ObjectType>> {
+        if let Some(found) = self.types.get(name) {
+            return Some(found.clone());
+        }
+        if !self.patches {
+            return None;
+        }
+        if name == "JSONPatch" {
+            let fields = [("op", Type::String), ("path", Type::String), ("from", Type::String), ("value", Type::Dyn)];
+            return Some(ObjectType::new(name, fields));
+        }
+        let is_object = name == "Object" || name.starts_with("Object.");
+        is_object.then(|| Arc::new(ObjectType { name: name.to_owned(), fields: None }))
+    }
+
+    /// The overloads of a function that this environment has.
+    pub(crate) fn overloads(&self, name: &str) -> Option<Vec<&Overload>> {
+        if matches!(name, "fieldSelector" | "labelSelector") && !self.selectors {
+            return None;
+        }
+        let known = crate::types::FUNCTIONS.get(name).into_iter().flatten();
+        let own = self.extra.get(name).into_iter().flatten();
+        let found: Vec<&Overload> = known.filter(|overload| overload.since <= self.version).chain(own).collect();
+        (!found.is_empty()).then_some(found)
+    }
+}

@@ -1,0 +1,41 @@
+//! The Common Expression Language as Kubernetes has it, pure: parsed, checked against declared types, estimated, planned
+//! and run over borrowed JSON with a meter on.
+//!
+//! | what | where |
+//! |---|---|
+//! | text to tree | `lex`, `parse`, `ast` |
+//! | declared types | [`decl`], [`types`], [`env`], [`escape`](mod@escape) |
+//! | what cannot work | `check`, [`issue`] |
+//! | what it may cost | [`estimate`] |
+//! | running it | [`program`], `eval`, [`value`], [`variables`] |
+//! | functions | [`library`] |
+//! | `x-kubernetes-validations` | [`rules`] |
+
+mod ast;
+mod check;
+pub mod decl;
+pub mod env;
+pub mod escape;
+pub mod estimate;
+mod eval;
+pub mod issue;
+mod lex;
+pub mod library;
+mod parse;
+pub mod program;
+mod regexp;
+pub mod rules;
+pub mod types;
+pub mod value;
+pub mod variables;
+
+pub use decl::Decl;
+pub use env::{Env, NEWEST};
+pub use escape::{escape, unescape};
+pub use eval::EvalError;
+pub use issue::Issues;
+pub use program::{Program, Ran, Run};
+pub use rules::Rules;
+pub use types::Type;
+pub use value::Value;
+pub use variables::Variables;

@@ -1,0 +1,296 @@
+//! Functions on lists, maps and sets.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::{Implementation, no_overload};
+use crate::eval::EvalError;
+use crate::value::{List, Map, OwnedMap, Value, contains};
+
+pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    Some(match name {
+        "size" => |_, args| {
+            Ok(Value::Int(match args {
+                [Value::String(text)] => text.chars().count() as i64,
+                [Value::Bytes(bytes)] => bytes.len() as i64,
+                [Value::List(list)] => list.len() as i64,
+                [Value::Map(map)] if !map.is_object() => map.len() as i64,
+                _ => return no_overload(),
+            }))
+        },
+        "isSorted" => |_, args| {
+            let [list] = args else { return no_overload() };
+            let items = items(list)?;
+            for pair in items.windows(2) {
+                match pair[0].compare(&pair[1]) {
+                    Some(Ordering::Greater) => return Ok(Value::Bool(false)),
+                    Some(_) => {}
+                    None => return no_overload(),
+                }
+            }
+            Ok(Value::Bool(true))
+        },
+        "sum" => |_, args| sum(args, Value::Int(0)),
+        "min" => |_, args| extreme(args, "min", Ordering::Less),
+        "max" => |_, args| extreme(args, "max", Ordering::Greater),
+        "indexOf" => |_, args| match args {
+            [list @ Value::List(_), wanted] => position(items(list)?.iter().enumerate(), wanted),
+            [Value::String(text), Value::String(part), rest @ ..] => {
+                let from = match rest {
+                    [] => 0,
+                    [Value::Int(from)] => *from,
+                    _ => return no_overload(),
+                };
+                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+                let from = match usize::try_from(from) {
+                    Ok(from) if from < text.len() || (part.is_empty() && from == text.len()) => from,
+                    Ok(from) if from == text.len() => return Ok(Value::Int(-1)),
+                    _ if part.is_empty() && rest.is_empty() => 0,
+                    _ if rest.is_empty() => return Ok(Value::Int(-1)),
+                    _ => return Err(EvalError::message(format!("index out of range: {from}"))),
+                };
+                if part.is_empty() {
+                    return Ok(Value::Int(from as i64));
+                }
+                let found = text[from..].windows(part.len()).position(|window| window == part.as_slice());
+                Ok(Value::Int(found.map_or(-1, |found| (found + from) as i64)))
+            }
+            _ => no_overload(),
+        },
+        "lastIndexOf" => |_, args| match args {
+            [list @ Value::List(_), wanted] => {
+                let items = items(list)?;
+                position(items.iter().enumerate().rev(), wanted)
+            }
+            [Value::String(text), Value::String(part), rest @ ..] => {
+                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+                let from = match rest {
+                    [] => text.len(),
+                    [Value::Int(from)] => match usize::try_from(*from) {
+                        Ok(from) if from <= text.len() => from,
+                        _ => return Err(EvalError::message(format!("index out of range: {from}"))),
+                    },
+                    _ => return no_overload(),
+                };
+                if part.is_empty() {
+                    return Ok(Value::Int(from as i64));
+                }
+                let found = text.windows(part.len()).take(from + 1).rposition(|window| window == part.as_slice());
+                Ok(Value::Int(found.map_or(-1, |found| found as i64)))
+            }
+            _ => no_overload(),
+        },
+        "flatten" => |_, args| {
+            let (list, depth) = match args {
+                [list] => (list, 1),
+                [list, Value::Int(depth)] => (list, *depth),
+                _ => return no_overload(),
+            };
+            if depth < 0 {
+                return Err(EvalError::message("level must be non-negative"));
+            }
+            let mut flat = Vec::new();
+            flatten(list, depth, &mut flat)?;
+            Ok(Value::from(flat))
+        },
+        "slice" => |_, args| match args {
+            [list @ Value::List(_), Value::Int(from), Value::Int(to)] => {
+                let items = items(list)?;
+                let refuse = |why: &str| Err(EvalError::message(format!("cannot slice({from}, {to}), {why}")));
+                if *from < 0 || *to < 0 {
+                    return refuse("negative indexes not supported");
+                }
+                if from > to {
+                    return refuse("start index must be less than or equal to end index");
+                }
+                if *to > items.len() as i64 {
+                    return refuse(&format!("list is length {}", items.len()));
+                }
+                Ok(Value::from(items[*from as usize..*to as usize].to_vec()))
+            }
+            _ => no_overload(),
+        },
+        "distinct" => |_, args| {
+            let [list] = args else { return no_overload() };
+            let mut kept: Vec<Value<'_>> = Vec::new();
+            for item in items(list)? {
+                if !contains(&kept, &item)? {
+                    kept.push(item);
+                }
+            }
+            Ok(Value::from(kept))
+        },
+        "reverse" => |_, args| {
+            let [list] = args else { return no_overload() };
+            let mut items = items(list)?;
+            items.reverse();
+            Ok(Value::from(items))
+        },
+        "lists.range" => |_, args| match args {
+            [Value::Int(count)] => {
+                if *count > RANGE_MAX {
+                    return Err(EvalError::message(format!("list of {count} items is too long")));
+                }
+                Ok(Value::from((0..*count).map(Value::Int).collect::<Vec<_>>()))
+            }
+            _ => no_overload(),
+        },
+        "sort" => |_, args| {
+            let [list] = args else { return no_overload() };
+            let items = items(list)?;
+            let keys = items.clone();
+            sorted(items, keys)
+        },
+        "@sortByAssociatedKeys" => |_, args| {
+            let [list, keys] = args else { return no_overload() };
+            sorted(items(list)?, items(keys)?)
+        },
+        "sets.contains" => |_, args| match args {
+            [all, some] => Ok(Value::Bool(covers(&items(all)?, &items(some)?)?)),
+            _ => no_overload(),
+        },
+        "sets.equivalent" => |_, args| match args {
+            [a, b] => {
+                let (a, b) = (items(a)?, items(b)?);
+                Ok(Value::Bool(covers(&a, &b)? && covers(&b, &a)?))
+            }
+            _ => no_overload(),
+        },
+        "sets.intersects" => |_, args| match args {
+            [a, b] => {
+                let b = items(b)?;
+                for item in items(a)? {
+                    if contains(&b, &item)? {
+                        return Ok(Value::Bool(true));
+                    }
+                }
+                Ok(Value::Bool(false))
+            }
+            _ => no_overload(),
+        },
+        "cel.@mapInsert" => |_, args| {
+            let [Value::Map(map), rest @ ..] = args else { return no_overload() };
+            let mut into = OwnedMap::default();
+            copy_entries(map, &mut into)?;
+            match rest {
+                [key, value] => into.insert(key.clone(), value.clone())?,
+                [Value::Map(more)] => copy_entries(more, &mut into)?,
+                _ => return no_overload(),
+            }
+            Ok(Value::Map(Map::Owned(Arc::new(into))))
+        },
+        _ => return None,
+    })
+}
+
+/// Longest list `lists.range` makes.
+const RANGE_MAX: i64 = 1_000_000;
+
+fn copy_entries<'a>(from: &Map<'a>, into: &mut OwnedMap<'a>) -> Result<(), EvalError> {
+    for key in from.keys() {
+        if let Some(value) = from.get(&key) {
+            into.insert(key, value?)?;
+        }
+    }
+    Ok(())
+}
+
+fn items<'a>(list: &Value<'a>) -> Result<Vec<Value<'a>>, EvalError> {
+    match list {
+        Value::List(List::Owned(items)) => Ok((**items).clone()),
+        Value::List(list) => list.iter().collect(),
+        _ => Err(EvalError::NoOverload),
+    }
+}
+
+fn covers<'a>(all: &[Value<'a>], some: &[Value<'a>]) -> Result<bool, EvalError> {
+    for item in some {
+        if !contains(all, item)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn position<'a, 'i>(
+    items: impl Iterator<Item = (usize, &'i Value<'a>)>,
+    wanted: &Value<'a>,
+) -> Result<Value<'a>, EvalError>
+where
+    'a: 'i,
+{
+    for (at, item) in items {
+        if item.equals(wanted)? {
+            return Ok(Value::Int(at as i64));
+        }
+    }
+    Ok(Value::Int(-1))
+}
+
+/// The sum of a list; `zero` if there is nothing in it.
+pub(crate) fn sum<'a>(args: &[Value<'a>], zero: Value<'a>) -> Result<Value<'a>, EvalError> {
+    let [list] = args else { return no_overload() };
+    let mut total: Option<Value<'a>> = None;
+    for item in items(list)? {
+        total = Some(match (total, item) {
+            (None, item @ (Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::Duration(_))) => item,
+            (Some(Value::Int(a)), Value::Int(b)) => {
+                Value::Int(a.checked_add(b).ok_or_else(|| EvalError::message("integer overflow"))?)
+            }
+            (Some(Value::Uint(a)), Value::Uint(b)) => {
+                Value::Uint(a.checked_add(b).ok_or_else(|| EvalError::message("unsigned integer overflow"))?)
+            }
+            (Some(Value::Double(a)), Value::Double(b)) => Value::Double(a + b),
+            (Some(Value::Duration(a)), Value::Duration(b)) => {
+                Value::Duration(a.checked_add(b).ok_or_else(|| EvalError::message("duration overflow"))?)
+            }
+            _ => return no_overload(),
+        });
+    }
+    Ok(total.unwrap_or(zero))
+}
+
+fn extreme<'a>(args: &[Value<'a>], name: &str, wanted: Ordering) -> Result<Value<'a>, EvalError> {
+    let [list] = args else { return no_overload() };
+    let mut items = items(list)?.into_iter();
+    let Some(mut best) = items.next() else {
+        return Err(EvalError::message(format!("{name} called on empty list")));
+    };
+    for item in items {
+        match item.compare(&best) {
+            Some(order) if order == wanted => best = item,
+            Some(_) => {}
+            None => return no_overload(),
+        }
+    }
+    Ok(best)
+}
+
+fn flatten<'a>(list: &Value<'a>, depth: i64, flat: &mut Vec<Value<'a>>) -> Result<(), EvalError> {
+    for item in items(list)? {
+        match item {
+            Value::List(_) if depth > 0 => flatten(&item, depth - 1, flat)?,
+            item => flat.push(item),
+        }
+    }
+    Ok(())
+}
+
+fn sorted<'a>(items: Vec<Value<'a>>, keys: Vec<Value<'a>>) -> Result<Value<'a>, EvalError> {
+    if items.len() != keys.len() {
+        let text = format!(
+            "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got {} and {} elements respectively",
+            items.len(),
+            keys.len()
+        );
+        return Err(EvalError::message(text));
+    }
+    let comparable =
+        |first: &Value<'a>| keys.iter().all(|key| key.type_name() == first.type_name() && first.compare(key).is_some());
+    if !keys.first().is_none_or(comparable) {
+        return Err(EvalError::message("list elements must have the same type and be comparable"));
+    }
+    let mut pairs: Vec<(Value<'a>, Value<'a>)> = keys.into_iter().zip(items).collect();
+    pairs.sort_by(|(a, _), (b, _)| a.compare(b).unwrap_or(Ordering::Equal));
+    Ok(Value::from(pairs.into_iter().map(|(_, item)| item).collect::<Vec<_>>()))
+}

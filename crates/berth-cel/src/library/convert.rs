@@ -1,0 +1,126 @@
+//! From one type to another.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{Implementation, format_duration, format_timestamp, no_overload, parse_duration, parse_timestamp};
+use crate::eval::EvalError;
+use crate::value::{Timestamp, Value};
+
+pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    Some(match name {
+        "type" => |_, args| match args {
+            [value] => Ok(Value::Type(value.type_())),
+            _ => no_overload(),
+        },
+        "dyn" => |_, args| args.first().cloned().map_or_else(no_overload, Ok),
+        "bool" => |_, args| match args {
+            [Value::Bool(value)] => Ok(Value::Bool(*value)),
+            [Value::String(text)] => match &**text {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
+                other => Err(conversion("string", other, "bool")),
+            },
+            _ => no_overload(),
+        },
+        "bytes" => |_, args| match args {
+            [Value::Bytes(bytes)] => Ok(Value::Bytes(bytes.clone())),
+            [Value::String(text)] => Ok(Value::Bytes(text.as_bytes().into())),
+            _ => no_overload(),
+        },
+        "double" => |_, args| match args {
+            [Value::Double(value)] => Ok(Value::Double(*value)),
+            [Value::Int(value)] => Ok(Value::Double(*value as f64)),
+            [Value::Uint(value)] => Ok(Value::Double(*value as f64)),
+            [Value::String(text)] => text.parse().map(Value::Double).map_err(|_| conversion("string", text, "double")),
+            _ => no_overload(),
+        },
+        "int" => |_, args| match args {
+            [Value::Int(value)] => Ok(Value::Int(*value)),
+            [Value::Uint(value)] => i64::try_from(*value).map(Value::Int).map_err(|_| overflow("integer")),
+            [Value::Double(value)]
+                if value.is_finite() && *value > -9.223372036854775e18 && *value < 9.223372036854775e18 =>
+            {
+                Ok(Value::Int(*value as i64))
+            }
+            [Value::Double(_)] => Err(overflow("integer")),
+            [Value::String(text)] => text.parse().map(Value::Int).map_err(|_| conversion("string", text, "int")),
+            [Value::Timestamp(at)] => Ok(Value::Int(at.seconds)),
+            [Value::Duration(nanos)] => Ok(Value::Int(*nanos)),
+            _ => no_overload(),
+        },
+        "uint" => |_, args| match args {
+            [Value::Uint(value)] => Ok(Value::Uint(*value)),
+            [Value::Int(value)] => u64::try_from(*value).map(Value::Uint).map_err(|_| overflow("unsigned integer")),
+            [Value::Double(value)] if *value >= 0.0 && *value < 1.844674407370955e19 => Ok(Value::Uint(*value as u64)),
+            [Value::Double(_)] => Err(overflow("unsigned integer")),
+            [Value::String(text)] => text.parse().map(Value::Uint).map_err(|_| conversion("string", text, "uint")),
+            _ => no_overload(),
+        },
+        "string" => |_, args| match args {
+            [Value::String(text)] => Ok(Value::String(text.clone())),
+            [Value::Bool(value)] => Ok(Value::from(value.to_string())),
+            [Value::Int(value)] => Ok(Value::from(value.to_string())),
+            [Value::Uint(value)] => Ok(Value::from(value.to_string())),
+            [Value::Double(value)] => Ok(Value::from(text_of_double(*value))),
+            [Value::Bytes(bytes)] => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Value::from(text.to_owned())),
+                Err(_) => Err(EvalError::message("invalid UTF-8 in bytes, cannot convert to string")),
+            },
+            [Value::Timestamp(at)] => Ok(Value::from(format_timestamp(*at))),
+            [Value::Duration(nanos)] => Ok(Value::from(format_duration(*nanos))),
+            [Value::Ip(ip)] => Ok(Value::from(ip.to_string())),
+            [Value::Cidr(cidr)] => Ok(Value::from(cidr.to_string())),
+            [Value::Type(type_)] => Ok(Value::from(type_.name().to_owned())),
+            _ => no_overload(),
+        },
+        "timestamp" => |_, args| match args {
+            [Value::Timestamp(at)] => Ok(Value::Timestamp(*at)),
+            [Value::Int(seconds)] => Timestamp::checked(*seconds, 0, 0).map(Value::Timestamp),
+            [Value::String(text)] => {
+                parse_timestamp(text).map(Value::Timestamp).ok_or_else(|| conversion("string", text, "timestamp"))
+            }
+            _ => no_overload(),
+        },
+        "duration" => |_, args| match args {
+            [Value::Duration(nanos)] => Ok(Value::Duration(*nanos)),
+            [Value::Int(nanos)] => Ok(Value::Duration(*nanos)),
+            [Value::String(text)] => {
+                parse_duration(text).map(Value::Duration).ok_or_else(|| conversion("string", text, "duration"))
+            }
+            _ => no_overload(),
+        },
+        _ => return None,
+    })
+}
+
+fn overflow(what: &str) -> EvalError {
+    EvalError::message(format!("{what} overflow"))
+}
+
+fn conversion(from: &str, text: &str, to: &str) -> EvalError {
+    EvalError::message(format!("type conversion error from '{from}' \"{text}\" to '{to}'"))
+}
+
+/// A float in the shortest form that reads back.
+pub(crate) fn text_of_double(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
+    } else if value.is_infinite() {
+        if value > 0.0 { "+Inf".to_owned() } else { "-Inf".to_owned() }
+    } else {
+        format!("{value}")
+    }
+}
+
+/// What base64 text stands for.
+pub(crate) fn bytes_of(text: &str) -> Option<Arc<[u8]>> {
+    STANDARD.decode(text).ok().map(Into::into)
+}
+
+/// Octets as JSON shows them.
+pub(crate) fn text_of_bytes(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}

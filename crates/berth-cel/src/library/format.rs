@@ -1,0 +1,165 @@
+//! `'%s is %d'.format([...])`.
+
+use super::{format_duration, format_timestamp, no_overload, text_of_double};
+use crate::eval::{EvalError, Machine};
+use crate::value::{Map, Value};
+
+/// Most digits after the point.
+const PRECISION_MAX: usize = 1000;
+
+pub(super) fn format<'a>(_: &mut Machine<'a>, args: &[Value<'a>]) -> Result<Value<'a>, EvalError> {
+    let [Value::String(template), Value::List(values)] = args else { return no_overload() };
+    let mut values = values.iter();
+    let mut out = String::with_capacity(template.len());
+    let mut chars = template.chars().peekable();
+    let refuse = |text: String| Err(EvalError::message(text));
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut precision = 6;
+        if chars.next_if_eq(&'%').is_some() {
+            out.push('%');
+            continue;
+        }
+        if chars.next_if_eq(&'.').is_some() {
+            let mut digits = String::new();
+            while let Some(digit) = chars.next_if(char::is_ascii_digit) {
+                digits.push(digit);
+            }
+            precision = match digits.parse() {
+                Ok(precision) if precision <= PRECISION_MAX => precision,
+                _ => return refuse("could not parse formatting clause: error while parsing precision".to_owned()),
+            };
+        }
+        let Some(clause) = chars.next() else {
+            return refuse("could not parse formatting clause: unexpected end of string".to_owned());
+        };
+        if !matches!(clause, 's' | 'd' | 'f' | 'e' | 'b' | 'x' | 'X' | 'o') {
+            return refuse(format!("could not parse formatting clause: unrecognized formatting clause \"{clause}\""));
+        }
+        let Some(value) = values.next() else {
+            return refuse(format!("index {} out of range", args_len(args)));
+        };
+        let value = value?;
+        let Some(text) = clause_text(clause, &value, precision)? else {
+            return refuse(format!(
+                "error during formatting: {} clause can't be used on {}",
+                clause_name(clause),
+                value.type_name()
+            ));
+        };
+        out.push_str(&text);
+    }
+    Ok(Value::from(out))
+}
+
+fn args_len(args: &[Value<'_>]) -> usize {
+    match args.get(1) {
+        Some(Value::List(list)) => list.len(),
+        _ => 0,
+    }
+}
+
+fn clause_name(clause: char) -> &'static str {
+    match clause {
+        's' => "string",
+        'd' => "decimal",
+        'f' => "fixed-point",
+        'e' => "scientific",
+        'b' => "binary",
+        'o' => "octal",
+        _ => "hex",
+    }
+}
+
+fn clause_text(clause: char, value: &Value<'_>, precision: usize) -> Result<Option<String>, EvalError> {
+    Ok(match (clause, value) {
+        ('s', value) => Some(text_of(value)?),
+        ('d', Value::Int(value)) => Some(value.to_string()),
+        ('d', Value::Uint(value)) => Some(value.to_string()),
+        ('d' | 'f' | 'e', Value::Double(value)) if !value.is_finite() => Some(text_of_double(*value)),
+        ('f', Value::Double(value)) => Some(format!("{value:.precision$}")),
+        ('f', Value::Int(value)) => Some(format!("{:.precision$}", *value as f64)),
+        ('e', Value::Double(value)) => Some(scientific(*value, precision)),
+        ('e', Value::Int(value)) => Some(scientific(*value as f64, precision)),
+        ('b', Value::Bool(value)) => Some(if *value { "1" } else { "0" }.to_owned()),
+        ('b', Value::Int(value)) => Some(signed(*value, format!("{:b}", value.unsigned_abs()))),
+        ('b', Value::Uint(value)) => Some(format!("{value:b}")),
+        ('o', Value::Int(value)) => Some(signed(*value, format!("{:o}", value.unsigned_abs()))),
+        ('o', Value::Uint(value)) => Some(format!("{value:o}")),
+        ('x' | 'X', value) => {
+            let hex = match value {
+                Value::Int(value) => signed(*value, format!("{:x}", value.unsigned_abs())),
+                Value::Uint(value) => format!("{value:x}"),
+                Value::String(text) => text.bytes().map(|b| format!("{b:02x}")).collect(),
+                Value::Bytes(bytes) => bytes.iter().map(|b| format!("{b:02x}")).collect(),
+                _ => return Ok(None),
+            };
+            Some(if clause == 'X' { hex.to_ascii_uppercase() } else { hex })
+        }
+        _ => None,
+    })
+}
+
+fn signed(value: i64, digits: String) -> String {
+    if value < 0 { format!("-{digits}") } else { digits }
+}
+
+/// `3.140000×10⁰⁰`.
+fn scientific(value: f64, precision: usize) -> String {
+    let text = format!("{value:.precision$e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, digits) = match exponent.strip_prefix('-') {
+        Some(digits) => ("⁻", digits),
+        None => ("", exponent),
+    };
+    let raised: String = format!("{digits:0>2}")
+        .chars()
+        .filter_map(|digit| "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().nth(digit.to_digit(10)? as usize))
+        .collect();
+    format!("{mantissa}×10{sign}{raised}")
+}
+
+fn text_of(value: &Value<'_>) -> Result<String, EvalError> {
+    Ok(match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Int(value) => value.to_string(),
+        Value::Uint(value) => value.to_string(),
+        Value::Double(value) => text_of_double(*value),
+        Value::String(text) => text.to_string(),
+        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Timestamp(at) => format_timestamp(*at),
+        Value::Duration(nanos) => format_duration(*nanos),
+        Value::Type(type_) => type_.name().to_owned(),
+        Value::Ip(ip) => ip.to_string(),
+        Value::Cidr(cidr) => cidr.to_string(),
+        Value::List(list) => {
+            let mut items = Vec::new();
+            for item in list.iter() {
+                items.push(text_of(&item?)?);
+            }
+            format!("[{}]", items.join(", "))
+        }
+        Value::Map(map) => {
+            let mut entries = Vec::new();
+            for key in map.keys() {
+                if let Some(value) = Map::get(map, &key) {
+                    entries.push(format!("{}: {}", text_of(&key)?, text_of(&value?)?));
+                }
+            }
+            entries.sort();
+            format!("{{{}}}", entries.join(", "))
+        }
+        other => {
+            let text = format!(
+                "error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, \
+                 lists, types, durations, and timestamps, was given {}",
+                other.type_name()
+            );
+            return Err(EvalError::message(text));
+        }
+    })
+}

@@ -1,0 +1,259 @@
+//! Points in time and spans between them.
+
+use super::{Implementation, no_overload};
+use crate::eval::EvalError;
+use crate::value::{Timestamp, Value};
+
+const DAY: i64 = 86_400;
+
+pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    Some(match name {
+        "getFullYear" => |_, args| part(args, |civil| civil.year),
+        "getMonth" => |_, args| part(args, |civil| civil.month - 1),
+        "getDayOfYear" => |_, args| part(args, |civil| civil.days - days_of(civil.year, 1, 1)),
+        "getDayOfMonth" => |_, args| part(args, |civil| civil.day - 1),
+        "getDate" => |_, args| part(args, |civil| civil.day),
+        // The first of January 1970 was a Thursday.
+        "getDayOfWeek" => |_, args| part(args, |civil| (civil.days + 4).rem_euclid(7)),
+        "getHours" => |_, args| match args {
+            [Value::Duration(nanos)] => Ok(Value::Int(nanos / 3_600_000_000_000)),
+            _ => part(args, |civil| civil.second / 3600),
+        },
+        "getMinutes" => |_, args| match args {
+            [Value::Duration(nanos)] => Ok(Value::Int(nanos / 60_000_000_000)),
+            _ => part(args, |civil| civil.second / 60 % 60),
+        },
+        "getSeconds" => |_, args| match args {
+            [Value::Duration(nanos)] => Ok(Value::Int(nanos / 1_000_000_000)),
+            _ => part(args, |civil| civil.second % 60),
+        },
+        "getMilliseconds" => |_, args| match args {
+            [Value::Duration(nanos)] => Ok(Value::Int(nanos / 1_000_000)),
+            _ => part(args, |civil| civil.millis),
+        },
+        _ => return None,
+    })
+}
+
+/// A point in time on a calendar and a clock.
+struct Civil {
+    days: i64,
+    year: i64,
+    month: i64,
+    day: i64,
+    /// Second of the day.
+    second: i64,
+    millis: i64,
+}
+
+fn part<'a>(args: &[Value<'a>], take: fn(&Civil) -> i64) -> Result<Value<'a>, EvalError> {
+    let (at, offset) = match args {
+        [Value::Timestamp(at)] => (at, 0),
+        [Value::Timestamp(at), Value::String(zone)] => (at, offset_of(zone)?),
+        _ => return no_overload(),
+    };
+    let civil = civil(at.seconds + offset, at.nanos);
+    Ok(Value::Int(take(&civil)))
+}
+
+/// `UTC`, or `[+-]HH:MM`. Zones by name need a database whose answers change, which expressions cannot rely on here.
+fn offset_of(zone: &str) -> Result<i64, EvalError> {
+    let unknown = || EvalError::message(format!("unknown time zone {zone}"));
+    if matches!(zone, "UTC" | "GMT" | "Z" | "") {
+        return Ok(0);
+    }
+    let (sign, rest) = match zone.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, zone.strip_prefix('+').unwrap_or(zone)),
+    };
+    let (hours, minutes) = rest.split_once(':').ok_or_else(unknown)?;
+    let number = |text: &str| text.parse::<u8>().map(i64::from).map_err(|_| unknown());
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if hours > 23 || minutes > 59 {
+        return Err(unknown());
+    }
+    Ok(sign * (hours * 3600 + minutes * 60))
+}
+
+/// Days since 1970 of a date of the Gregorian calendar.
+fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    // Years that begin in March put the leap day at the end.
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+fn civil(seconds: i64, nanos: u32) -> Civil {
+    let days = seconds.div_euclid(DAY);
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    Civil { days, year, month, day, second: seconds.rem_euclid(DAY), millis: i64::from(nanos / 1_000_000) }
+}
+
+/// RFC 3339.
+pub(crate) fn parse_timestamp(text: &str) -> Option<Timestamp> {
+    let bytes = text.as_bytes();
+    if bytes.len() < 20 || !text.is_ascii() {
+        return None;
+    }
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let digits = &text[from..to];
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let separators = [bytes[4], bytes[7], bytes[13], bytes[16]] == *b"--::" && matches!(bytes[10], b'T' | b't');
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let month_days = match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => return None,
+    };
+    if !separators || day < 1 || day > month_days || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let mut rest = &text[19..];
+    let mut nanos = 0;
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 {
+            return None;
+        }
+        let kept = &fraction[..digits.min(9)];
+        nanos = kept.parse::<u32>().ok()? * 10u32.pow(9 - kept.len() as u32);
+        rest = &fraction[digits..];
+    }
+    let offset = match rest {
+        "Z" | "z" => 0,
+        zone if zone.len() == 6 && (zone.starts_with('+') || zone.starts_with('-')) => offset_of(zone).ok()?,
+        _ => return None,
+    };
+    let seconds = days_of(year, month, day) * DAY + hour * 3600 + minute * 60 + second - offset;
+    Timestamp::checked(seconds, nanos, offset as i32).ok()
+}
+
+/// RFC 3339 in the zone it was written in, with as many decimals as are needed.
+pub(crate) fn format_timestamp(at: Timestamp) -> String {
+    let civil = civil(at.seconds + i64::from(at.offset), 0);
+    let fraction = fraction(at.nanos);
+    let zone = match at.offset {
+        0 => "Z".to_owned(),
+        offset => {
+            let minutes = offset.unsigned_abs() / 60;
+            format!("{}{:02}:{:02}", if offset < 0 { '-' } else { '+' }, minutes / 60, minutes % 60)
+        }
+    };
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{fraction}{zone}",
+        civil.year,
+        civil.month,
+        civil.day,
+        civil.second / 3600,
+        civil.second / 60 % 60,
+        civil.second % 60
+    )
+}
+
+fn fraction(nanos: u32) -> String {
+    if nanos == 0 {
+        return String::new();
+    }
+    let digits = format!("{nanos:09}");
+    format!(".{}", digits.trim_end_matches('0'))
+}
+
+/// `1h2m3.5s` and the like, in nanoseconds.
+pub(crate) fn parse_duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let whole = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (digits, after) = rest.split_at(whole);
+        let (fraction, after) = match after.strip_prefix('.') {
+            Some(after) => after.split_at(after.bytes().take_while(u8::is_ascii_digit).count()),
+            None => ("", after),
+        };
+        if digits.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let unit_length = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_length);
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        if digits.len() > 20 {
+            return None;
+        }
+        let whole: i128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+        total += whole * scale;
+        if !fraction.is_empty() {
+            let kept = &fraction[..fraction.len().min(18)];
+            let value: i128 = kept.parse().ok()?;
+            total += value * scale / 10i128.pow(kept.len() as u32);
+        }
+        rest = after;
+    }
+    i64::try_from(if negative { -total } else { total }).ok()
+}
+
+/// Seconds with as many decimals as are needed: `3661.5s`.
+pub(crate) fn format_duration(nanos: i64) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let magnitude = nanos.unsigned_abs();
+    let fraction = fraction((magnitude % 1_000_000_000) as u32);
+    format!("{sign}{}{fraction}s", magnitude / 1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_back_as_they_were() {
+        for text in ["1970-01-01T00:00:00Z", "2000-02-29T23:59:59.25Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+        {
+            assert_eq!(parse_timestamp(text).map(format_timestamp).as_deref(), Some(text));
+        }
+        assert_eq!(parse_timestamp("2001-02-29T00:00:00Z"), None);
+        assert_eq!(
+            parse_timestamp("2011-08-18T19:03:37.010+01:00").map(format_timestamp).as_deref(),
+            Some("2011-08-18T19:03:37.01+01:00")
+        );
+    }
+
+    #[test]
+    fn durations_are_sums_of_units() {
+        assert_eq!(parse_duration("1h2m3s4ms"), Some(3_723_004_000_000));
+        assert_eq!(parse_duration("-1.5s"), Some(-1_500_000_000));
+        for text in ["", "1", "1d", "1nns", "s", "99999999999999999999999h"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+        assert_eq!(format_duration(-1_500_000_000), "-1.5s");
+    }
+}

@@ -1,0 +1,193 @@
+//! URLs: absolute ones with a host, or absolute paths.
+
+use std::sync::Arc;
+
+use super::{Implementation, no_overload};
+use crate::eval::EvalError;
+use crate::value::{Map, OwnedMap, Value};
+
+/// A URL in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    text: String,
+    scheme: String,
+    host: String,
+    path: String,
+    query: String,
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Url {
+    /// Reads an absolute URI or an absolute path.
+    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+        let fail = |why: &str| Err(format!("parse {}: {why}", berth_apimachinery::field::quote(text)));
+        if text.bytes().any(|b| b < 0x20 || b == 0x7f) {
+            return fail("net/url: invalid control character in URL");
+        }
+        if text.is_empty() {
+            return fail("empty url");
+        }
+        let rest = text.split('#').next().unwrap_or_default();
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (scheme, rest) = match rest.find(':') {
+            Some(colon) if is_scheme(&rest[..colon]) => (rest[..colon].to_ascii_lowercase(), &rest[colon + 1..]),
+            Some(0) => return fail("missing protocol scheme"),
+            _ => (String::new(), rest),
+        };
+        if scheme.is_empty() && !rest.starts_with('/') {
+            return fail("invalid URI for request");
+        }
+        let (host, path) = match rest.strip_prefix("//") {
+            Some(after) if !scheme.is_empty() || !rest.starts_with("///") => {
+                let end = after.find('/').unwrap_or(after.len());
+                (&after[..end], &after[end..])
+            }
+            _ => ("", rest),
+        };
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        if let Some(problem) = host_problem(host) {
+            return fail(&problem);
+        }
+        if let Some(escape) = bad_escape(path) {
+            return fail(&format!("invalid URL escape \"{escape}\""));
+        }
+        Ok(Url {
+            text: text.to_owned(),
+            scheme,
+            host: host.to_owned(),
+            path: escaped_path(path),
+            query: query.to_owned(),
+        })
+    }
+
+    fn hostname(&self) -> &str {
+        match self.host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => self.host.rsplit_once(':').map_or(&self.host, |(name, _)| name),
+        }
+    }
+
+    fn port(&self) -> &str {
+        let after = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after)| after);
+        after.rsplit_once(':').map_or("", |(_, port)| port)
+    }
+
+    fn query(&self) -> Vec<(String, Vec<String>)> {
+        let mut values: Vec<(String, Vec<String>)> = Vec::new();
+        for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (Some(key), Some(value)) = (unescaped(key), unescaped(value)) else { continue };
+            match values.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, list)) => list.push(value),
+                None => values.push((key, vec![value])),
+            }
+        }
+        values
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+fn host_problem(host: &str) -> Option<String> {
+    let port = if host.starts_with('[') {
+        match host.rfind(']') {
+            Some(end) => &host[end + 1..],
+            None => return Some("missing ']' in host".to_owned()),
+        }
+    } else {
+        host.rfind(':').map_or("", |colon| &host[colon..])
+    };
+    let is_port = port.is_empty() || (port.starts_with(':') && port[1..].bytes().all(|b| b.is_ascii_digit()));
+    if !is_port {
+        return Some(format!("invalid port \"{port}\" after host"));
+    }
+    host.contains([' ', '<', '>', '"']).then(|| "invalid character in host name".to_owned())
+}
+
+fn bad_escape(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let is_escape = |at: usize| bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+    let bad = (0..bytes.len()).find(|at| bytes[*at] == b'%' && !is_escape(*at))?;
+    text.get(bad..(bad + 3).min(text.len()))
+}
+
+fn escaped_path(path: &str) -> String {
+    let mut escaped = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        let plain = byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!*'()%[]".contains(&byte);
+        if plain {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+fn unescaped(text: &str) -> Option<String> {
+    if bad_escape(text).is_some() {
+        return None;
+    }
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'+' => out.push(b' '),
+            b'%' => {
+                out.push(u8::from_str_radix(text.get(at + 1..at + 3)?, 16).ok()?);
+                at += 2;
+            }
+            other => out.push(other),
+        }
+        at += 1;
+    }
+    Some(String::from_utf8_lossy(&out).into_owned())
+}
+
+pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    Some(match name {
+        "url" => |_, args| match args {
+            [Value::String(text)] => Url::parse(text)
+                .map(|url| Value::Url(Arc::new(url)))
+                .map_err(|why| EvalError::message(format!("URL parse error during conversion from string: {why}"))),
+            _ => no_overload(),
+        },
+        "isURL" => |_, args| match args {
+            [Value::String(text)] => Ok(Value::Bool(Url::parse(text).is_ok())),
+            _ => no_overload(),
+        },
+        "getScheme" => |_, args| part(args, |url| url.scheme.clone()),
+        "getHost" => |_, args| part(args, |url| url.host.clone()),
+        "getHostname" => |_, args| part(args, |url| url.hostname().to_owned()),
+        "getPort" => |_, args| part(args, |url| url.port().to_owned()),
+        "getEscapedPath" => |_, args| part(args, |url| url.path.clone()),
+        "getQuery" => |_, args| match args {
+            [Value::Url(url)] => {
+                let mut map = OwnedMap::default();
+                for (key, values) in url.query() {
+                    let values: Vec<Value<'_>> = values.into_iter().map(Value::from).collect();
+                    map.insert(Value::from(key), Value::from(values))?;
+                }
+                Ok(Value::Map(Map::Owned(Arc::new(map))))
+            }
+            _ => no_overload(),
+        },
+        _ => return None,
+    })
+}
+
+fn part<'a>(args: &[Value<'a>], take: fn(&Url) -> String) -> Result<Value<'a>, EvalError> {
+    match args {
+        [Value::Url(url)] => Ok(Value::from(take(url))),
+        _ => no_overload(),
+    }
+}

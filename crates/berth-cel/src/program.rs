@@ -1,0 +1,406 @@
+//! A compiled expression.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::ast::{Expr, Kind, Literal};
+use crate::check::Types;
+use crate::env::Env;
+use crate::estimate::{self, Estimate, Sizes};
+use crate::eval::{CostRule, EvalError, FoldNode, Machine, Node, Operator};
+use crate::library::{self, Authorizer};
+use crate::parse::qualified;
+use crate::types::{Type, type_named};
+use crate::value::{Map, OwnedMap, Text, Value};
+use crate::variables::Variables;
+
+/// An expression that was parsed, checked and planned. It can run any number of times, on any thread.
+#[derive(Clone, Debug)]
+pub struct Program {
+    text: Arc<str>,
+    root: Node,
+    result: Type,
+    /// Variables by place, and whether the expression looks at them.
+    uses: Vec<bool>,
+    failure: Option<String>,
+    ast: Arc<(Expr, Types)>,
+}
+
+/// What a run may do and whom it may ask.
+#[derive(Clone, Copy, Default)]
+pub struct Run<'a> {
+    /// Most it may cost; `None` is no limit.
+    pub limit: Option<u64>,
+    /// Set when nobody waits for the answer any more.
+    pub interrupt: Option<&'a AtomicBool>,
+    /// Answers authorization questions.
+    pub authorizer: Option<&'a dyn Authorizer>,
+    /// The values of `variables`.
+    pub variables: Option<&'a Variables<'a>>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ran<'a> {
+    /// The value, or why there is none.
+    pub result: Result<Value<'a>, EvalError>,
+    /// What it cost.
+    pub cost: u64,
+}
+
+impl Program {
+    pub(crate) fn plan(text: &str, expr: &Expr, types: Types, env: &Env) -> Program {
+        let variables: Vec<String> = env.variables.iter().map(|(name, _)| name.clone()).collect();
+        let mut planner = Planner {
+            env,
+            types: &types,
+            uses: vec![false; variables.len()],
+            globals: variables,
+            locals: Vec::new(),
+            failure: None,
+        };
+        let root = planner.plan(expr);
+        let (uses, failure) = (planner.uses, planner.failure);
+        let result = types[expr.id as usize].clone();
+        Program { text: text.into(), root, result, uses, failure, ast: Arc::new((expr.clone(), types)) }
+    }
+
+    /// The expression as written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The type of its value.
+    pub fn result_type(&self) -> &Type {
+        &self.result
+    }
+
+    /// Whether it looks at the variable declared in this place.
+    pub fn uses(&self, variable: usize) -> bool {
+        self.uses.get(variable).copied().unwrap_or_default()
+    }
+
+    /// Why it compiled but cannot run (a constant regular expression that is none, for example).
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    pub(crate) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// What it may cost at most and at least; `sizes` tells how large variables can be.
+    pub fn estimate(&self, sizes: &dyn Sizes) -> Estimate {
+        estimate::estimate(&self.ast.0, &self.ast.1, sizes)
+    }
+
+    /// Runs it over values of the declared variables, in their order.
+    pub fn run<'a>(&self, variables: &[Value<'a>], run: Run<'a>) -> Ran<'a> {
+        let mut slots = Vec::with_capacity(variables.len() + 4);
+        slots.extend(variables.iter().cloned().map(Ok));
+        let mut machine = Machine {
+            slots,
+            cost: 0,
+            limit: run.limit.unwrap_or(u64::MAX),
+            interrupt: run.interrupt,
+            authorizer: run.authorizer,
+            variables: run.variables,
+        };
+        let result = machine.eval(&self.root);
+        Ran { result, cost: machine.cost }
+    }
+}
+
+struct Planner<'e> {
+    env: &'e Env,
+    types: &'e Types,
+    uses: Vec<bool>,
+    globals: Vec<String>,
+    /// Names of fold variables, from the outside in; `None` for places without a name of their own.
+    locals: Vec<String>,
+    failure: Option<String>,
+}
+
+impl Planner<'_> {
+    fn place(&mut self, name: &str) -> Option<usize> {
+        if let Some(found) = self.locals.iter().rposition(|local| local == name) {
+            return Some(self.globals.len() + found);
+        }
+        let found = self.globals.iter().position(|global| global == name)?;
+        self.uses[found] = true;
+        Some(found)
+    }
+
+    fn name(&mut self, name: &str) -> Option<Node> {
+        if let Some(place) = self.place(name) {
+            return Some(Node::Slot(place));
+        }
+        let type_ = type_named(name).or_else(|| self.env.struct_type(name).map(Type::Object))?;
+        Some(Node::Const(Value::Type(type_)))
+    }
+
+    fn plan(&mut self, expr: &Expr) -> Node {
+        match &expr.kind {
+            Kind::Literal(literal) => Node::Const(match literal {
+                Literal::Null => Value::Null,
+                Literal::Bool(value) => Value::Bool(*value),
+                Literal::Int(value) => Value::Int(*value),
+                Literal::Uint(value) => Value::Uint(*value),
+                Literal::Double(value) => Value::Double(*value),
+                Literal::String(text) => Value::String(Text::Owned(text.as_str().into())),
+                Literal::Bytes(bytes) => Value::Bytes(bytes.as_slice().into()),
+            }),
+            Kind::Ident(name) => self.name(name).unwrap_or_else(|| missing(name)),
+            Kind::Select { operand, field, test } => {
+                if !test
+                    && let Some(name) = qualified(expr)
+                    && !self.starts_at_local(expr)
+                    && let Some(node) = self.name(&name)
+                {
+                    return node;
+                }
+                let operand = Box::new(self.plan(operand));
+                let field = field.as_str().into();
+                if *test { Node::Has { operand, field } } else { Node::Select { operand, field } }
+            }
+            Kind::Call { function, target, args } => self.call(expr, function, target.as_deref(), args),
+            Kind::List(elements) => {
+                let nodes: Vec<(Node, bool)> =
+                    elements.iter().map(|element| (self.plan(&element.value), element.optional)).collect();
+                let constants: Option<Vec<Value<'static>>> = nodes
+                    .iter()
+                    .map(|(node, optional)| match node {
+                        Node::Const(value) if !optional => Some(value.clone()),
+                        _ => None,
+                    })
+                    .collect();
+                constants.map_or(Node::List(nodes), |items| Node::Const(Value::from(items)))
+            }
+            Kind::Map(entries) => {
+                let nodes: Vec<(Node, Node, bool)> = entries
+                    .iter()
+                    .map(|entry| (self.plan(&entry.key), self.plan(&entry.value), entry.optional))
+                    .collect();
+                let mut constant = Some(OwnedMap::default());
+                for node in &nodes {
+                    constant = match (constant, node) {
+                        (Some(mut map), (Node::Const(key), Node::Const(value), false)) => {
+                            map.insert(key.clone(), value.clone()).is_ok().then_some(map)
+                        }
+                        _ => None,
+                    };
+                }
+                match constant {
+                    Some(map) => Node::Const(Value::Map(Map::Owned(Arc::new(map)))),
+                    None => Node::Map(nodes),
+                }
+            }
+            Kind::Struct { name, fields } => {
+                let fields =
+                    fields.iter().map(|field| (field.name.clone(), self.plan(&field.value), field.optional)).collect();
+                Node::Struct { name: name.clone(), fields }
+            }
+            Kind::Fold(fold) => {
+                let range = self.plan(&fold.range);
+                let init = self.plan(&fold.init);
+                let depth = self.locals.len();
+                let slot = self.globals.len() + depth;
+                self.locals.push(fold.accu.clone());
+                self.locals.push(fold.var.clone());
+                self.locals.extend(fold.var2.clone());
+                let condition = self.plan(&fold.condition);
+                let step = self.plan(&fold.step);
+                self.locals.truncate(depth + 1);
+                let result = self.plan(&fold.result);
+                self.locals.truncate(depth);
+                let two = fold.var2.is_some();
+                Node::Fold(Box::new(FoldNode { range, two, init, condition, step, result, slot }))
+            }
+        }
+    }
+
+    fn starts_at_local(&self, expr: &Expr) -> bool {
+        let mut first = expr;
+        while let Kind::Select { operand, .. } = &first.kind {
+            first = operand;
+        }
+        matches!(&first.kind, Kind::Ident(name) if self.locals.contains(name))
+    }
+
+    fn call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) -> Node {
+        if function == "_?._"
+            && let [operand, Expr { kind: Kind::Literal(Literal::String(field)), .. }] = args
+        {
+            return Node::OptionalSelect { operand: Box::new(self.plan(operand)), field: field.as_str().into() };
+        }
+        let mut function = function.to_owned();
+        let mut target = target;
+        if let Some(prefix) = target
+            && !self.starts_at_local(prefix)
+            && let Some(name) = qualified(prefix).map(|prefix| format!("{prefix}.{function}"))
+            && self.env.overloads(&name).is_some()
+        {
+            function = name;
+            target = None;
+        }
+        if let Some(node) = self.accumulate(&function, target, args) {
+            return node;
+        }
+        let mut nodes: Vec<Node> = target.into_iter().chain(args).map(|arg| self.plan(arg)).collect();
+        let pair = |nodes: Vec<Node>| <[Node; 2]>::try_from(nodes).map(Box::new).ok();
+        let operator = match function.as_str() {
+            "_==_" => Some(Operator::Equal),
+            "_!=_" => Some(Operator::NotEqual),
+            "_<_" => Some(Operator::Less),
+            "_<=_" => Some(Operator::LessOrEqual),
+            "_>_" => Some(Operator::Greater),
+            "_>=_" => Some(Operator::GreaterOrEqual),
+            "_+_" => Some(Operator::Add),
+            "_-_" => Some(Operator::Subtract),
+            "_*_" => Some(Operator::Multiply),
+            "_/_" => Some(Operator::Divide),
+            "_%_" => Some(Operator::Modulo),
+            "@in" => Some(Operator::In),
+            _ => None,
+        };
+        let fail = || missing(&function);
+        if let Some(operator) = operator {
+            return pair(nodes).map_or_else(fail, |operands| Node::Operate { operator, operands });
+        }
+        match function.as_str() {
+            "_&&_" => return pair(nodes).map_or_else(fail, Node::And),
+            "_||_" => return pair(nodes).map_or_else(fail, Node::Or),
+            "_?_:_" => return <[Node; 3]>::try_from(nodes).map_or_else(|_| fail(), |parts| Node::If(Box::new(parts))),
+            "or" | "orValue" if nodes.len() == 2 && target.is_some() => {
+                let unwrap = function == "orValue";
+                return pair(nodes).map_or_else(fail, |operands| Node::Otherwise { operands, unwrap });
+            }
+            "!_" | "-_" | "@not_strictly_false" => {
+                let Some(operand) = nodes.pop().map(Box::new) else { return fail() };
+                return match function.as_str() {
+                    "!_" => Node::Not(operand),
+                    "-_" => Node::Negate(operand),
+                    _ => Node::NotStrictlyFalse(operand),
+                };
+            }
+            "_[_]" | "_[?_]" => {
+                let optional = function == "_[?_]";
+                let Some([operand, index]) = pair(nodes).map(|nodes| *nodes) else { return fail() };
+                return Node::Index { operand: Box::new(operand), index: Box::new(index), optional };
+            }
+            _ => {}
+        }
+        if let Some(own) = self.env.extra.get(&function) {
+            return own.first().map_or_else(fail, |overload| match overload.result {
+                Type::Bool => Node::Call { function: |_, _| Ok(Value::Bool(true)), cost: CostRule::One, args: nodes },
+                _ => missing(&function),
+            });
+        }
+        let Some(implementation) = library::implementation(&function) else { return fail() };
+        // Nothing adds up to the zero of the list's own type.
+        let implementation: library::Implementation = match (function.as_str(), &self.types[expr.id as usize]) {
+            ("sum", Type::Double) => |_, args| library::sum(args, Value::Double(0.0)),
+            ("sum", Type::Duration) => |_, args| library::sum(args, Value::Duration(0)),
+            ("sum", Type::Uint) => |_, args| library::sum(args, Value::Uint(0)),
+            _ => implementation,
+        };
+        let cost = cost_rule(&function, target.is_some());
+        let node = Node::Call { function: implementation, cost, args: nodes };
+        self.folded(&function, node)
+    }
+
+    /// Growing an accumulator in place instead of copying it for every element.
+    fn accumulate(&mut self, function: &str, target: Option<&Expr>, args: &[Expr]) -> Option<Node> {
+        let [Expr { kind: Kind::Ident(accu), .. }, rest @ ..] = args else { return None };
+        if target.is_some() || accu != crate::parse::ACCUMULATOR {
+            return None;
+        }
+        match (function, rest) {
+            ("_+_", [Expr { kind: Kind::List(items), .. }]) if items.len() == 1 && !items[0].optional => {
+                let slot = self.place(accu)?;
+                Some(Node::Append { slot, item: Box::new(self.plan(&items[0].value)) })
+            }
+            ("cel.@mapInsert", rest) => {
+                let slot = self.place(accu)?;
+                Some(Node::Insert { slot, args: rest.iter().map(|arg| self.plan(arg)).collect() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Conversions of constants are done once, and constant regular expressions are looked at.
+    fn folded(&mut self, function: &str, node: Node) -> Node {
+        let Node::Call { function: implementation, args, .. } = &node else { return node };
+        let pattern = match function {
+            "matches" | "find" | "findAll" => args.get(1),
+            _ => None,
+        };
+        if let Some(Node::Const(Value::String(pattern))) = pattern
+            && let Err(error) = regex::Regex::new(pattern)
+        {
+            self.failure.get_or_insert(format!("error parsing regexp: {}", crate::regexp::go_error(pattern, &error)));
+        }
+        let converts = matches!(
+            function,
+            "bool" | "bytes" | "double" | "duration" | "dyn" | "int" | "string" | "timestamp" | "uint"
+        );
+        let [Node::Const(value)] = args.as_slice() else { return node };
+        if !converts {
+            return node;
+        }
+        let mut machine =
+            Machine { slots: Vec::new(), cost: 0, limit: u64::MAX, interrupt: None, authorizer: None, variables: None };
+        match implementation(&mut machine, std::slice::from_ref(value)) {
+            Ok(value) => Node::Const(value),
+            Err(error) => {
+                self.failure.get_or_insert(error.to_string());
+                Node::Fail(error)
+            }
+        }
+    }
+}
+
+fn missing(name: &str) -> Node {
+    Node::Fail(EvalError::message(format!("no such function or variable: {name}")))
+}
+
+/// What calls of a function cost. Source: the published cost model of CEL and of Kubernetes' libraries.
+fn cost_rule(function: &str, is_method: bool) -> CostRule {
+    match function {
+        "startsWith" => CostRule::Traverse(0, 1),
+        "endsWith" => CostRule::Traverse(1, 1),
+        "contains" => CostRule::Contains,
+        "matches" | "find" | "findAll" => CostRule::Matches,
+        "bytes" | "string" => CostRule::Convert,
+        "format" if is_method => CostRule::Format,
+        "strings.quote"
+        | "url"
+        | "lowerAscii"
+        | "upperAscii"
+        | "substring"
+        | "trim"
+        | "jsonpatch.escapeKey"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver" => CostRule::Traverse(0, 1),
+        "isURL" => CostRule::One,
+        "ip.isCanonical" | "replace" | "split" => CostRule::Traverse(0, 2),
+        "ip" => CostRule::Ip,
+        "containsIP" => CostRule::ContainsIp,
+        "containsCIDR" => CostRule::ContainsCidr,
+        "join" => CostRule::Result,
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => CostRule::Each,
+        "check" => CostRule::Fixed(350_000),
+        "fieldSelector" | "labelSelector" => CostRule::Selector,
+        "sets.contains" | "sets.intersects" => CostRule::Sets(1),
+        "sets.equivalent" => CostRule::Sets(2),
+        "sort" | "@sortByAssociatedKeys" | "distinct" => CostRule::NewListCompared,
+        "reverse" | "slice" | "flatten" | "lists.range" => CostRule::NewList,
+        "validate" => CostRule::Validate,
+        _ => CostRule::One,
+    }
+}

@@ -1,0 +1,5 @@
+//! Expressions as users write them, through the public interface.
+
+mod hostile;
+mod language;
+mod rules;

@@ -1,0 +1,63 @@
+//! Rules of a schema.
+
+use std::sync::Arc;
+
+use berth_apimachinery::field::Path;
+use berth_apimachinery::schema::Schema;
+use berth_cel::Env;
+use berth_cel::rules::{Request, Rules};
+use serde_json::{Value, json};
+
+fn schema(value: Value) -> Arc<Schema> {
+    Schema::parse_crd(&value).expect("a schema")
+}
+
+fn check(schema: &Arc<Schema>, object: Value, old: Option<Value>) -> Vec<String> {
+    let rules = Rules::of_schema(schema, true, Env::default()).expect("rules");
+    let request = Request { old: old.as_ref(), ratcheting: true, ..Request::default() };
+    rules.validate(&object, &Path::root(), request).errors.iter().map(ToString::to_string).collect()
+}
+
+fn replicas() -> Arc<Schema> {
+    schema(json!({"type": "object", "properties": {"spec": {"type": "object",
+        "properties": {"replicas": {"type": "integer"}, "max": {"type": "integer"}},
+        "x-kubernetes-validations": [
+            {"rule": "self.replicas <= self.max", "messageExpression": "'at most ' + string(self.max)",
+             "fieldPath": ".replicas"},
+            {"rule": "self.max >= oldSelf.max", "message": "max cannot shrink"}]}}}))
+}
+
+#[test]
+fn a_rule_reports_with_its_message_where_it_says() {
+    let errors = check(&replicas(), json!({"spec": {"replicas": 5, "max": 3}}), None);
+    assert_eq!(errors, ["spec.replicas: Invalid value: at most 3"]);
+    assert!(check(&replicas(), json!({"spec": {"replicas": 3, "max": 3}}), None).is_empty());
+}
+
+#[test]
+fn transition_rules_wait_for_an_old_value() {
+    let old = json!({"spec": {"replicas": 1, "max": 4}});
+    let errors = check(&replicas(), json!({"spec": {"replicas": 1, "max": 3}}), Some(old));
+    assert_eq!(errors, ["spec: Invalid value: max cannot shrink"]);
+}
+
+#[test]
+fn what_was_wrong_before_may_stay() {
+    let wrong = json!({"metadata": {"name": "a"}, "spec": {"replicas": 5, "max": 3}});
+    assert!(check(&replicas(), wrong.clone(), Some(wrong.clone())).is_empty());
+    let mut worse = wrong.clone();
+    worse["spec"]["replicas"] = json!(6);
+    assert_eq!(check(&replicas(), worse, Some(wrong)).len(), 1);
+}
+
+#[test]
+fn the_object_has_one_budget() {
+    let schema = schema(json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "string",
+        "x-kubernetes-validations": [{"rule": "self.size() > 0"}]}}}}));
+    let rules = Rules::of_schema(&schema, true, Env::default()).expect("rules");
+    let object = json!({"list": vec!["a"; 100]});
+    let findings = rules.validate(&object, &Path::root(), Request { budget: Some(100), ..Request::default() });
+    assert!(findings.exhausted);
+    assert_eq!(findings.errors.len(), 1);
+    assert!(findings.errors[0].detail.contains("running out of cost budget"));
+}

@@ -1,0 +1,79 @@
+//! Functions.
+
+use berth_cel::library::{Attributes, Authorizer, Check, Verdict as Decision};
+use berth_cel::types::Type;
+use berth_cel::value::{Map, Value as Cel};
+use berth_cel::{Env, Run};
+use serde_json::{Value, json};
+
+use super::{Case, Runner, Verdict, input, same, text, want};
+
+pub fn runner(suite: &str) -> Option<Runner> {
+    Some(match suite {
+        "cel-library" => |case| run(case, false),
+        "cel-library-cost" => |case| run(case, true),
+        _ => return None,
+    })
+}
+
+struct AllowAll;
+
+impl Authorizer for AllowAll {
+    fn authorize(&self, _: &Attributes) -> Decision {
+        Decision { allowed: true, ..Decision::default() }
+    }
+}
+
+fn run(case: &Case, cost: bool) -> Verdict {
+    let authorizer = Type::Opaque("kubernetes.authorization.Authorizer");
+    let env = Env::new(berth_cel::NEWEST).variable("authorizer", authorizer);
+    let program = match env.compile(text(&case.data["input"], "expression")) {
+        Ok(program) => program,
+        Err(issues) => {
+            let got: Vec<&str> = issues.messages().collect();
+            let wanted: Vec<&str> =
+                want(case, "compileErrors").as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            return same("compile errors", got, wanted);
+        }
+    };
+    let run = Run { authorizer: Some(&AllowAll), ..Run::default() };
+    let ran = program.run(&[Check::authorizer()], run);
+    if cost {
+        same("cost", Some(ran.cost), want(case, "runtimeCost").as_u64())?;
+        let estimate = program.estimate(&berth_cel::estimate::Unknown);
+        let wanted = input(case, "estimatedCost");
+        let _ = wanted;
+        let wanted = want(case, "estimatedCost");
+        same("estimate", (Some(estimate.min), Some(estimate.max)), (wanted["min"].as_u64(), wanted["max"].as_u64()))?;
+        return Ok(());
+    }
+    match (ran.result, want(case, "runtimeError").as_str()) {
+        (Err(error), Some(wanted)) => same("error", error.to_string().as_str(), wanted),
+        (Err(error), None) => Err(format!("error: {error}")),
+        (Ok(value), Some(wanted)) => Err(format!("got {}, wanted error {wanted}", shown(&value))),
+        (Ok(value), None) => same("result", &shown(&value), want(case, "result")),
+    }
+}
+
+/// A value as the cases write it.
+fn shown(value: &Cel<'_>) -> Value {
+    let name = value.type_name();
+    match value {
+        Cel::List(_) | Cel::Map(Map::Json(..)) => json!({"type": name, "value": items(value)}),
+        Cel::Optional(None) => json!({"type": "optional", "value": null}),
+        Cel::Optional(Some(inner)) => json!({"type": "optional", "value": shown(inner)}),
+        Cel::Ip(ip) => json!({"type": name, "value": ip.to_string()}),
+        Cel::Cidr(cidr) => json!({"type": name, "value": cidr.to_string()}),
+        Cel::Url(url) => json!({"type": name, "value": url.to_string()}),
+        Cel::Semver(version) => json!({"type": name, "value": version.to_string()}),
+        Cel::Quantity(quantity) => json!({"type": name, "value": quantity.to_string()}),
+        other => json!({"type": name, "value": other.to_json()}),
+    }
+}
+
+fn items(value: &Cel<'_>) -> Value {
+    match value {
+        Cel::List(list) => (0..list.len()).filter_map(|index| list.item(index)).map(|item| shown(&item)).collect(),
+        _ => Value::Null,
+    }
+}
