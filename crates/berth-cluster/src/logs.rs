@@ -52,7 +52,9 @@ pub struct LogOptions {
 }
 
 impl PodLogs {
-    pub(crate) fn connect(&self, manager: &mut Manager, runtime: PodRuntime, seed: u64) {
+    /// Reads the pods of this manager's API from now on. [`crate::install`] does this; a process that serves logs but runs
+    /// no cluster does it itself.
+    pub fn connect(&self, manager: &mut Manager, runtime: PodRuntime, seed: u64) {
         let source = Source { pods: manager.cache::<Pod>(), clock: manager.clock(), runtime, seed };
         // A second installation would describe the same API; the first one stays.
         let _ = self.source.set(source);

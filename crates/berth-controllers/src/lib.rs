@@ -20,6 +20,7 @@ pub mod podset;
 pub mod priority;
 pub mod provisioning;
 pub mod queues;
+pub mod rights;
 pub mod scheduler;
 pub mod selector;
 pub mod stores;

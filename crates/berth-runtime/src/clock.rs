@@ -71,6 +71,14 @@ impl Clock {
         Duration::try_from(at.duration_since(self.now())).unwrap_or_default()
     }
 
+    /// The cluster time that passes while this much tokio time does.
+    pub(crate) fn of_tokio(&self, duration: Duration) -> Duration {
+        match &self.0 {
+            Kind::Scaled { scale, .. } if *scale != 1.0 => duration.mul_f64(*scale),
+            _ => duration,
+        }
+    }
+
     /// The tokio time that passes while this much cluster time does.
     pub(crate) fn to_tokio(&self, duration: Duration) -> Duration {
         match &self.0 {

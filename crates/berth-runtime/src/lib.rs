@@ -13,13 +13,15 @@
 mod cache;
 mod clock;
 mod events;
+mod leader;
 mod manager;
 mod queue;
 
 pub use cache::{Cache, Delta, Index};
 pub use clock::Clock;
 pub use events::{EventType, Recorder};
-pub use manager::{ControllerBuilder, Manager, ManagerError};
+pub use leader::{Elector, LeaderElection};
+pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
 
 use std::fmt;

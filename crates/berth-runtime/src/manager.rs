@@ -20,6 +20,8 @@ use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Re
 /// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
 const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
 const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// From this delay on failures are shown to the operator.
+const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 /// How many reconciles of one controller may be in flight unless it says otherwise.
 const CONCURRENCY_DEFAULT: usize = 8;
 
@@ -53,7 +55,8 @@ pub struct Manager {
 }
 
 struct Informer {
-    name: String,
+    group: String,
+    plural: String,
     synced: watch::Receiver<bool>,
     run: BoxFuture<()>,
 }
@@ -106,9 +109,9 @@ impl Manager {
         }
         let cache: Cache<K> = Cache::new();
         let (sender, synced) = watch::channel(false);
-        let name = format!("{}.{}", K::plural(&()), K::group(&()));
+        let (group, plural) = (K::group(&()).into_owned(), K::plural(&()).into_owned());
         let run = inform(Api::<K>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender);
-        self.informers.push(Informer { name, synced, run: Box::pin(run) });
+        self.informers.push(Informer { group, plural, synced, run: Box::pin(run) });
         self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
         cache
     }
@@ -124,17 +127,42 @@ impl Manager {
         self.tasks.push((name.to_owned(), Box::pin(task)));
     }
 
+    /// Group and plural name of every kind that is watched, in order.
+    pub fn watched(&self) -> Vec<(String, String)> {
+        let mut kinds: Vec<_> =
+            self.informers.iter().map(|informer| (informer.group.clone(), informer.plural.clone())).collect();
+        kinds.sort();
+        kinds
+    }
+
+    /// Which caches are filled; for readiness checks, to be asked for once all controllers are installed.
+    pub fn cache_state(&self) -> CacheState {
+        CacheState(self.informers.iter().map(|informer| (informer.name(), informer.synced.clone())).collect())
+    }
+
     /// Fills all caches, then runs every controller until `shutdown` resolves. Reconciles in flight are dropped at
     /// their next await point, which level-triggered, idempotent controllers survive by design.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ManagerError> {
+        self.run_when(std::future::ready(()), shutdown).await
+    }
+
+    /// As [`Manager::run`], but controllers start only once `elected` resolves. Caches are filled and followed
+    /// meanwhile: a replica that stands by takes over with what it knows.
+    pub async fn run_when(
+        self,
+        elected: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), ManagerError> {
         let mut shutdown = pin!(shutdown);
+        let mut elected = pin!(elected);
         let mut set: JoinSet<()> = JoinSet::new();
         let mut names = BTreeMap::new();
         names.insert(set.spawn(self.events).id(), "events".to_owned());
         let mut synced = Vec::new();
         for informer in self.informers {
+            let name = informer.name();
             synced.push(informer.synced);
-            names.insert(set.spawn(informer.run).id(), informer.name);
+            names.insert(set.spawn(informer.run).id(), name);
         }
         let ready = async {
             for mut receiver in synced {
@@ -149,6 +177,14 @@ impl Manager {
             () = &mut shutdown => return Ok(()),
             () = ready => {}
         }
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                () = &mut elected => break,
+                ended = set.join_next_with_id() => died(ended, &mut names)?,
+            }
+        }
         for controller in self.controllers {
             let name = controller.name.clone();
             names.insert(set.spawn(controller.run()).id(), name);
@@ -161,15 +197,43 @@ impl Manager {
                 biased;
                 () = &mut shutdown => return Ok(()),
                 ended = set.join_next_with_id() => match ended {
-                    Some(Ok(_)) => {}
-                    Some(Err(source)) => {
-                        let name = names.remove(&source.id()).unwrap_or_default();
-                        return Err(ManagerError::TaskDied { name, source });
-                    }
                     None => return Ok(()),
+                    ended => died(ended, &mut names)?,
                 },
             }
         }
+    }
+}
+
+/// The error when a task ended by a panic.
+fn died(
+    ended: Option<Result<(tokio::task::Id, ()), tokio::task::JoinError>>,
+    names: &mut BTreeMap<tokio::task::Id, String>,
+) -> Result<(), ManagerError> {
+    match ended {
+        Some(Err(source)) => {
+            let name = names.remove(&source.id()).unwrap_or_default();
+            Err(ManagerError::TaskDied { name, source })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Informer {
+    /// `plural.group`, as CustomResourceDefinitions are named.
+    fn name(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}
+
+/// Which caches of a manager are filled; clones share it.
+#[derive(Clone)]
+pub struct CacheState(Vec<(String, watch::Receiver<bool>)>);
+
+impl CacheState {
+    /// The kinds whose cache has not been filled yet, as `plural.group`; none when the manager is ready to work.
+    pub fn pending(&self) -> Vec<&str> {
+        self.0.iter().filter(|(_, synced)| !*synced.borrow()).map(|(name, _)| name.as_str()).collect()
     }
 }
 
@@ -307,7 +371,12 @@ where
                 cache.remove(&object);
             }
             Err(error) => {
-                tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
+                // One lost watch is an everyday matter; one that does not come back is not.
+                if backoff >= WATCH_BACKOFF_WARN {
+                    tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
+                } else {
+                    tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
+                }
                 clock.sleep(backoff).await;
                 backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
             }

@@ -1,9 +1,17 @@
 //! The `berth` command line: puts the rooms together and owns what only a program may touch: the operating system's
 //! clock and entropy, signals, files in the user's folders.
 
+mod apiserver;
+mod cluster;
+mod component;
+mod controller;
+mod front;
+mod process;
 mod run;
+mod time;
 mod up;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -25,6 +33,12 @@ struct Cli {
 enum Command {
     /// Run a whole cluster in this process: API server, controllers, simulated nodes. kubectl just works.
     Up(up::Options),
+    /// Run the embedded Kubernetes API alone.
+    Apiserver(apiserver::Options),
+    /// Run the simulated rest of a cluster against an API server: Jobs, JobSets, pods, nodes, capacity.
+    Cluster(cluster::Options),
+    /// Run the queueing controllers against a cluster: admission, quotas, preemption.
+    Controller(controller::Options),
     /// Run a scenario in virtual time and check what it expects.
     Run(run::Options),
     /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
@@ -36,15 +50,23 @@ fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
+    let command = Cli::parse().command;
+    // Who watches one process of several wants to know what it is at.
+    let level =
+        if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level)),
         )
         .init();
-    let result = match Cli::parse().command {
-        Command::Up(options) => up::main(options),
+    let result = match command {
+        Command::Up(options) => up::main(&options),
+        Command::Apiserver(options) => apiserver::main(&options),
+        Command::Cluster(options) => cluster::main(&options),
+        Command::Controller(options) => controller::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Crds => crds(),
     };

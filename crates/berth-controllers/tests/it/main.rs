@@ -3,4 +3,5 @@
 mod cluster;
 mod provisioning;
 mod queueing;
+mod rights;
 mod webhooks;

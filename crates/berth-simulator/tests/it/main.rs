@@ -1,6 +1,7 @@
 //! The embedded cluster as a whole, in process and in virtual time.
 
 mod bad_input;
+mod election;
 mod jobsets;
 
 use berth_runtime::Clock;

@@ -43,19 +43,25 @@ impl Cluster {
     /// Starts a cluster that keeps nothing.
     pub fn ephemeral(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
-        Self::start(home, &["--ephemeral"], arguments)
+        Self::start("up", home, &["--ephemeral"], arguments)
+    }
+
+    /// Starts the API server alone, keeping nothing; kubeconfigs of the other processes are beside the administrator's.
+    pub fn apiserver(arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Self::start("apiserver", home, &["--ephemeral"], arguments)
     }
 
     /// Starts a cluster on a data folder.
     pub fn durable(data: &Path, arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
-        Self::start(home, &["--data-dir", &data.display().to_string()], arguments)
+        Self::start("up", home, &["--data-dir", &data.display().to_string()], arguments)
     }
 
-    fn start(home: tempfile::TempDir, storage: &[&str], arguments: &[&str]) -> Self {
+    fn start(command: &str, home: tempfile::TempDir, storage: &[&str], arguments: &[&str]) -> Self {
         let kubeconfig = home.path().join("kubeconfig");
         let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
-            .args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"])
+            .args([command, "--listen", "127.0.0.1:0", "--kubeconfig"])
             .arg(&kubeconfig)
             .args(storage)
             .args(arguments)
@@ -66,7 +72,7 @@ impl Cluster {
         let stdout = process.stdout.take().expect("stdout is piped");
         // The last line of the greeting says that the API answers.
         let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.starts_with("Next"));
-        assert!(ready, "berth up ended before it was ready");
+        assert!(ready, "berth {command} ended before it was ready");
         Self { process, kubeconfig, _home: home }
     }
 

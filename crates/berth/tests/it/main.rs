@@ -3,6 +3,8 @@
 
 mod cluster;
 mod kubectl;
+mod process;
+mod processes;
 mod refarch;
 mod restart;
 mod scenarios;

@@ -1,0 +1,226 @@
+//! What the controllers may do, and what people may do with the kinds they bring: the RBAC objects of an installation.
+//!
+//! The controllers' role is derived from what they do: the kinds they watch are those the manager holds caches of, and
+//! [`WRITES`] lists every other call they make. A run of all processes holds the list to the calls that are seen.
+//!
+//! Roles for people carry Kueue's names and labels (`config/components/rbac` there), so that bindings made for a Kueue
+//! installation keep their meaning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+/// Namespace of an installation.
+pub const NAMESPACE: &str = "berth-system";
+/// Service account the controllers run as.
+pub const SERVICE_ACCOUNT: &str = "berth-controller";
+/// The service account as a user.
+pub const USER: &str = "system:serviceaccount:berth-system:berth-controller";
+/// Name of the controllers' ClusterRole, of its binding, and of the Lease replicas compete for.
+pub const NAME: &str = "berth-controller";
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const KUEUE: &str = "kueue.x-k8s.io";
+const VISIBILITY: &str = "visibility.kueue.x-k8s.io";
+const READ: &[&str] = &["get", "list", "watch"];
+const EDIT: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+
+/// Calls the controllers make besides listing and watching: group, resource (and subresource), verbs.
+pub const WRITES: &[(&str, &str, &[&str])] = &[
+    ("", "events", &["create", "patch"]),
+    ("", "podtemplates", &["create", "get", "patch"]),
+    ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete", "get"]),
+    ("batch", "jobs", &["delete", "patch"]),
+    ("batch", "jobs/status", &["patch"]),
+    ("jobset.x-k8s.io", "jobsets", &["delete", "patch"]),
+    (KUEUE, "admissionchecks", &["patch"]),
+    (KUEUE, "admissionchecks/status", &["patch"]),
+    (KUEUE, "clusterqueues", &["patch"]),
+    (KUEUE, "clusterqueues/status", &["patch"]),
+    (KUEUE, "cohorts/status", &["patch"]),
+    (KUEUE, "localqueues/status", &["patch"]),
+    (KUEUE, "resourceflavors", &["patch"]),
+    (KUEUE, "topologies", &["patch"]),
+    (KUEUE, "workloads", &["create", "delete", "patch"]),
+    (KUEUE, "workloads/status", &["patch"]),
+];
+
+/// Rights that no call shows: setting an owner whose deletion waits for the workload needs them where the API server
+/// checks that (`OwnerReferencesPermissionEnforcement`).
+const OWNED: &[(&str, &str)] = &[("batch", "jobs/finalizers"), ("jobset.x-k8s.io", "jobsets/finalizers")];
+
+/// Group and resource to verbs: every call the controllers make, with every integration and feature on.
+pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
+    let mut calls: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for kind in watched() {
+        calls.entry(kind).or_default().extend(["list".to_owned(), "watch".to_owned()]);
+    }
+    for (group, resource, verbs) in WRITES {
+        let key = ((*group).to_owned(), (*resource).to_owned());
+        calls.entry(key).or_default().extend(verbs.iter().map(|verb| (*verb).to_owned()));
+    }
+    calls
+}
+
+/// Group and resource of the kinds the controllers watch with every integration and feature on, in order. A test holds
+/// it to what [`crate::install`] asks the manager for.
+pub fn watched() -> Vec<(String, String)> {
+    [
+        ("", "limitranges"),
+        ("", "namespaces"),
+        ("", "nodes"),
+        ("", "pods"),
+        ("autoscaling.x-k8s.io", "provisioningrequests"),
+        ("batch", "jobs"),
+        ("jobset.x-k8s.io", "jobsets"),
+        (KUEUE, "admissionchecks"),
+        (KUEUE, "clusterqueues"),
+        (KUEUE, "cohorts"),
+        (KUEUE, "localqueues"),
+        (KUEUE, "provisioningrequestconfigs"),
+        (KUEUE, "resourceflavors"),
+        (KUEUE, "topologies"),
+        (KUEUE, "workloadpriorityclasses"),
+        (KUEUE, "workloads"),
+        ("node.k8s.io", "runtimeclasses"),
+        ("scheduling.k8s.io", "priorityclasses"),
+    ]
+    .map(|(group, resource)| (group.to_owned(), resource.to_owned()))
+    .to_vec()
+}
+
+/// The rules of the controllers' ClusterRole.
+pub fn rules() -> Vec<Value> {
+    // One rule per group and set of verbs: what a reader of the role asks is "what may it write".
+    let mut by_verbs: BTreeMap<(String, BTreeSet<String>), Vec<String>> = BTreeMap::new();
+    for ((group, resource), verbs) in calls() {
+        by_verbs.entry((group, verbs)).or_default().push(resource);
+    }
+    for (group, resource) in OWNED {
+        let key = ((*group).to_owned(), BTreeSet::from(["update".to_owned()]));
+        by_verbs.entry(key).or_default().push((*resource).to_owned());
+    }
+    let rule = |((group, verbs), resources)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    by_verbs.into_iter().map(rule).collect()
+}
+
+/// Service account, roles and bindings of the controllers, and the roles for people; in the order to create them.
+pub fn objects() -> Vec<Value> {
+    let subject = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": NAMESPACE}]);
+    let reference =
+        |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let mut objects = vec![
+        json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE, "labels": labels(&[])},
+        }),
+        json!({
+            "apiVersion": RBAC, "kind": "ClusterRole",
+            "metadata": {"name": NAME, "labels": labels(&[])}, "rules": rules(),
+        }),
+        json!({
+            "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": NAME, "labels": labels(&[])},
+            "roleRef": reference("ClusterRole", NAME), "subjects": subject,
+        }),
+        // Names cannot be given for creation; everything else is about one Lease.
+        json!({
+            "apiVersion": RBAC, "kind": "Role",
+            "metadata": {"name": "berth-leader-election", "namespace": NAMESPACE, "labels": labels(&[])},
+            "rules": [
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [NAME],
+                 "verbs": ["get", "update"]},
+            ],
+        }),
+        json!({
+            "apiVersion": RBAC, "kind": "RoleBinding",
+            "metadata": {"name": "berth-leader-election", "namespace": NAMESPACE, "labels": labels(&[])},
+            "roleRef": reference("Role", "berth-leader-election"), "subjects": subject,
+        }),
+    ];
+    objects.extend(user_roles());
+    objects
+}
+
+/// A kind people edit or look at: name of its roles, group, resource, who may edit, who may look.
+struct People {
+    name: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    edit: &'static [&'static str],
+    view: &'static [&'static str],
+}
+
+const ADMIN: &str = "rbac.kueue.x-k8s.io/batch-admin";
+const USERS: &str = "rbac.kueue.x-k8s.io/batch-user";
+const BOTH: &[&str] = &[ADMIN, USERS];
+
+const PEOPLE: &[People] = &[
+    People { name: "clusterqueue", group: KUEUE, resource: "clusterqueues", edit: &[ADMIN], view: &[ADMIN] },
+    People { name: "cohort", group: KUEUE, resource: "cohorts", edit: &[ADMIN], view: &[ADMIN] },
+    People { name: "localqueue", group: KUEUE, resource: "localqueues", edit: &[ADMIN], view: BOTH },
+    People { name: "resourceflavor", group: KUEUE, resource: "resourceflavors", edit: &[ADMIN], view: &[ADMIN] },
+    People { name: "topology", group: KUEUE, resource: "topologies", edit: &[ADMIN], view: &[ADMIN] },
+    People { name: "workload", group: KUEUE, resource: "workloads", edit: &[ADMIN], view: BOTH },
+    People { name: "job", group: "batch", resource: "jobs", edit: BOTH, view: BOTH },
+    People { name: "jobset", group: "jobset.x-k8s.io", resource: "jobsets", edit: BOTH, view: BOTH },
+];
+
+/// `kueue-batch-admin-role` and `kueue-batch-user-role`, and the roles they are put together from.
+fn user_roles() -> Vec<Value> {
+    let mut roles = vec![aggregated("kueue-batch-admin-role", ADMIN), aggregated("kueue-batch-user-role", USERS)];
+    for people in PEOPLE {
+        let status = format!("{}/status", people.resource);
+        for (suffix, verbs, who) in [("editor", EDIT, people.edit), ("viewer", READ, people.view)] {
+            roles.push(json!({
+                "apiVersion": RBAC, "kind": "ClusterRole",
+                "metadata": {"name": format!("kueue-{}-{suffix}-role", people.name), "labels": labels(who)},
+                "rules": [
+                    {"apiGroups": [people.group], "resources": [people.resource], "verbs": verbs},
+                    {"apiGroups": [people.group], "resources": [status], "verbs": ["get"]},
+                ],
+            }));
+        }
+    }
+    for (short, resource, who) in [("cq", "clusterqueues", &[ADMIN][..]), ("lq", "localqueues", BOTH)] {
+        roles.push(json!({
+            "apiVersion": RBAC, "kind": "ClusterRole",
+            "metadata": {"name": format!("kueue-pending-workloads-{short}-viewer-role"), "labels": labels(who)},
+            "rules": [{"apiGroups": [VISIBILITY], "resources": [format!("{resource}/pendingworkloads")], "verbs": READ}],
+        }));
+    }
+    roles
+}
+
+fn aggregated(name: &str, label: &str) -> Value {
+    let mut wanted = Map::new();
+    wanted.insert(label.to_owned(), "true".into());
+    json!({
+        "apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels(&[])},
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": wanted}]}, "rules": [],
+    })
+}
+
+/// The labels of everything that belongs to an installation, and further ones set to `true`.
+fn labels(on: &[&str]) -> Value {
+    let mut labels = Map::new();
+    labels.insert("app.kubernetes.io/name".to_owned(), "berth".into());
+    labels.insert("app.kubernetes.io/component".to_owned(), "controller".into());
+    for label in on {
+        labels.insert((*label).to_owned(), "true".into());
+    }
+    Value::Object(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_allow_nothing_by_wildcard_and_no_secret() {
+        for rule in rules() {
+            let text = rule.to_string();
+            assert!(!text.contains('*') && !text.contains("secrets"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The controllers' role is what they need.
+
+use std::sync::Arc;
+
+use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
+use berth_controllers::config::FairSharing;
+use berth_controllers::{Config, rights};
+use berth_runtime::{Clock, Manager};
+use berth_store::MemoryStore;
+use kube::Client;
+
+#[tokio::test]
+async fn the_role_names_exactly_the_kinds_that_are_watched() {
+    let clock = Clock::system();
+    let now = clock.clone();
+    let server = ApiServer::new(ServerConfig::new(Arc::new(MemoryStore::new()), Arc::new(move || now.now())));
+    let mut manager = Manager::new(Client::new(server.in_process(UserInfo::master("test")), "default"), clock);
+    berth_controllers::install(
+        &mut manager,
+        Config { fair_sharing: Some(FairSharing::default()), ..Config::default() },
+    );
+    assert_eq!(manager.watched(), rights::watched());
+}

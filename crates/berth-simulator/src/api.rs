@@ -1,0 +1,215 @@
+//! The API server half of a cluster of ours: the store, the server with the webhooks' logic plugged in, and the kinds
+//! and rights Berth brings. `berth apiserver` is this alone; [`crate::embedded`] adds the controllers in-process.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
+use berth_api::kueue::conversion;
+use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
+use berth_cluster::{LogOptions, PodLogs};
+use berth_controllers::rights;
+use berth_controllers::webhooks::Webhooks;
+use berth_runtime::Clock;
+use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
+use crate::embedded::{EmbeddedError, Storage};
+use crate::resource::ApiFailure;
+
+/// What an API server is made of.
+pub struct ApiOptions {
+    /// Cluster time.
+    pub clock: Clock,
+    /// Seeds identifiers.
+    pub seed: u64,
+    /// Where objects are kept.
+    pub storage: Storage,
+    /// Configuration of the queueing controllers: what admission does to jobs depends on it.
+    pub controllers: berth_controllers::Config,
+    /// Key that signs tokens of service accounts; `None` issues none.
+    pub token_key: Option<[u8; 32]>,
+}
+
+/// An API server that has what Berth brings. Cheap to clone.
+#[derive(Clone)]
+pub struct Apiserver {
+    server: ApiServer,
+    logs: PodLogs,
+    figures: Figures,
+}
+
+impl Apiserver {
+    /// Opens the store and installs what Berth brings; the server answers when this returns.
+    ///
+    /// # Errors
+    /// When the store cannot be opened or written.
+    pub async fn start(options: ApiOptions) -> Result<Self, EmbeddedError> {
+        let store = open(&options.storage)?;
+        let clock = options.clock.clone();
+        let mut config = Config::new(store, Arc::new(move || clock.now()));
+        config.seed = options.seed;
+        config.token_key = options.token_key;
+        config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
+        config.admission.push(Arc::new(JobSetWebhook));
+        config.admission.push(Arc::new(JobSetPodWebhook));
+        let figures = Figures::default();
+        config.metrics = Some(Arc::new(figures.clone()));
+        let logs = PodLogs::default();
+        config.pod_logs = Some(Arc::new(Logs(logs.clone())));
+        for kind in conversion::KINDS {
+            config.converters.insert((KUEUE_GROUP.to_owned(), (*kind).to_owned()), Arc::new(KueueConverter));
+        }
+        let server = ApiServer::new(config);
+        let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
+        install_definitions(&client).await?;
+        install_namespaces(&client).await?;
+        install_rights(&client).await?;
+        Ok(Self { server, logs, figures })
+    }
+
+    /// The server, to put a listener in front of.
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    /// Where `pods/log` reads from; empty until it is connected to a cluster's pods.
+    pub fn logs(&self) -> PodLogs {
+        self.logs.clone()
+    }
+
+    /// A client that may do everything, without a socket.
+    pub fn client(&self, user: &str) -> Client {
+        Client::new(self.server.in_process(UserInfo::master(user)), "default")
+    }
+
+    /// Serves these figures under `/metrics`.
+    pub fn serve_figures(&self, metrics: berth_controllers::metrics::Metrics) {
+        // Filled once: there is one set of controllers to a server.
+        let _ = self.figures.0.set(metrics);
+    }
+}
+
+fn open(storage: &Storage) -> Result<Arc<dyn Store>, EmbeddedError> {
+    let path = match storage {
+        Storage::Memory => return Ok(Arc::new(MemoryStore::new())),
+        Storage::Durable(path) => path,
+    };
+    let failed = |source| EmbeddedError::Storage { path: PathBuf::from(path), source };
+    std::fs::create_dir_all(path).map_err(|error| failed(error.into()))?;
+    let file = path.join("store.sqlite");
+    Ok(Arc::new(SqliteStore::open(&file, SqliteOptions::default()).map_err(|error| failed(error.into()))?))
+}
+
+struct KueueConverter;
+
+impl Converter for KueueConverter {
+    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
+        conversion::convert(object, to_api_version).map_err(|error| error.to_string())
+    }
+}
+
+/// The controllers' figures, which exist only after the server whose client the controllers use.
+#[derive(Clone, Default)]
+struct Figures(Arc<OnceLock<berth_controllers::metrics::Metrics>>);
+
+impl berth_apiserver::Metrics for Figures {
+    fn text(&self) -> String {
+        self.0.get().map(berth_controllers::metrics::Metrics::text).unwrap_or_default()
+    }
+}
+
+/// The simulated kubelet's logs, as the API server asks for them.
+struct Logs(PodLogs);
+
+impl berth_apiserver::PodLogs for Logs {
+    fn read(&self, namespace: &str, pod: &str, container: &str) -> Result<String, String> {
+        let container = Some(container).filter(|name| !name.is_empty());
+        self.0
+            .read(namespace, pod, container, &LogOptions::default())
+            .ok_or_else(|| format!("container {:?} in pod {pod:?} is not available", container.unwrap_or_default()))
+    }
+}
+
+/// Namespaces a cluster with Berth has: its own, and the one manifests written for Kueue refer to (a ServiceMonitor for
+/// the controller's metrics, say).
+const NAMESPACES: [&str; 2] = [rights::NAMESPACE, "kueue-system"];
+
+async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    for name in NAMESPACES {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+        match api.create(&PostParams::default(), &Namespace { metadata, ..Default::default() }).await {
+            Ok(_) => {}
+            Err(error) if berth_runtime::is_already_exists(&error) => {}
+            Err(error) => {
+                let what = format!("Namespace {name}");
+                return Err(EmbeddedError::Install { what, source: ApiFailure(error) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The controllers' service account and rights, and the roles users are given. What somebody changed stays changed but
+/// for the rules, which follow the version.
+async fn install_rights(client: &Client) -> Result<(), EmbeddedError> {
+    for object in rights::objects() {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let failed = |error| EmbeddedError::Install { what: format!("{kind} {name}"), source: ApiFailure(error) };
+        let (group, version) = match object["apiVersion"].as_str().unwrap_or_default().split_once('/') {
+            Some((group, version)) => (group, version),
+            None => ("", "v1"),
+        };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
+        let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let typed: DynamicObject =
+            serde_json::from_value(object.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
+        match api.create(&PostParams::default(), &typed).await {
+            Ok(_) => {}
+            Err(error) if berth_runtime::is_already_exists(&error) => {
+                if let Some(rules) = object.get("rules") {
+                    let patch = serde_json::json!({ "rules": rules });
+                    api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(failed)?;
+                }
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
+async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let monitoring = berth_api::monitoring::crds();
+    for definition in berth_api::crds().iter().chain(&monitoring) {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        let failed = |error| EmbeddedError::Install {
+            what: format!("CustomResourceDefinition {name}"),
+            source: ApiFailure(error),
+        };
+        let typed: CustomResourceDefinition =
+            serde_json::from_value(definition.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
+        match api.create(&PostParams::default(), &typed).await {
+            Ok(_) => {}
+            Err(error) if berth_runtime::is_already_exists(&error) => {
+                let params = PatchParams::default();
+                api.patch(name, &params, &Patch::Merge(definition)).await.map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Leader election against an API, in virtual time: client-go's semantics.
+
+use std::time::Duration;
+
+use berth_runtime::{Clock, Elector, LeaderElection};
+use berth_simulator::embedded::Embedded;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::cluster;
+
+const LEASE: Duration = Duration::from_secs(15);
+const RETRY: Duration = Duration::from_secs(2);
+
+fn elector(embedded: &Embedded, clock: &Clock, identity: &str) -> Elector {
+    let settings = LeaderElection {
+        namespace: "berth-system".to_owned(),
+        name: "test".to_owned(),
+        identity: identity.to_owned(),
+        lease_duration: LEASE,
+        renew_deadline: Duration::from_secs(10),
+        retry_period: RETRY,
+    };
+    assert_eq!(settings.problem(), None);
+    Elector::new(embedded.admin_client(), clock.clone(), settings)
+}
+
+fn leases(embedded: &Embedded) -> Api<Lease> {
+    Api::namespaced(embedded.admin_client(), "berth-system")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_takes_over_when_the_leader_has_been_silent_for_the_lease() {
+    let (embedded, clock) = cluster().await;
+    let mut first = elector(&embedded, &clock, "first");
+    first.acquire().await;
+    let mut second = elector(&embedded, &clock, "second");
+    {
+        // While the first renews, the second never gets it.
+        let hold = first.hold();
+        let wait = tokio::time::timeout(Duration::from_secs(300), second.acquire());
+        tokio::select! {
+            reason = hold => panic!("lost: {reason}"),
+            won = wait => assert!(won.is_err(), "two leaders"),
+        }
+    }
+    // The first is gone without a word.
+    let silent = Instant::now();
+    second.acquire().await;
+    let waited = silent.elapsed();
+    assert!(waited <= LEASE + 2 * RETRY.mul_f64(1.2), "{waited:?}");
+    let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
+    assert_eq!(spec.holder_identity.as_deref(), Some("second"));
+    assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(1), Some(15)));
+    assert!(first.hold().await.contains("is held by second"));
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lease_is_taken_at_the_next_attempt() {
+    let (embedded, clock) = cluster().await;
+    let mut first = elector(&embedded, &clock, "first");
+    first.acquire().await;
+    let mut second = elector(&embedded, &clock, "second");
+    let acquiring = tokio::spawn(async move {
+        second.acquire().await;
+        Instant::now()
+    });
+    clock.sleep(Duration::from_secs(1)).await;
+    first.release().await;
+    let released = Instant::now();
+    let taken = acquiring.await.expect("acquired");
+    assert!(taken - released <= RETRY.mul_f64(1.2), "{:?}", taken - released);
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_was_taken_stops() {
+    let (embedded, clock) = cluster().await;
+    let mut first = elector(&embedded, &clock, "first");
+    let holder = first.holder();
+    first.acquire().await;
+    assert_eq!(*holder.borrow(), "first");
+    let usurped = json!({"spec": {"holderIdentity": "other"}});
+    leases(&embedded).patch("test", &PatchParams::default(), &Patch::Merge(&usurped)).await.expect("patched");
+    assert!(first.hold().await.contains("is held by other"));
+    assert_eq!(*holder.borrow(), "other");
+    // What is not held is not given up either.
+    first.release().await;
+    let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
+    assert_eq!(spec.holder_identity.as_deref(), Some("other"));
+    embedded.stop().await;
+}

@@ -1,0 +1,75 @@
+//! `berth apiserver`: the embedded Kubernetes API alone, for controllers in other processes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use berth_controllers::rights;
+use berth_runtime::Manager;
+use berth_simulator::api::{ApiOptions, Apiserver};
+use berth_simulator::embedded::{cluster_configuration, controller_configuration};
+use clap::Args;
+
+use crate::front::{Front, FrontOptions};
+use crate::process;
+use crate::time::TimeOptions;
+
+/// Options of `berth apiserver`.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    front: FrontOptions,
+    /// The file `berth cluster` is given with --config: what simulated containers print depends on it.
+    #[arg(long, value_name = "FILE")]
+    cluster_config: Option<PathBuf>,
+    /// The file `berth controller` is given with --config: which jobs are held at creation depends on it.
+    #[arg(long, value_name = "FILE")]
+    controller_config: Option<PathBuf>,
+    #[command(flatten)]
+    time: TimeOptions,
+}
+
+/// Runs until Ctrl-C (or SIGTERM).
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(serve(options))
+}
+
+async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
+    let front = Front::open(&options.front).await?;
+    let (clock, same_time) = options.time.clock();
+    let read = |file: &Option<PathBuf>| file.as_deref().map(process::read).transpose();
+    let cluster = cluster_configuration(read(&options.cluster_config)?)?;
+    let seed = process::entropy()?;
+    let api = Apiserver::start(ApiOptions {
+        clock: clock.clone(),
+        seed,
+        storage: front.storage(),
+        controllers: controller_configuration(read(&options.controller_config)?)?,
+        token_key: Some(*front.pki().token_key()),
+    })
+    .await?;
+    // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.
+    let mut manager = Manager::new(api.client("berth:logs"), clock);
+    api.logs().connect(&mut manager, cluster.pods, seed);
+    let logs = tokio::spawn(manager.run(std::future::pending()));
+
+    front.write_kubeconfig()?;
+    let cluster = front.pki().client("berth-cluster", Some("system:masters"))?;
+    let cluster = front.write_kubeconfig_of("cluster", &cluster)?;
+    let controller = front.pki().client(rights::USER, Some("system:serviceaccounts"))?;
+    let controller = front.write_kubeconfig_of("controller", &controller)?;
+    let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
+    let serving = front.serve(api.server().clone());
+
+    let time = same_time.map(|options| format!(" {options}")).unwrap_or_default();
+    println!("Kubernetes API  {url}");
+    println!("kubeconfig      {}", kubeconfig.display());
+    println!("Next            berth cluster --kubeconfig {}{time}", cluster.display());
+    println!("                berth controller --kubeconfig {}{time}", controller.display());
+    println!("Ready");
+
+    let signal = process::signal().await?;
+    eprintln!("berth: {signal}, stopping");
+    logs.abort();
+    serving.stop().await.clear();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,72 @@
+//! `berth cluster`: the simulated rest of a cluster (Jobs, JobSets, pods, nodes, capacity) against an API server in
+//! another process.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use berth_cluster::PodLogs;
+use berth_runtime::Manager;
+use berth_simulator::embedded::cluster_configuration;
+use clap::Args;
+use tokio::task::JoinSet;
+
+use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::election::ElectionOptions;
+use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::{self, Leading, listen::BindAddress};
+use crate::process;
+use crate::time::TimeOptions;
+
+/// The groups the simulated cluster works with, besides Kubernetes' own.
+const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
+
+/// Options of `berth cluster`.
+#[derive(Args)]
+pub struct Options {
+    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4 pool.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    connect: ConnectOptions,
+    #[command(flatten)]
+    election: ElectionOptions,
+    #[command(flatten)]
+    endpoints: EndpointOptions,
+    #[command(flatten)]
+    time: TimeOptions,
+}
+
+/// Runs until Ctrl-C (or SIGTERM).
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(simulate(options))
+}
+
+async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
+    let configuration = cluster_configuration(options.config.as_deref().map(process::read).transpose()?)?;
+    let clock = options.time.joining_clock()?;
+    let election = options.election.election("berth-cluster", false)?;
+    let config = options.connect.config().await?;
+    let root_ca = connect::authority_pem(&config);
+    let bound = options.endpoints.bind(BindAddress::Off, BindAddress::Off).await?;
+    let requests = Requests::default();
+    let client = connect::client(config, &requests)?;
+    connect::wait_for_groups(&client, &clock, &GROUPS).await?;
+
+    let mut manager = Manager::new(client.clone(), clock);
+    let seed = process::entropy()?;
+    berth_cluster::install(
+        &mut manager,
+        berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca },
+    );
+    let caches = manager.cache_state();
+    let leading = Leading::default();
+    let leads = leading.clone();
+    let endpoints = Endpoints {
+        pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
+        metrics: Arc::new(move || leads.text("berth-cluster") + &requests.text()),
+    };
+    let mut tasks = JoinSet::new();
+    bound.serve(&endpoints, &mut tasks);
+    component::run(manager, client, election, &leading).await
+}

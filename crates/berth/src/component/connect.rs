@@ -1,0 +1,203 @@
+//! The way to a Kubernetes API: kubeconfig or in-cluster credentials, and a count of what is asked of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use base64::Engine;
+use berth_apiserver::RequestInfo;
+use berth_runtime::Clock;
+use clap::Args;
+use http::{HeaderValue, Request, Response, header};
+use kube::client::ClientBuilder;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tower::{Layer, Service};
+
+/// How often an API server that does not answer, or does not serve what is needed yet, is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How to reach the cluster.
+#[derive(Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ConnectOptions {
+    /// Kubeconfig file of the cluster. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig to use. Default: its current context.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl ConnectOptions {
+    /// Finds out where the cluster is; asks it nothing.
+    pub async fn config(&self) -> anyhow::Result<Config> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let mut config = match &self.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+                Config::from_custom_kubeconfig(file, &options)
+                    .await
+                    .with_context(|| format!("--kubeconfig {}", path.display()))?
+            }
+            None if in_cluster && std::env::var_os("KUBECONFIG").is_none() && self.context.is_none() => {
+                Config::incluster().context("the pod's service account")?
+            }
+            None => Config::from_kubeconfig(&options).await.context(
+                "no cluster to connect to: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
+            )?,
+        };
+        let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
+        config.headers.push((header::USER_AGENT, HeaderValue::from_static(agent)));
+        Ok(config)
+    }
+}
+
+/// A client whose requests are counted.
+pub fn client(config: Config, requests: &Requests) -> anyhow::Result<Client> {
+    let url = config.cluster_url.to_string();
+    let builder = ClientBuilder::try_from(config).with_context(|| url)?;
+    Ok(builder.with_layer(requests).build())
+}
+
+/// The certificates of the authorities that signed the API server's, PEM; none when the system's are trusted.
+pub fn authority_pem(config: &Config) -> Option<String> {
+    let mut pem = String::new();
+    for der in config.root_cert.as_ref()? {
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        for line in text.as_bytes().chunks(64) {
+            pem.push_str(std::str::from_utf8(line).unwrap_or_default());
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    Some(pem)
+}
+
+/// Waits until the API answers and serves these groups; returns all groups it serves. What is missing is said once, and
+/// again when it changes.
+///
+/// # Errors
+/// When the credentials are refused: waiting does not help then.
+pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) -> anyhow::Result<BTreeSet<String>> {
+    let mut said = String::new();
+    loop {
+        let problem = match client.list_api_groups().await {
+            Ok(list) => {
+                let served: BTreeSet<String> = list.groups.into_iter().map(|group| group.name).collect();
+                let missing: Vec<&str> = needed.iter().copied().filter(|group| !served.contains(*group)).collect();
+                if missing.is_empty() {
+                    return Ok(served);
+                }
+                format!("not served yet: {}; `berth install | kubectl apply -f -` installs them", missing.join(", "))
+            }
+            Err(kube::Error::Api(status)) if status.code == 401 => {
+                bail!("the API server does not accept the credentials (401 Unauthorized)")
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(anyhow!("{}", status.message)),
+            Err(error) => format!("the API server does not answer: {}", causes(&error)),
+        };
+        if problem != said {
+            tracing::warn!("{problem}; waiting");
+            said = problem;
+        }
+        clock.sleep(RETRY).await;
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            let _ = write!(text, ": {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// What a request was: verb, group, resource with its subresource, and the answer's status code.
+type Call = (String, String, String, u16);
+
+/// Counts requests by what they ask for; clones share the counts.
+#[derive(Clone, Default)]
+pub struct Requests(Arc<Mutex<BTreeMap<Call, u64>>>);
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Call, u64>> {
+        self.0.lock().expect("no code panics while holding the counts' lock")
+    }
+
+    /// The counts in the Prometheus text format.
+    pub fn text(&self) -> String {
+        const NAME: &str = "berth_kubernetes_requests_total";
+        let counts = self.lock();
+        let mut text = format!("# HELP {NAME} Requests to the Kubernetes API, per verb, resource and answer\n");
+        let _ = writeln!(text, "# TYPE {NAME} counter");
+        for ((verb, group, resource, code), count) in counts.iter() {
+            let _ = writeln!(
+                text,
+                "{NAME}{{verb=\"{verb}\",group=\"{group}\",resource=\"{resource}\",code=\"{code}\"}} {count}"
+            );
+        }
+        text
+    }
+}
+
+impl<S> Layer<S> for Requests {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner, requests: self.clone() }
+    }
+}
+
+/// A client's connection that counts.
+#[derive(Clone)]
+pub struct Counted<S> {
+    inner: S,
+    requests: Requests,
+}
+
+impl<S, B, R> Service<Request<B>> for Counted<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let uri = request.uri();
+        let info = RequestInfo::parse(request.method(), uri.path(), uri.query().unwrap_or_default());
+        let requests = self.requests.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            if info.is_resource_request {
+                // 0 when there was no answer.
+                let code = answer.as_ref().map_or(0, |response| response.status().as_u16());
+                let resource = match info.subresource.as_str() {
+                    "" => info.resource,
+                    subresource => format!("{}/{subresource}", info.resource),
+                };
+                *requests.lock().entry((info.verb, info.api_group, resource, code)).or_default() += 1;
+            }
+            answer
+        })
+    }
+}

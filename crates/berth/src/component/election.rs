@@ -1,0 +1,85 @@
+//! Leader election on the command line.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use berth_controllers::duration;
+use berth_runtime::LeaderElection;
+use clap::Args;
+
+use crate::process;
+
+/// Whether and how replicas agree on one that acts.
+#[derive(Args)]
+#[command(next_help_heading = "Leader election")]
+pub struct ElectionOptions {
+    /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false for a single one.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    leader_elect: Option<bool>,
+    /// How long other replicas wait after the last renewal they have seen before one takes over.
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = positive)]
+    leader_elect_lease_duration: Duration,
+    /// How long the leader tries to renew its Lease before it stops; shorter than the lease duration.
+    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = positive)]
+    leader_elect_renew_deadline: Duration,
+    /// Time between two attempts to acquire or renew the Lease.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
+    leader_elect_retry_period: Duration,
+    /// Name of the Lease.
+    #[arg(long, value_name = "NAME")]
+    leader_elect_resource_name: Option<String>,
+    /// Namespace of the Lease. Default: the pod's own, else berth-system.
+    #[arg(long, value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: Option<String>,
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    let parsed = duration::parse(text)?;
+    let parsed = Duration::try_from(parsed).map_err(|_| "must not be negative".to_owned())?;
+    if parsed.is_zero() { Err("must be longer than 0s".to_owned()) } else { Ok(parsed) }
+}
+
+impl ElectionOptions {
+    /// The election to take part in, by default on the Lease `name`; `None` when there is none. `default` says whether to
+    /// when no option does.
+    ///
+    /// # Errors
+    /// When the durations contradict each other.
+    pub fn election(&self, name: &str, default: bool) -> anyhow::Result<Option<LeaderElection>> {
+        if !self.leader_elect.unwrap_or(default) {
+            return Ok(None);
+        }
+        let election = LeaderElection {
+            namespace: self.leader_elect_resource_namespace.clone().unwrap_or_else(own_namespace),
+            name: self.leader_elect_resource_name.clone().unwrap_or_else(|| name.to_owned()),
+            identity: identity()?,
+            lease_duration: self.leader_elect_lease_duration,
+            renew_deadline: self.leader_elect_renew_deadline,
+            retry_period: self.leader_elect_retry_period,
+        };
+        match election.problem() {
+            Some(problem) => Err(anyhow!("leader election: {problem}")),
+            None => Ok(Some(election)),
+        }
+    }
+}
+
+/// The namespace of the pod this runs in.
+fn own_namespace() -> String {
+    let mounted = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
+    mounted
+        .ok()
+        .map(|text| text.trim().to_owned())
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| berth_controllers::rights::NAMESPACE.to_owned())
+}
+
+/// The host's name, which in a pod is the pod's, and something no other process has.
+fn identity() -> anyhow::Result<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match host.trim() {
+        "" => "berth",
+        host => host,
+    };
+    Ok(format!("{host}_{:016x}", process::entropy()?))
+}

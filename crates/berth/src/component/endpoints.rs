@@ -1,0 +1,97 @@
+//! What a component tells those who look after it: `/healthz`, `/readyz`, `/metrics`.
+
+use std::sync::Arc;
+
+use clap::Args;
+use http::{Method, StatusCode};
+use tokio::task::JoinSet;
+
+use super::listen::{self, BindAddress, Handler};
+
+/// Where health and figures are served.
+#[derive(Args)]
+#[command(next_help_heading = "Health and metrics")]
+pub struct EndpointOptions {
+    /// Where to serve /healthz and /readyz over HTTP: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS")]
+    health_probe_bind_address: Option<BindAddress>,
+    /// Where to serve /metrics over HTTP: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_bind_address: Option<BindAddress>,
+}
+
+/// What is served; every function is asked anew for each request.
+#[derive(Clone)]
+pub struct Endpoints {
+    /// What is not ready yet; nothing when all is.
+    pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// All figures in the Prometheus text format.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Sockets that are bound but do not answer yet.
+pub struct Bound {
+    health: Option<tokio::net::TcpListener>,
+    metrics: Option<tokio::net::TcpListener>,
+}
+
+impl EndpointOptions {
+    /// Binds the addresses asked for, or these.
+    pub async fn bind(&self, health: BindAddress, metrics: BindAddress) -> anyhow::Result<Bound> {
+        let health = self.health_probe_bind_address.unwrap_or(health).bind("--health-probe-bind-address").await?;
+        let metrics = self.metrics_bind_address.unwrap_or(metrics).bind("--metrics-bind-address").await?;
+        Ok(Bound { health, metrics })
+    }
+}
+
+impl Bound {
+    /// The addresses bound, for people: what is served and where.
+    pub fn describe(&self) -> Vec<String> {
+        let url = |listener: &Option<tokio::net::TcpListener>, path: &str| {
+            let address = listener.as_ref()?.local_addr().ok()?;
+            Some(format!("http://{address}{path}"))
+        };
+        let all = [url(&self.health, "/healthz"), url(&self.health, "/readyz"), url(&self.metrics, "/metrics")];
+        all.into_iter().flatten().collect()
+    }
+
+    /// Answers until the tasks are dropped.
+    pub fn serve(self, endpoints: &Endpoints, tasks: &mut JoinSet<()>) {
+        if let Some(listener) = self.health {
+            tasks.spawn(listen::serve(listener, None, health(endpoints.clone())));
+        }
+        if let Some(listener) = self.metrics {
+            tasks.spawn(listen::serve(listener, None, metrics(endpoints.clone())));
+        }
+    }
+}
+
+fn health(endpoints: Endpoints) -> Handler {
+    Arc::new(move |request| {
+        let answer = match (request.method(), request.uri().path()) {
+            (&Method::GET | &Method::HEAD, "/healthz" | "/livez") => listen::text(StatusCode::OK, "ok"),
+            (&Method::GET | &Method::HEAD, "/readyz") => match (endpoints.pending)() {
+                pending if pending.is_empty() => listen::text(StatusCode::OK, "ok"),
+                pending => {
+                    let lines: String = pending.iter().map(|what| format!("[-]{what}\n")).collect();
+                    listen::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}readyz check failed\n"))
+                }
+            },
+            _ => listen::text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        };
+        Box::pin(std::future::ready(answer))
+    })
+}
+
+fn metrics(endpoints: Endpoints) -> Handler {
+    Arc::new(move |request| {
+        let answer = match (request.method(), request.uri().path()) {
+            (&Method::GET | &Method::HEAD, "/metrics") => {
+                const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
+                listen::answer(StatusCode::OK, MEDIA, (endpoints.metrics)())
+            }
+            _ => listen::text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        };
+        Box::pin(std::future::ready(answer))
+    })
+}

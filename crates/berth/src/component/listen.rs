@@ -1,0 +1,149 @@
+//! Small HTTP servers of a component: health, metrics, webhooks. HTTP/1.1 and HTTP/2, with TLS where asked for.
+//! Everything a stranger can hold on to has a limit.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+/// Connections served at once; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 256;
+/// Time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time from a connection (or the last answer on it) to the next request's complete headers.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where to listen, as Go programs take it: `HOST:PORT`, `:PORT` for every address, `0` for nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindAddress {
+    /// Do not listen.
+    Off,
+    /// On every address of this machine.
+    Any(u16),
+    /// On this one.
+    At(SocketAddr),
+}
+
+impl FromStr for BindAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "0" {
+            return Ok(Self::Off);
+        }
+        let any = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::Any);
+        any.or_else(|| text.parse().ok().map(Self::At))
+            .ok_or_else(|| "expected ADDRESS:PORT, :PORT for every address, or 0 for none".to_owned())
+    }
+}
+
+impl BindAddress {
+    /// Binds; `None` when it is off. `option` names the option in errors.
+    pub async fn bind(self, option: &str) -> anyhow::Result<Option<TcpListener>> {
+        let bound = match self {
+            Self::Off => return Ok(None),
+            Self::At(address) => TcpListener::bind(address).await,
+            // One socket for both families, where there are both.
+            Self::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+                Ok(listener) => Ok(listener),
+                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+            },
+        };
+        bound.map(Some).with_context(|| format!("{option}: cannot listen there"))
+    }
+}
+
+/// An answer to come.
+pub type Answer = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+/// Answers requests.
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+
+/// Serves until dropped. `tls` is asked for the certificate at every handshake.
+pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let acceptor = tls.map(TlsAcceptor::from);
+    // Dropping the set ends the connections with the server.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let (acceptor, handler) = (acceptor.clone(), handler.clone());
+                connections.spawn(async move {
+                    accept(stream, peer, acceptor, handler).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, or the peer gave up already: neither is a reason to stop, but the former
+                // would spin.
+                tracing::warn!(%error, "accepting a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) {
+    let _ = stream.set_nodelay(true);
+    let Some(acceptor) = acceptor else { return converse(stream, peer, handler).await };
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => converse(stream, peer, handler).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+    }
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr, handler: Handler) {
+    let service = hyper::service::service_fn(move |request| {
+        let answer = handler(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+    builder.http2().timer(TokioTimer::new());
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+/// An answer of plain text.
+pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    answer(code, "text/plain; charset=utf-8", text)
+}
+
+/// An answer of a media type.
+pub fn answer(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_go_programs_read_them() {
+        assert_eq!(":8080".parse(), Ok(BindAddress::Any(8080)));
+        assert_eq!("0".parse(), Ok(BindAddress::Off));
+        assert_eq!("127.0.0.1:0".parse(), Ok(BindAddress::At(([127, 0, 0, 1], 0).into())));
+        assert!("8080".parse::<BindAddress>().unwrap_err().contains(":PORT"));
+    }
+}

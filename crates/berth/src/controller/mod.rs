@@ -1,0 +1,97 @@
+//! `berth controller`: the queueing controllers against any cluster, with the rights of their service account.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use berth_controllers::{Config, rights};
+use berth_runtime::Manager;
+use berth_simulator::embedded::controller_configuration;
+use clap::Args;
+use tokio::task::JoinSet;
+
+use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::election::ElectionOptions;
+use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::{self, Leading, listen::BindAddress};
+use crate::process;
+use crate::time::TimeOptions;
+
+/// Ports of Kueue's configuration file's defaults.
+const HEALTH: BindAddress = BindAddress::Any(8081);
+const METRICS: BindAddress = BindAddress::Any(8080);
+
+/// Options of `berth controller`.
+#[derive(Args)]
+pub struct Options {
+    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    connect: ConnectOptions,
+    #[command(flatten)]
+    election: ElectionOptions,
+    #[command(flatten)]
+    endpoints: EndpointOptions,
+    #[command(flatten)]
+    time: TimeOptions,
+}
+
+/// Runs until Ctrl-C (or SIGTERM), or until another replica leads.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(control(options))
+}
+
+async fn control(options: &Options) -> anyhow::Result<ExitCode> {
+    let mut config = controller_configuration(options.config.as_deref().map(process::read).transpose()?)?;
+    let clock = options.time.joining_clock()?;
+    let election = options.election.election(rights::NAME, true)?;
+    let connection = options.connect.config().await?;
+    let bound = options.endpoints.bind(HEALTH, METRICS).await?;
+    let requests = Requests::default();
+    let client = connect::client(connection, &requests)?;
+    for endpoint in bound.describe() {
+        tracing::info!("serving {endpoint}");
+    }
+    let served = connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
+    without_what_is_missing(&mut config, |group| served.contains(group));
+
+    let mut manager = Manager::new(client.clone(), clock);
+    let metrics = berth_controllers::install(&mut manager, config);
+    let caches = manager.cache_state();
+    let leading = Leading::default();
+    let leads = leading.clone();
+    let endpoints = Endpoints {
+        pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
+        metrics: Arc::new(move || metrics.text() + &leads.text(rights::NAME) + &requests.text()),
+    };
+    let mut tasks = JoinSet::new();
+    bound.serve(&endpoints, &mut tasks);
+    component::run(manager, client, election, &leading).await
+}
+
+/// Switches off what needs kinds the cluster does not have, as Kueue does.
+fn without_what_is_missing(config: &mut Config, served: impl Fn(&str) -> bool) {
+    const JOB_SET: &str = "jobset.x-k8s.io/jobset";
+    if config.integrations.enabled(JOB_SET) && !served("jobset.x-k8s.io") {
+        tracing::info!("JobSets are not queued: the cluster does not serve jobset.x-k8s.io");
+        config.integrations.frameworks.retain(|name| name != JOB_SET);
+    }
+    if config.provisioning_requests && !served("autoscaling.x-k8s.io") {
+        tracing::info!("no provisioning admission check: the cluster does not serve autoscaling.x-k8s.io");
+        config.provisioning_requests = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integration_needs_its_kinds() {
+        let mut config = Config::default();
+        without_what_is_missing(&mut config, |group| group == "autoscaling.x-k8s.io");
+        assert!(!config.integrations.enabled("jobset.x-k8s.io/jobset"));
+        assert!(config.integrations.enabled("batch/job") && config.provisioning_requests);
+    }
+}

@@ -1,0 +1,42 @@
+//! What only a program may touch: signals, entropy, its runtime, files named on the command line.
+
+use std::future::Future;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+
+/// Runs to the end on a runtime with all cores; gives tasks that are left a second.
+pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+    let code = runtime.block_on(program);
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    code
+}
+
+/// Waits for Ctrl-C or SIGTERM; says which.
+pub async fn signal() -> anyhow::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    Ok(tokio::select! {
+        biased;
+        _ = interrupt.recv() => "interrupted",
+        _ = terminate.recv() => "terminated",
+    })
+}
+
+/// A number nobody can guess, and that differs at every start: identifiers must not repeat over a restart.
+pub fn entropy() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Reads a YAML or JSON file.
+pub fn read(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_saphyr::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
+}

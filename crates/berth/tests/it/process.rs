@@ -1,0 +1,108 @@
+//! A `berth` process that joins a cluster: its log, and what it serves over HTTP.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::cluster::{Cluster, pause};
+
+/// A running process; killed when dropped.
+pub struct Process {
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    /// `berth controller` with the kubeconfig the API server wrote for it, on ports of its own.
+    pub fn controller(cluster: &Cluster, arguments: &[&str]) -> Self {
+        let kubeconfig = cluster.kubeconfig.with_file_name("controller.kubeconfig");
+        let ports = ["--health-probe-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
+        Self::start(&["controller"], &kubeconfig, &[&ports, arguments].concat())
+    }
+
+    /// `berth cluster` with the kubeconfig the API server wrote for it.
+    pub fn cluster(cluster: &Cluster, arguments: &[&str]) -> Self {
+        Self::start(&["cluster"], &cluster.kubeconfig.with_file_name("cluster.kubeconfig"), arguments)
+    }
+
+    fn start(command: &[&str], kubeconfig: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
+            .args(command)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("berth starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, stderr) = (log.clone(), child.stderr.take().expect("stderr is piped"));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("| {line}");
+                lines.lock().expect("nobody panics while holding the log").push(line);
+            }
+        });
+        Self { child, log }
+    }
+
+    /// The rest of the first line of the log that contains this text, when there is one.
+    pub fn logged(&self, text: &str) -> Option<String> {
+        let log = self.log.lock().expect("nobody panics while holding the log");
+        log.iter().find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()))
+    }
+
+    /// Waits for a line of the log that contains this text; returns the rest of it.
+    pub fn wait_logged(&self, text: &str) -> String {
+        for _ in 0..600 {
+            if let Some(rest) = self.logged(text) {
+                return rest;
+            }
+            pause(Duration::from_millis(50));
+        }
+        panic!("nothing logged about {text:?}: {:?}", self.log.lock());
+    }
+
+    /// GET of a path at the address the process said it serves that path at: status code and body.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let log = self.log.lock().expect("nobody panics while holding the log").clone();
+        let mut urls = log.iter().filter_map(|line| line.split_once("serving http://").map(|(_, rest)| rest));
+        let address = urls.find_map(|url| url.strip_suffix(path)).unwrap_or_else(|| panic!("{path} is not served"));
+        let mut stream = TcpStream::connect(address).expect("the port answers");
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("headers end");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
+        (code, body.to_owned())
+    }
+
+    /// Whether this replica says that it leads.
+    pub fn leads(&self) -> bool {
+        self.get("/metrics").1.contains("leader_election_master_status{name=\"berth-controller\"} 1")
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().expect("the process can be killed");
+        self.child.wait().expect("the process can be waited for");
+    }
+
+    /// SIGTERM; the process must end by itself with success.
+    pub fn terminate(mut self) {
+        let sent = Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs");
+        assert!(sent.success());
+        let status = self.child.wait().expect("the process can be waited for");
+        assert!(status.success(), "berth ended with {status} after SIGTERM");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Gone already after `kill` and `terminate`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
