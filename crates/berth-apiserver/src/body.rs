@@ -23,6 +23,15 @@ impl Body {
         Body(Inner::Full(None))
     }
 
+    /// The content, unless it is a stream or was read already.
+    pub fn bytes(&self) -> Option<&Bytes> {
+        static NOTHING: Bytes = Bytes::new();
+        match &self.0 {
+            Inner::Full(content) => Some(content.as_ref().unwrap_or(&NOTHING)),
+            Inner::Stream(_) => None,
+        }
+    }
+
     /// A body sent chunk by chunk as `chunks` yields them.
     pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         Body(Inner::Stream(Box::pin(chunks)))

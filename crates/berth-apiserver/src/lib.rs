@@ -10,10 +10,13 @@
 //! plugged in through [`admission::AdmissionPlugin`].
 
 pub mod admission;
+pub mod audit;
 pub mod auth;
 pub mod body;
+pub mod crd;
 pub mod discovery;
 pub mod kubeconfig;
+pub mod negotiation;
 pub mod openapi;
 pub mod pki;
 pub mod printers;
@@ -24,11 +27,11 @@ pub mod tls;
 pub mod user;
 
 mod bootstrap;
-mod crd;
 mod objects;
 mod rest;
 mod server;
 mod strategy;
+pub mod webhook;
 
 pub use body::Body;
 pub use crd::Converter;

@@ -49,6 +49,8 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Where requests are recorded; `None` records nothing.
+    pub audit: Option<crate::audit::Log>,
     /// Figures to serve under `/metrics`; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
@@ -67,6 +69,7 @@ impl Config {
             seed: 0,
             admission: Vec::new(),
             pod_logs: None,
+            audit: None,
             metrics: None,
             token_key: None,
             converters: BTreeMap::new(),
@@ -84,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) objects: Objects,
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
+    /// Admission webhooks, as last looked at.
+    pub(crate) hooks: admission::webhooks::Cache,
     tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Kinds>,
     /// Types of kinds for field ownership, made when first needed.
@@ -112,6 +117,7 @@ impl ApiServer {
             inner: Arc::new(Inner {
                 objects,
                 plugins,
+                hooks: admission::webhooks::Cache::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),
                 kinds: RwLock::new(Kinds { registry: Arc::new(Registry::builtin()), custom: BTreeMap::new() }),

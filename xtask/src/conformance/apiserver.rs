@@ -3,7 +3,10 @@
 //! Each suite is a function from a case to a verdict, in a module with its neighbours.
 
 mod access;
+mod audit;
+mod definitions;
 mod requests;
+mod webhooks;
 
 use serde_json::Value;
 
@@ -11,7 +14,11 @@ use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
-    access::runner(suite).or_else(|| requests::runner(suite))
+    access::runner(suite)
+        .or_else(|| audit::runner(suite))
+        .or_else(|| definitions::runner(suite))
+        .or_else(|| requests::runner(suite))
+        .or_else(|| webhooks::runner(suite))
 }
 
 /// The case's input field, or null.

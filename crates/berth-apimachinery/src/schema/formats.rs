@@ -2,6 +2,12 @@
 
 use crate::names;
 
+/// Whether a string format is one that is checked (or that allows everything by intent).
+pub fn is_known_format(format: &str) -> bool {
+    let dashed = matches!(format.replace('-', "").as_str(), "datetime" | "password");
+    dashed || check(format, "").is_some()
+}
+
 /// Whether the text has the format; `None` when the format is not one that is checked.
 pub(super) fn check(format: &str, text: &str) -> Option<bool> {
     let digits = |text: &str| text.chars().filter(char::is_ascii_digit).count();

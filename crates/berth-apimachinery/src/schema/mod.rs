@@ -23,6 +23,7 @@ use serde_json::Value;
 
 pub(crate) use coerce::json_type;
 pub use coerce::{CoerceOptions, coerce_metadata, decode_metadata};
+pub use formats::is_known_format;
 pub use parse::SchemaError;
 
 /// A JSON type a schema can ask for.

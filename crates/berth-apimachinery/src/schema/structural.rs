@@ -64,8 +64,12 @@ pub fn check(schema: &Value, options: StructuralOptions, path: &Path<'_>) -> Vec
         errors.push(Error::invalid(&path.child("type"), kind, detail));
         return errors;
     }
-    keywords(schema, options, path, &mut errors);
-    if options.structural {
+    if options.status_subresource {
+        root_with_status(schema, path, &mut errors);
+    }
+    keywords(schema, options, Place::default(), true, path, &mut errors);
+    // A schema that cannot be taken in at all has no structure to check.
+    if options.structural && !refuses_to_preserve(schema) {
         errors.extend(check_structural(schema, Exceptions::default(), path));
     }
     errors
@@ -111,9 +115,93 @@ fn below(schema: &Value, path: &Path<'_>, visit: &mut dyn FnMut(&Value, &Path<'_
     }
 }
 
-/// Checks keywords one by one: known types, list and map types, keys.
-fn keywords(schema: &Value, options: StructuralOptions, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// What a schema with a status subresource may say at its root.
+const ROOT_KEYWORDS: [(&str, &str); 21] = [
+    ("description", "Description"),
+    ("type", "Type"),
+    ("format", "Format"),
+    ("title", "Title"),
+    ("maximum", "Maximum"),
+    ("exclusiveMaximum", "ExclusiveMaximum"),
+    ("minimum", "Minimum"),
+    ("exclusiveMinimum", "ExclusiveMinimum"),
+    ("maxLength", "MaxLength"),
+    ("minLength", "MinLength"),
+    ("pattern", "Pattern"),
+    ("maxItems", "MaxItems"),
+    ("minItems", "MinItems"),
+    ("uniqueItems", "UniqueItems"),
+    ("multipleOf", "MultipleOf"),
+    ("required", "Required"),
+    ("items", "Items"),
+    ("properties", "Properties"),
+    ("externalDocs", "ExternalDocs"),
+    ("example", "Example"),
+    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+];
+
+fn root_with_status(schema: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let says_something = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        _ => true,
+    };
+    let is_known =
+        |key: &str| key == "x-kubernetes-validations" || ROOT_KEYWORDS.iter().any(|(known, _)| *known == key);
+    let said = schema.as_object().into_iter().flatten();
+    if said.into_iter().any(|(key, value)| says_something(value) && !is_known(key)) {
+        let names: Vec<&str> = ROOT_KEYWORDS.iter().map(|(_, name)| *name).chain(["XValidations"]).collect();
+        let detail = format!(
+            "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
+            names.join(" ")
+        );
+        errors.push(Error::invalid(path, schema.clone(), detail));
+    }
+}
+
+/// Whether `x-kubernetes-preserve-unknown-fields: false` is said somewhere.
+fn refuses_to_preserve(schema: &Value) -> bool {
+    let mut found = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false));
+    below(schema, &Path::root(), &mut |child, _| found = found || refuses_to_preserve(child));
+    found
+}
+
+/// Where in a resource a schema stands, as far as that forbids something.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// In apiVersion, kind or metadata.
+    inside_meta: bool,
+    /// Why there may be no default here.
+    no_default: Option<&'static str>,
+}
+
+/// Checks keywords one by one: known types, list and map types, keys, what has no place here.
+fn keywords(
+    schema: &Value,
+    options: StructuralOptions,
+    place: Place,
+    is_root: bool,
+    path: &Path<'_>,
+    errors: &mut Vec<Error>,
+) {
     let kind = text(schema, "type");
+    let no_default = place.no_default.or((!options.defaults).then_some("must not be set"));
+    if let Some(detail) = no_default.filter(|_| schema.get("default").is_some_and(|default| !default.is_null())) {
+        errors.push(Error::forbidden(&path.child("default"), detail));
+    }
+    let is_embedded = flag(schema, "x-kubernetes-embedded-resource");
+    if is_embedded && place.inside_meta {
+        let detail = "must not be used inside of resource meta";
+        errors.push(Error::forbidden(&path.child("x-kubernetes-embedded-resource"), detail));
+    }
+    if is_embedded && schema.get("additionalProperties").is_some_and(|value| !value.is_null()) {
+        let detail = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.push(Error::forbidden(&path.child("additionalProperties"), detail));
+    }
+    if let Some(preserve) = schema.get("x-kubernetes-preserve-unknown-fields").filter(|value| **value == false) {
+        let detail = "must be true or undefined";
+        errors.push(Error::invalid(&path.child("x-kubernetes-preserve-unknown-fields"), preserve.clone(), detail));
+    }
     if kind == "null" {
         errors
             .push(Error::forbidden(&path.child("type"), "type cannot be set to null, use nullable as an alternative"));
@@ -127,7 +215,7 @@ fn keywords(schema: &Value, options: StructuralOptions, path: &Path<'_>, errors:
     }
     if let Some(additional) = schema.get("additionalProperties").filter(|additional| !additional.is_null()) {
         let has_properties = entries(schema, "properties").next().is_some();
-        if has_properties && additional != &Value::Bool(false) {
+        if has_properties && additional != &Value::Bool(true) {
             let detail = "additionalProperties and properties are mutual exclusive";
             errors.push(Error::forbidden(&path.child("additionalProperties"), detail));
         } else if additional == &Value::Bool(false) {
@@ -150,7 +238,34 @@ fn keywords(schema: &Value, options: StructuralOptions, path: &Path<'_>, errors:
         }
         must_be(kind, "object", "must be object if x-kubernetes-map-type is specified", path, errors);
     }
-    below(schema, path, &mut |child, path| keywords(child, options, path, errors));
+    for (name, property) in entries(schema, "properties") {
+        let is_meta = (is_root || is_embedded) && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+        let no_default = (is_root && is_meta).then_some("must not be set in top-level metadata");
+        let place = Place { inside_meta: place.inside_meta || is_meta, no_default: place.no_default.or(no_default) };
+        keywords(property, options, place, false, &path.child("properties").key(name), errors);
+    }
+    if let Some(additional) = schema.get("additionalProperties").filter(|additional| additional.is_object()) {
+        let why = "must not be set inside additionalProperties applying to object metadata";
+        let no_default = place.no_default.or(place.inside_meta.then_some(why));
+        keywords(
+            additional,
+            options,
+            Place { no_default, ..place },
+            false,
+            &path.child("additionalProperties"),
+            errors,
+        );
+    }
+    for key in ["items", "not"] {
+        if let Some(child) = schema.get(key).filter(|child| child.is_object()) {
+            keywords(child, options, place, false, &path.child(key), errors);
+        }
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for (i, child) in list(schema, key).enumerate() {
+            keywords(child, options, place, false, &path.child(key).index(i), errors);
+        }
+    }
 }
 
 fn must_be(kind: &str, wanted: &str, detail: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
@@ -226,6 +341,10 @@ fn map_keys(
         let detail = "must be object if parent array's x-kubernetes-list-type is map";
         errors.push(Error::invalid(&items_path.child("type"), kind, detail));
     }
+    if options.map_keys && flag(items, "nullable") {
+        let detail = "cannot be nullable when x-kubernetes-list-type is map";
+        errors.push(Error::forbidden(&items_path.child("nullable"), detail));
+    }
     let property = |key: &str| items.get("properties").and_then(|properties| properties.get(key));
     if kind == "object" && keys.iter().any(|key| property(key).is_none()) {
         errors.push(Error::invalid(&keys_path, shown.clone(), "entries must all be names of item properties"));
@@ -251,13 +370,6 @@ fn map_keys(
             if flag(property, "nullable") {
                 let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
                 errors.push(Error::forbidden(&at.child("nullable"), detail));
-            }
-        }
-    }
-    if !options.defaults {
-        for (name, property) in entries(items, "properties") {
-            if property.get("default").is_some_and(|default| !default.is_null()) {
-                errors.push(Error::forbidden(&properties_path.key(name).child("default"), "must not be set"));
             }
         }
     }
@@ -317,14 +429,9 @@ impl Checker {
 
     fn extensions(&mut self, schema: &Value, level: Level, kind: &str, path: &Path<'_>) {
         let invalid = |field: &str, value: Value, detail: &str| Error::invalid(&path.child(field), value, detail);
-        if let Some(preserve) =
-            schema.get("x-kubernetes-preserve-unknown-fields").filter(|value| **value == Value::Bool(false))
-        {
-            self.errors.push(invalid(
-                "x-kubernetes-preserve-unknown-fields",
-                preserve.clone(),
-                "must be true or undefined",
-            ));
+        if let Some(preserve) = schema.get("x-kubernetes-preserve-unknown-fields").filter(|value| **value == false) {
+            let detail = "must be true or undefined";
+            self.errors.push(invalid("x-kubernetes-preserve-unknown-fields", preserve.clone(), detail));
         }
         if flag(schema, "x-kubernetes-embedded-resource") {
             if !matches!(kind, "" | "object") {

@@ -1,12 +1,14 @@
 //! The admission chain: what looks at an object between decoding and storing. Plugins run in order, first all
 //! [`AdmissionPlugin::mutate`], then (after defaulting and schema validation) all [`AdmissionPlugin::validate`].
 //!
-//! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write.
+//! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write. After them on
+//! either side come the [`webhooks`].
 
 mod lifecycle;
 mod priority;
 mod service_account;
 mod tolerations;
+pub mod webhooks;
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
-use crate::{Objects, UserInfo};
+use crate::{ApiServer, Objects, UserInfo};
 
 /// What a request does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +91,18 @@ pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
     ]
 }
 
-/// Runs the mutating side of all plugins.
-pub(crate) fn mutate(plugins: &[Arc<dyn AdmissionPlugin>], request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    plugins.iter().try_for_each(|plugin| plugin.mutate(request))
+/// Runs the mutating side: all plugins, then webhooks.
+pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+    let plugins =
+        |request: &mut AdmissionRequest<'_>| server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request));
+    plugins(request)?;
+    webhooks::mutate(server, request, plugins).await
 }
 
-/// Runs the validating side of all plugins.
-pub(crate) fn validate(plugins: &[Arc<dyn AdmissionPlugin>], request: &AdmissionRequest<'_>) -> Result<(), Status> {
-    plugins.iter().try_for_each(|plugin| plugin.validate(request))
+/// Runs the validating side: all plugins, then webhooks.
+pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+    server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
+    webhooks::validate(server, request).await
 }
 
 /// 403 in the words of a plugin, about the request's object.

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use berth_apimachinery::status::Status;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::UserInfo;
+use crate::auth::request_header::RequestHeaders;
 use crate::auth::tokens::Tokens;
 
 /// Paths served to callers who do not say who they are.
@@ -25,6 +26,15 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 pub struct Authenticator {
     static_tokens: BTreeMap<String, UserInfo>,
     issued: Option<std::sync::Arc<Tokens>>,
+    front_proxy: Option<FrontProxy>,
+}
+
+/// Proxies that may say on whose behalf they send a request.
+pub struct FrontProxy {
+    /// Common names of their client certificates.
+    pub names: Vec<String>,
+    /// How they say it.
+    pub headers: RequestHeaders,
 }
 
 /// What an `Authorization` header says.
@@ -41,7 +51,29 @@ pub enum Bearer<'a> {
 impl Authenticator {
     /// An authenticator that accepts `static_tokens` and those of `issued`.
     pub fn new(static_tokens: BTreeMap<String, UserInfo>, issued: Option<std::sync::Arc<Tokens>>) -> Authenticator {
-        Authenticator { static_tokens, issued }
+        Authenticator { static_tokens, issued, front_proxy: None }
+    }
+
+    /// The same, which also believes front proxies.
+    #[must_use]
+    pub fn with_front_proxy(mut self, proxy: FrontProxy) -> Authenticator {
+        self.front_proxy = Some(proxy);
+        self
+    }
+
+    /// The user a front proxy speaks for, if `certificate_user` is one and names somebody; takes the headers out.
+    fn proxied(&self, certificate_user: &UserInfo, headers: &mut HeaderMap) -> Option<UserInfo> {
+        let proxy = self.front_proxy.as_ref().filter(|proxy| proxy.names.contains(&certificate_user.name))?;
+        let text = |value: &http::HeaderValue| std::str::from_utf8(value.as_bytes()).ok().map(str::to_owned);
+        let given: Vec<(String, String)> =
+            headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect();
+        let pairs: Vec<(&str, &str)> = given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let user = proxy.headers.user(&pairs)?;
+        let used: Vec<_> = headers.keys().filter(|name| proxy.headers.is_one(name.as_str())).cloned().collect();
+        for name in used {
+            headers.remove(name);
+        }
+        Some(user)
     }
 
     /// Who sends a request: by its connection's certificate, else by bearer token. The `Authorization` header is
@@ -52,9 +84,17 @@ impl Authenticator {
         path: &str,
         headers: &mut HeaderMap,
     ) -> Result<UserInfo, Status> {
-        let user = match certificate_user {
-            Some(user) => user,
-            None => match headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(bearer_token) {
+        let websocket = websocket_token(headers).ok().flatten();
+        let user = match (certificate_user, websocket) {
+            (Some(user), _) => self.proxied(&user, headers).unwrap_or(user),
+            (None, Some((token, rest))) => {
+                let user = self.token_user(&token).ok_or_else(|| Status::unauthorized("Unauthorized"))?;
+                if let Ok(rest) = http::HeaderValue::from_str(&rest) {
+                    headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
+                }
+                user
+            }
+            (None, None) => match headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(bearer_token) {
                 Some(Bearer::Token(token)) => {
                     let user = self.token_user(token);
                     user.ok_or_else(|| Status::unauthorized("Unauthorized"))?
@@ -95,6 +135,43 @@ pub fn bearer_token(header: &str) -> Bearer<'_> {
         (true, _) => Bearer::None,
         (false, _) => Bearer::Token(token),
     }
+}
+
+/// What the subprotocol with a token in it begins with.
+const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// The token browsers send as a WebSocket subprotocol, as they cannot set other headers, and the subprotocols besides it.
+/// `None` without one.
+///
+/// # Errors
+/// A token that is not base64url of text, more than one, or no other subprotocol for the server to choose.
+pub fn websocket_token(headers: &HeaderMap) -> Result<Option<(String, String)>, String> {
+    use base64::Engine;
+    let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let (mut tokens, mut others) = (Vec::new(), Vec::new());
+    for protocol in values.flat_map(|value| value.split(',')).map(str::trim) {
+        match protocol.strip_prefix(WEBSOCKET_BEARER) {
+            Some(token) => tokens.push(token),
+            None => others.push(protocol),
+        }
+    }
+    let token = match tokens.as_slice() {
+        [] | [""] => return Ok(None),
+        [token] => token,
+        _ => return Err("multiple bearer tokens in subprotocols".to_owned()),
+    };
+    let token = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(token)
+        .ok()
+        .and_then(|token| String::from_utf8(token).ok())
+        .ok_or("the bearer token in the subprotocols is not base64url of text")?;
+    if token.is_empty() {
+        return Ok(None);
+    }
+    if others.is_empty() {
+        return Err("missing additional subprotocol".to_owned());
+    }
+    Ok(Some((token, others.join(","))))
 }
 
 /// The user a client certificate (DER) stands for: common name is the name, organizations are the groups. `None`

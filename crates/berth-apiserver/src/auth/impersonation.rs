@@ -107,7 +107,7 @@ pub fn apply(
 }
 
 /// Keys of extras are percent-encoded where headers could not spell them; what is not valid encoding stays as it is.
-fn decode_key(key: &str) -> String {
+pub(super) fn decode_key(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -118,8 +118,8 @@ fn decode_key(key: &str) -> String {
             continue;
         }
         let digits = bytes.get(at + 1..at + 3).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
-        let Some(hex) = digits.and_then(|hex| std::str::from_utf8(hex).ok()) else { return key.to_owned() };
-        let Ok(byte) = u8::from_str_radix(hex, 16) else { return key.to_owned() };
+        let Some(hex) = digits.and_then(|hex| std::str::from_utf8(hex).ok()) else { return key.to_lowercase() };
+        let Ok(byte) = u8::from_str_radix(hex, 16) else { return key.to_lowercase() };
         decoded.push(byte);
         at += 3;
     }

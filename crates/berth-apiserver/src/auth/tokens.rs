@@ -137,11 +137,16 @@ impl Tokens {
                 return Err("service account token has been invalidated".to_owned());
             }
         }
-        let mut user = service_account_user(&namespace, &serviceaccount.name, &serviceaccount.uid);
-        if let Some(pod) = pod {
-            user.extra.insert("authentication.kubernetes.io/pod-name".to_owned(), vec![pod.name]);
-            user.extra.insert("authentication.kubernetes.io/pod-uid".to_owned(), vec![pod.uid]);
-        }
+        let (pod_name, pod_uid) = pod.map(|pod| (pod.name, pod.uid)).unwrap_or_default();
+        let account = Account {
+            namespace: &namespace,
+            name: &serviceaccount.name,
+            uid: &serviceaccount.uid,
+            pod_name: &pod_name,
+            pod_uid: &pod_uid,
+            ..Account::default()
+        };
+        let user = account.user();
         Ok(Verified { user, audiences: matching })
     }
 }
@@ -164,6 +169,51 @@ pub fn split_service_account(user: &str) -> Option<(&str, &str)> {
 /// The wanted audiences that a token has too; a token for one of them is acceptable.
 pub fn matching_audiences(wanted: &[String], token: &[String]) -> Vec<String> {
     wanted.iter().filter(|audience| token.contains(audience)).cloned().collect()
+}
+
+/// A service account, and what a token of it is bound to; what is not known is empty.
+#[derive(Clone, Debug, Default)]
+pub struct Account<'a> {
+    /// Namespace of the account.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// The pod the token is for.
+    pub pod_name: &'a str,
+    /// That pod's uid.
+    pub pod_uid: &'a str,
+    /// The node the pod runs on.
+    pub node_name: &'a str,
+    /// That node's uid.
+    pub node_uid: &'a str,
+    /// Identifier of the token (`JTI=…`).
+    pub credential_id: &'a str,
+}
+
+impl Account<'_> {
+    /// The account as a user, with what the token is bound to as extras.
+    pub fn user(&self) -> UserInfo {
+        let mut user = service_account_user(self.namespace, self.name, self.uid);
+        let mut add = |key: &str, value: &str| {
+            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
+        };
+        if !self.pod_name.is_empty() && !self.pod_uid.is_empty() {
+            add("pod-name", self.pod_name);
+            add("pod-uid", self.pod_uid);
+        }
+        if !self.node_name.is_empty() {
+            add("node-name", self.node_name);
+            if !self.node_uid.is_empty() {
+                add("node-uid", self.node_uid);
+            }
+        }
+        if !self.credential_id.is_empty() {
+            add("credential-id", self.credential_id);
+        }
+        user
+    }
 }
 
 /// A service account as a user, with the groups all of them and all of its namespace are in.

@@ -5,9 +5,15 @@
 
 mod cel;
 pub(crate) mod cleanup;
-pub(crate) mod definition;
+pub mod conditions;
+pub mod conversion;
+pub mod definition;
+pub mod features;
+pub mod names;
 mod row;
-mod validate;
+pub mod update;
+pub mod validate;
+pub mod warnings;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,10 +23,12 @@ use std::sync::Arc;
 use berth_apimachinery::schema::Schema;
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{builtin, meta};
+use berth_store::Write;
 use serde_json::{Value, json};
 
-use crate::ApiServer;
+use crate::admission::webhooks;
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
+use crate::{ApiServer, objects};
 
 pub(crate) use cel::Rules;
 pub(crate) use validate::{validate, validate_update};
@@ -124,7 +132,7 @@ pub(crate) fn load(server: &ApiServer) {
     }
 }
 
-/// What has to follow a write: rows come and go with definitions, and a definition that is being deleted goes with its
+/// What has to follow a write: webhooks are looked at anew when their configurations change; rows come and go with definitions, and a definition that is being deleted goes with its
 /// last object.
 ///
 /// Cleaning up goes through the server again; the box ends the recursion of types.
@@ -134,6 +142,9 @@ pub(crate) fn after_write<'a>(
     object: &'a Arc<Value>,
     gone: bool,
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    if row.group == webhooks::GROUP {
+        server.inner.hooks.forget();
+    }
     if is_definitions(row) {
         if gone {
             uninstall(server, object);
@@ -143,10 +154,42 @@ pub(crate) fn after_write<'a>(
                 return Box::pin(cleanup::delete_objects(server.clone(), object.clone()));
             }
         }
+        // Names that were given up may be what another definition waits for.
+        return Box::pin(recheck_names(server.clone(), object.clone()));
     } else if gone && let Origin::Custom(name) = &row.origin {
         return Box::pin(cleanup::finish(server.clone(), name.clone()));
     }
     Box::pin(std::future::ready(()))
+}
+
+/// Gives definitions of the same group that lack a name another chance.
+async fn recheck_names(server: ApiServer, changed: Arc<Value>) {
+    let waits = |definition: &Value| {
+        definition["spec"]["group"] == changed["spec"]["group"]
+            && meta::name(definition) != meta::name(&changed)
+            && meta::deletion_timestamp(definition).is_none()
+            && !conditions::is_true(definition, "NamesAccepted")
+    };
+    let waiting = server.objects().list(GROUP, PLURAL, None).into_iter().filter(|definition| waits(definition));
+    for name in waiting.map(|definition| meta::name(&definition).to_owned()).collect::<Vec<_>>() {
+        let key = objects::key(GROUP, PLURAL, "", &name);
+        let Some(record) = server.store().get(&key) else { continue };
+        let current = record.value();
+        let all = server.objects().list(GROUP, PLURAL, None);
+        let registry = server.registry();
+        let taken = names::Taken::by(&current, all.iter().map(Arc::as_ref)).with_builtin(&current, &registry);
+        let mut updated = current.as_ref().clone();
+        let now = server.timestamp();
+        definition::set_status(&mut updated, &taken, now.as_str().unwrap_or_default());
+        if updated == *current {
+            continue;
+        }
+        let write = Write::Update { key, expected: record.revision, value: updated };
+        // Whoever wrote it meanwhile looked at its names then.
+        if let Ok(committed) = server.store().commit(write).await {
+            install(&server, &committed.value);
+        }
+    }
 }
 
 fn install(server: &ApiServer, object: &Value) {

@@ -17,7 +17,7 @@ use crate::crd::CustomKind;
 use crate::registry::{ResourceInfo, VersionInfo};
 use crate::request::RequestInfo;
 use crate::strategy::{self, Strategy};
-use crate::{ApiServer, UserInfo, objects};
+use crate::{ApiServer, UserInfo, negotiation, objects};
 
 pub(crate) struct Call {
     pub(crate) server: ApiServer,
@@ -53,13 +53,18 @@ impl Call {
         let accept: Vec<&str> =
             headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let negotiated = negotiate::accept(&accept.join(","))?;
+        let mut options = Options::parse(query)?;
+        let user_agent = text(header::USER_AGENT);
+        if options.pretty.is_none() && (negotiated.pretty || negotiation::is_pretty(None, &user_agent)) {
+            options.pretty = Some(true);
+        }
         let warnings = row.versions[version].deprecation_warning.iter().cloned().collect();
         Ok(Call {
             server: server.clone(),
-            options: Options::parse(query)?,
+            options,
             negotiated,
             content_type: text(header::CONTENT_TYPE),
-            user_agent: text(header::USER_AGENT),
+            user_agent,
             info,
             row,
             version,

@@ -87,7 +87,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     }
 
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
-    admission::mutate(&call.server.inner.plugins, &mut request)?;
+    admission::mutate(&call.server, &mut request).await?;
     let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -96,10 +96,12 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     prepare(call, &mut object);
     call.track(&mut object, tracking);
     call.check_create(&object)?;
+    call.warnings.extend(call.strategy().warnings(&object, None));
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
-    admission::validate(&call.server.inner.plugins, &request)?;
-    let object = request.object.take().unwrap_or_default();
+    admission::validate(&call.server, &mut request).await?;
+    let (object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
+    call.warnings.extend(warnings);
 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());

@@ -118,8 +118,8 @@ async fn delete_one(call: &mut Call, name: &str, options: &DeleteOptions) -> Res
         let old = call.view().show(&record)?;
         options.check_preconditions(call, &old)?;
         let mut request = call.admission(Operation::Delete, name, None, Some(old.clone()));
-        admission::mutate(&call.server.inner.plugins, &mut request)?;
-        admission::validate(&call.server.inner.plugins, &request)?;
+        admission::mutate(&call.server, &mut request).await?;
+        admission::validate(&call.server, &mut request).await?;
         let warnings = std::mem::take(&mut request.warnings);
         drop(request);
         if let Some(outcome) = try_delete(call, &record, &old, options).await? {

@@ -31,7 +31,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
-use crate::{ApiServer, Body, UserInfo, auth, discovery, openapi};
+use crate::{ApiServer, Body, UserInfo, audit, auth, discovery, openapi};
 
 /// Largest request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -62,15 +62,41 @@ pub(crate) async fn handle(
 ) -> Response<Body> {
     let query = parts.uri.query().unwrap_or_default().to_owned();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    let mut record = audit_record(server, &parts, &info, &user);
     let result = async {
         let body = from_protobuf(&mut parts.headers, body)?;
+        let authenticated = record.as_ref().map(|_| user.clone());
         let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
+        if let (Some(record), Some(authenticated)) = (&mut record, authenticated) {
+            record.sent(&body);
+            if authenticated != user {
+                record.impersonates(&user);
+            }
+        }
         answer(server, &parts.method, &parts.headers, info, &query, body, user).await
     }
     .await;
     let response = result.unwrap_or_else(|status| status_response(&status));
+    if let Some(record) = record {
+        record.answered(&response, server.now());
+    }
     tracing::debug!(method = %parts.method, uri = %parts.uri, code = response.status().as_u16(), "request");
     response
+}
+
+/// Starts the audit record of a request, if one is wanted.
+fn audit_record(
+    server: &ApiServer,
+    parts: &http::request::Parts,
+    info: &RequestInfo,
+    user: &UserInfo,
+) -> Option<audit::Record> {
+    let log = server.inner.config.audit.as_ref()?;
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (sent_id, user_agent) = (header("audit-id"), header("user-agent"));
+    let id = if sent_id.is_empty() { server.new_uid() } else { sent_id.to_owned() };
+    let uri = parts.uri.path_and_query().map(|it| it.as_str()).unwrap_or_default();
+    audit::Record::start(log, &audit::Arrival { id: &id, uri, info, user, user_agent, time: server.now() })
 }
 
 fn metrics_response(text: String) -> Response<Body> {

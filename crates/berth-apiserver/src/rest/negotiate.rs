@@ -2,6 +2,8 @@
 
 use berth_apimachinery::status::Status;
 
+use crate::negotiation::{self, Parameters, parameter};
+
 /// The form of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -25,59 +27,36 @@ pub(crate) enum Encoding {
 pub(crate) struct Negotiated {
     pub(crate) form: Form,
     pub(crate) encoding: Encoding,
+    /// Whether the clause asks for an indented answer.
+    pub(crate) pretty: bool,
 }
 
-const OFFERED: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
+const OFFERED: [&str; 2] = ["application/json", "application/yaml"];
 
-/// Picks the first acceptable clause of `accept`, by quality, then in order. No header means JSON.
+/// Picks the form and encoding `accept` asks for; no header means JSON.
 pub(crate) fn accept(accept: &str) -> Result<Negotiated, Status> {
-    let object = Negotiated { form: Form::Object, encoding: Encoding::Json };
-    if accept.trim().is_empty() {
-        return Ok(object);
-    }
-    let mut clauses: Vec<(u32, &str)> = accept.split(',').map(|clause| (quality(clause), clause.trim())).collect();
-    clauses.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
-    clauses.into_iter().find_map(|(_, clause)| acceptable(clause)).ok_or_else(|| Status::not_acceptable(&OFFERED))
-}
-
-/// The `q` parameter in thousandths.
-fn quality(clause: &str) -> u32 {
-    parameters(clause)
-        .find(|(key, _)| *key == "q")
-        .and_then(|(_, value)| value.parse::<f64>().ok())
-        .map_or(1000, |quality| (quality.clamp(0.0, 1.0) * 1000.0) as u32)
-}
-
-fn parameters(clause: &str) -> impl Iterator<Item = (&str, &str)> {
-    clause.split(';').skip(1).filter_map(|parameter| {
-        let (key, value) = parameter.split_once('=')?;
-        Some((key.trim(), value.trim()))
+    let allows = |_: &str, parameters: &Parameters<'_>| form(parameters).is_some();
+    let (media, parameters) =
+        negotiation::choose(accept, &OFFERED, allows).ok_or_else(|| Status::not_acceptable(&OFFERED))?;
+    Ok(Negotiated {
+        form: form(&parameters).unwrap_or(Form::Object),
+        encoding: if media == "application/yaml" { Encoding::Yaml } else { Encoding::Json },
+        pretty: parameter(&parameters, "pretty") == Some("1"),
     })
 }
 
-fn acceptable(clause: &str) -> Option<Negotiated> {
-    let media = clause.split(';').next().unwrap_or_default().trim();
-    let encoding = match media {
-        "application/json" | "application/*" | "*/*" => Encoding::Json,
-        "application/yaml" => Encoding::Yaml,
-        _ => return None,
-    };
-    let parameter = |name: &str| parameters(clause).find(|(key, _)| *key == name).map(|(_, value)| value);
-    let form = match parameter("as") {
-        None | Some("") => Form::Object,
-        Some(kind) => {
-            let version = parameter("v").unwrap_or("v1");
-            if parameter("g") != Some("meta.k8s.io") || !matches!(version, "v1" | "v1beta1") {
-                return None;
-            }
-            match kind {
-                "Table" => Form::Table(version.to_owned()),
-                "PartialObjectMetadata" | "PartialObjectMetadataList" => Form::Metadata(version.to_owned()),
-                _ => return None,
-            }
-        }
-    };
-    Some(Negotiated { form, encoding })
+/// The form a clause asks for; `None` for one nobody makes.
+fn form(parameters: &Parameters<'_>) -> Option<Form> {
+    let Some(kind) = parameter(parameters, "as").filter(|kind| !kind.is_empty()) else { return Some(Form::Object) };
+    let version = parameter(parameters, "v").unwrap_or("v1");
+    if parameter(parameters, "g") != Some("meta.k8s.io") || !matches!(version, "v1" | "v1beta1") {
+        return None;
+    }
+    match kind {
+        "Table" => Some(Form::Table(version.to_owned())),
+        "PartialObjectMetadata" | "PartialObjectMetadataList" => Some(Form::Metadata(version.to_owned())),
+        _ => None,
+    }
 }
 
 /// Checks the media type of a request's body; the parameters do not matter.

@@ -6,6 +6,7 @@ use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::IncludeObject;
 
+use crate::negotiation;
 use crate::request::percent_decode;
 
 /// What to do about fields the schema does not know.
@@ -120,7 +121,7 @@ impl Options {
                 }
             }
             "force" => self.force = Some(boolean(value)),
-            "pretty" => self.pretty = Some(boolean(value)),
+            "pretty" if !value.is_empty() => self.pretty = Some(negotiation::is_pretty(Some(value), "")),
             "includeObject" => {
                 self.include_object = match value {
                     "" | "Metadata" => IncludeObject::Metadata,

@@ -14,7 +14,7 @@ use super::create::{Tracking, commit_status, store_new};
 use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use crate::admission::Operation;
-use crate::{Body, admission, crd};
+use crate::{Body, admission, crd, strategy};
 
 /// How often a change that does not insist on a revision is tried again when others write at the same time.
 const ATTEMPTS: usize = 16;
@@ -108,7 +108,7 @@ async fn try_update(
 
     let name = call.info.name.clone();
     let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
-    admission::mutate(&call.server.inner.plugins, &mut request)?;
+    admission::mutate(&call.server, &mut request).await?;
     let (new, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -119,10 +119,14 @@ async fn try_update(
         call.track_update(&mut new, old, tracking);
     }
     call.check_update(target, &new, old)?;
+    if target == Target::Main {
+        call.warnings.extend(call.strategy().warnings(&new, Some(old)));
+    }
     let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
-    admission::validate(&call.server.inner.plugins, &request)?;
-    let new = request.object.take().unwrap_or_default();
+    admission::validate(&call.server, &mut request).await?;
+    let (new, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
+    call.warnings.extend(warnings);
 
     if new == **old && !is_finished_deletion(&new) {
         return Ok(Some(old.clone().into()));
@@ -162,15 +166,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     let mut kept: Vec<&str> =
         vec!["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     if target == Target::Status && is_custom {
-        // The status of a custom resource is all that can be written here.
-        let managed = new["metadata"].get("managedFields").cloned();
-        let status = new.get("status").cloned();
         let version = new["metadata"]["resourceVersion"].clone();
-        *new = old.clone();
-        put(meta::map_mut(new), "status", status);
-        let metadata = meta::metadata_mut(new);
-        metadata.insert("resourceVersion".to_owned(), version);
-        put(metadata, "managedFields", managed);
+        crd::update::prepare_status(new, old);
+        meta::metadata_mut(new).insert("resourceVersion".to_owned(), version);
         kept.clear();
     }
     let metadata = meta::metadata_mut(new);
@@ -178,6 +176,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         put(metadata, field, old["metadata"].get(field).cloned());
     }
     match target {
+        Target::Main if is_custom => crd::update::prepare(new, old, call.has_status_subresource()),
         Target::Main if call.has_status_subresource() => {
             put(meta::map_mut(new), "status", old.get("status").cloned());
         }
@@ -195,10 +194,13 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         _ => {}
     }
     if target == Target::Main {
-        own.prepare_update(new, old);
+        let registry = call.server.registry();
+        let context =
+            strategy::Context { objects: &call.server.inner.objects, registry: &registry, now: call.server.now() };
+        own.prepare_update(new, old, &context);
     }
     own.default(new);
-    if own.has_generation() && target != Target::Status && spec_changed(call, new, old) {
+    if own.has_generation() && !is_custom && target != Target::Status && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
 }

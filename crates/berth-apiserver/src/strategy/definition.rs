@@ -1,10 +1,14 @@
 //! CustomResourceDefinitions; the rules are in [`crate::crd`].
 
+use std::sync::Arc;
+
 use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;
 use serde_json::{Value, json};
 
 use super::{Context, Strategy};
+use crate::crd::features::{self, Features};
+use crate::crd::names::Taken;
 use crate::crd::{self, definition};
 
 pub(crate) struct Definitions;
@@ -26,17 +30,13 @@ impl Strategy for Definitions {
         {
             finalizers.push(definition::FINALIZER.into());
         }
-        let now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        definition::set_status(object, Some(context.registry), &now);
+        features::drop_disabled(object, None, Features::SERVED);
+        set_status(object, context);
     }
 
-    fn prepare_update(&self, new: &mut Value, old: &Value) {
-        // Names that were accepted stay; what is added (short names, categories) is accepted too, and the storage
-        // version joins the stored ones.
-        let since = old["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
-        if definition::is_accepted(old) {
-            definition::set_status(new, None, &since);
-        }
+    fn prepare_update(&self, new: &mut Value, old: &Value, context: &Context<'_>) {
+        features::drop_disabled(new, Some(old), Features::SERVED);
+        set_status(new, context);
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
@@ -46,4 +46,19 @@ impl Strategy for Definitions {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         crd::validate_update(new, old)
     }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<Error> {
+        crd::validate::validate_status_update(new)
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        crd::warnings::unknown_formats(new, old)
+    }
+}
+
+fn set_status(object: &mut Value, context: &Context<'_>) {
+    let others = context.objects.list(crd::GROUP, crd::PLURAL, None);
+    let taken = Taken::by(object, others.iter().map(Arc::as_ref)).with_builtin(object, context.registry);
+    let now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    definition::set_status(object, &taken, &now);
 }

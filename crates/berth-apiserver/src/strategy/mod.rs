@@ -11,6 +11,7 @@ mod pod_validation;
 mod priority_class;
 mod secret;
 mod service;
+mod webhook_configuration;
 mod workloads;
 
 pub(crate) use pod_defaults::service_account as pod_service_account;
@@ -61,7 +62,12 @@ pub(crate) trait Strategy: Send + Sync {
     fn prepare_create(&self, _object: &mut Value, _context: &Context<'_>) {}
 
     /// Takes back what an update may not touch and no error is worth.
-    fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
+    fn prepare_update(&self, _new: &mut Value, _old: &Value, _context: &Context<'_>) {}
+
+    /// What the writer should know about an object that is otherwise fine; `old` is what it replaces.
+    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Checks a new object.
     fn validate(&self, _object: &Value) -> Vec<Error> {
@@ -122,6 +128,9 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &meta_only::Roles,
         ("rbac.authorization.k8s.io", _) => &meta_only::Bindings,
         ("coordination.k8s.io", _) => &meta_only::Leases,
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => {
+            &webhook_configuration::WebhookConfigurations
+        }
         ("policy" | "networking.k8s.io" | "admissionregistration.k8s.io", _) => &meta_only::WithGeneration,
         _ => &meta_only::Plain,
     }

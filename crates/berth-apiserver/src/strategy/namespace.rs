@@ -33,7 +33,7 @@ impl Strategy for Namespaces {
         meta::map_mut(namespace).insert("status".to_owned(), json!({"phase": "Active"}));
     }
 
-    fn prepare_update(&self, new: &mut Value, old: &Value) {
+    fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
         // The finalizers of the specification change through `finalize` only.
         meta::map_mut(new).insert("spec".to_owned(), old["spec"].clone());
     }

@@ -57,7 +57,7 @@ impl Strategy for Services {
         set_default(spec, "clusterIPs", json!([address]));
     }
 
-    fn prepare_update(&self, new: &mut Value, old: &Value) {
+    fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
         // An address not given is the one that was assigned.
         let spec = spec_mut(new);
         for field in ["clusterIP", "clusterIPs"] {

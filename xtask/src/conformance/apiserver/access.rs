@@ -6,7 +6,9 @@ use std::sync::Arc;
 use berth_apimachinery::meta;
 use berth_apiserver::UserInfo;
 use berth_apiserver::auth::authn::{Bearer, bearer_token, with_authenticated_group, x509_user};
+use berth_apiserver::auth::paths::AllowedPaths;
 use berth_apiserver::auth::rbac::{self, Policies, Rule};
+use berth_apiserver::auth::request_header::RequestHeaders;
 use berth_apiserver::auth::{Attributes, Decision, authn, impersonation, reconcile, tokens};
 use serde_json::Value;
 
@@ -19,8 +21,11 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
         "authn-audiences" => audiences,
         "authn-bearer-token" => bearer,
         "authn-group-adder" => group_adder,
+        "authn-request-header" => request_header,
         "authn-service-account" => service_account,
+        "authn-websocket-token" => websocket_token,
         "authn-x509" => x509,
+        "authz-always-allow-paths" => always_allowed,
         "forbidden-message" => forbidden_message,
         "impersonation" => impersonate,
         "rbac-authorizer" => authorizer,
@@ -81,8 +86,82 @@ fn service_account(case: &Case) -> Verdict {
             let got = tokens::split_service_account(text(all, "username")) == Some((namespace, name));
             same("match", got, flag("expect"))
         }
-        other => Err(format!("{other}: token secrets and tokens bound to nodes are not offered")),
+        "TestUserInfo" => {
+            let info = input(case, "info");
+            let account = tokens::Account {
+                namespace: text(info, "namespace"),
+                name: text(info, "name"),
+                uid: text(info, "uid"),
+                pod_name: text(info, "podName"),
+                pod_uid: text(info, "podUID"),
+                node_name: text(info, "nodeName"),
+                node_uid: text(info, "nodeUID"),
+                credential_id: text(info, "credentialID"),
+            };
+            same("user", account.user(), user(want(case, "expectedUserInfo")))
+        }
+        other => Err(format!("{other}: secrets with tokens are not offered")),
     }
+}
+
+fn request_header(case: &Case) -> Verdict {
+    let names = |field: &str| texts(input(case, field));
+    let rules = RequestHeaders {
+        names: names("nameHeaders"),
+        uids: names("uidHeaders"),
+        groups: names("groupHeaders"),
+        extra_prefixes: names("extraPrefixHeaders"),
+    };
+    let given: Vec<(&str, &str)> = input(case, "requestHeaders")
+        .as_object()
+        .into_iter()
+        .flatten()
+        .flat_map(|(name, values)| {
+            let values = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+            values.map(move |value| (name.as_str(), value))
+        })
+        .collect();
+    let got = rules.user(&given);
+    same("ok", got.is_some(), want(case, "expectedOk").as_bool().unwrap_or_default())?;
+    let Some(got) = got else { return Ok(()) };
+    same("user", got, user(want(case, "expectedUser")))?;
+    // Where the case says what remains of the headers, that must be what is none of the rules' own.
+    let Some(remaining) = input(case, "finalHeaders").as_object() else { return Ok(()) };
+    let left: Vec<&str> = given.iter().map(|(name, _)| *name).filter(|name| !rules.is_one(name)).collect();
+    same("headers left", left, remaining.keys().map(String::as_str).collect())
+}
+
+fn websocket_token(case: &Case) -> Verdict {
+    let mut headers = http::HeaderMap::new();
+    for value in texts(input(case, "protocolHeaders")) {
+        let value = value.parse().map_err(|error| format!("{value}: {error}"))?;
+        headers.append(http::header::SEC_WEBSOCKET_PROTOCOL, value);
+    }
+    // Only the token of this case is known to the authenticator behind.
+    let known = case.name.starts_with("valid");
+    let tokens = BTreeMap::from([("token".to_owned(), UserInfo { name: "myuser".to_owned(), ..UserInfo::default() })]);
+    let authenticator = authn::Authenticator::new(if known { tokens } else { BTreeMap::new() }, None);
+    let has_token = !matches!(authn::websocket_token(&headers), Ok(None));
+    let got = authenticator.authenticate(None, "/api", &mut headers);
+    let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
+    same("ok", got.is_ok(), flag("expectedOK"))?;
+    same("error", has_token && got.is_err(), flag("expectedErr"))?;
+    same("user", got.map(|user| user.name).unwrap_or_default().as_str(), text(&case.data["want"], "expectedUserName"))?;
+    let left = headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let left: Vec<String> = left.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
+    same("headers", left, texts(want(case, "expectedProtocolHeaders")))
+}
+
+fn always_allowed(case: &Case) -> Verdict {
+    let allowed = AllowedPaths::new(&texts(input(case, "excludedPaths")));
+    same("error", allowed.is_err(), want(case, "wantErr").as_bool().unwrap_or_default())?;
+    let Ok(allowed) = allowed else { return Ok(()) };
+    for (field, wanted) in [("allowed", true), ("noOpinion", false)] {
+        for path in texts(want(case, field)) {
+            same(&path, allowed.allows(&path), wanted)?;
+        }
+    }
+    Ok(())
 }
 
 fn group_adder(case: &Case) -> Verdict {
@@ -121,7 +200,7 @@ fn decode_base64(text: &str) -> Vec<u8> {
     out
 }
 
-fn attributes(value: &Value) -> Attributes<'_> {
+pub(super) fn attributes(value: &Value) -> Attributes<'_> {
     Attributes {
         verb: text(value, "verb"),
         group: text(value, "apiGroup"),

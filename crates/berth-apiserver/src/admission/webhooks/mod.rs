@@ -1,0 +1,385 @@
+//! Admission webhooks: programs elsewhere that change or refuse objects, as MutatingWebhookConfiguration and
+//! ValidatingWebhookConfiguration objects name them.
+//!
+//! Mutating webhooks are called one after the other, in the order of their configurations' names; validating ones all at
+//! once. When a webhook changed something, the mutating plugins of the server run again, and so do (once) the webhooks
+//! that ask for it. With no configuration stored, a write pays one lock.
+
+pub mod matching;
+pub mod review;
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use berth_apimachinery::meta::{self, GroupResource, GroupVersionKind, GroupVersionResource};
+use berth_apimachinery::patch::apply_json;
+use berth_apimachinery::status::Status;
+use serde_json::{Map, Value};
+
+use super::{AdmissionRequest, Operation};
+use crate::registry::Origin;
+use crate::webhook::client::Endpoint;
+use crate::{ApiServer, Objects, strategy};
+use matching::{Asked, Lookup, MatchError, Target};
+use review::{Question, ReviewVersion};
+
+/// Group of the configurations.
+pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+/// Seconds a webhook has when it does not say.
+const TIMEOUT_SECONDS: u64 = 10;
+
+/// One webhook, ready to be called.
+struct Hook {
+    name: String,
+    /// The webhook as written.
+    webhook: Value,
+    endpoint: Result<Endpoint, String>,
+    version: Option<ReviewVersion>,
+    timeout: Duration,
+    ignores_failure: bool,
+}
+
+impl Hook {
+    fn new(webhook: &Value) -> Hook {
+        let versions = webhook["admissionReviewVersions"].as_array().into_iter().flatten();
+        Hook {
+            name: webhook["name"].as_str().unwrap_or_default().to_owned(),
+            endpoint: Endpoint::new(&webhook["clientConfig"]),
+            version: ReviewVersion::pick(versions.filter_map(Value::as_str)),
+            timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT_SECONDS)),
+            ignores_failure: webhook["failurePolicy"] == "Ignore",
+            webhook: webhook.clone(),
+        }
+    }
+
+    fn may_run_dry(&self) -> bool {
+        matches!(self.webhook["sideEffects"].as_str(), Some("None" | "NoneOnDryRun"))
+    }
+}
+
+/// The webhooks of all stored configurations.
+#[derive(Default)]
+struct Hooks {
+    mutating: Vec<Hook>,
+    validating: Vec<Hook>,
+}
+
+impl Hooks {
+    fn load(objects: &Objects) -> Hooks {
+        let hooks = |resource: &str| {
+            let configurations = objects.list(GROUP, resource, None);
+            let webhooks = configurations.iter().flat_map(|it| it["webhooks"].as_array().into_iter().flatten());
+            webhooks.map(Hook::new).collect()
+        };
+        Hooks { mutating: hooks(MUTATING), validating: hooks(VALIDATING) }
+    }
+}
+
+/// The webhooks as last looked at.
+#[derive(Default)]
+pub(crate) struct Cache(RwLock<Option<Arc<Hooks>>>);
+
+impl Cache {
+    /// To be called when a configuration was written.
+    pub(crate) fn forget(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn get(&self, objects: &Objects) -> Arc<Hooks> {
+        if let Some(hooks) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return hooks.clone();
+        }
+        let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        slot.get_or_insert_with(|| Arc::new(Hooks::load(objects))).clone()
+    }
+}
+
+/// A request as webhooks are asked about it.
+struct Request {
+    target: Target,
+    operation: &'static str,
+    namespace: String,
+}
+
+impl Request {
+    /// `None` for what no webhook may stand in the way of: the configurations themselves.
+    fn new(request: &AdmissionRequest<'_>) -> Option<Request> {
+        if request.group == GROUP {
+            return None;
+        }
+        let operation = match request.operation {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        };
+        let of_object = request.object.as_ref().or(request.old_object.as_deref());
+        let kind = of_object.and_then(|object| GroupVersionKind::of(object).ok());
+        let is_namespace = request.group.is_empty() && request.resource == "namespaces";
+        Some(Request {
+            target: Target {
+                resource: GroupVersionResource::new(request.group, request.version, request.resource),
+                subresource: request.subresource.to_owned(),
+                kind: kind.unwrap_or_else(|| GroupVersionKind::new(request.group, request.version, request.kind)),
+            },
+            operation,
+            namespace: if is_namespace { request.name } else { request.namespace }.to_owned(),
+        })
+    }
+}
+
+struct ServerLookup<'a>(&'a ApiServer);
+
+impl Lookup for ServerLookup<'_> {
+    fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)> {
+        let registry = self.0.registry();
+        let resource = &target.resource;
+        let Some(row) = registry.get(&resource.group, &resource.resource) else { return Vec::new() };
+        let served = row.versions.iter().filter(|version| version.served);
+        served
+            .map(|version| {
+                let kind = match version.subresource(&target.subresource) {
+                    Some(sub) => Some(GroupVersionKind::new(&sub.group, &sub.version, &sub.kind)),
+                    None if target.subresource.is_empty() => {
+                        Some(GroupVersionKind::new(&row.group, &version.name, &row.kind))
+                    }
+                    None => None,
+                };
+                (GroupVersionResource::new(&row.group, &version.name, &row.plural), kind)
+            })
+            .collect()
+    }
+
+    fn namespace_labels(&self, name: &str) -> Option<Map<String, Value>> {
+        let namespace = self.0.inner.objects.get("", "namespaces", "", name)?;
+        Some(meta::labels(&namespace).cloned().unwrap_or_default())
+    }
+}
+
+fn match_status(error: MatchError) -> Status {
+    match error {
+        MatchError::NoNamespace(name) => Status::not_found(&GroupResource::new("", "namespaces"), &name),
+        MatchError::Broken(why) => Status::internal(why),
+    }
+}
+
+/// Why a call gave no answer.
+enum CallError {
+    /// The webhook's failure policy decides.
+    Failed(String),
+    /// Whatever the policy says.
+    Refused(Status),
+}
+
+/// Runs the mutating webhooks on `request`; `rerun` runs the server's own mutating plugins again after a change.
+pub(crate) async fn mutate(
+    server: &ApiServer,
+    request: &mut AdmissionRequest<'_>,
+    rerun: impl Fn(&mut AdmissionRequest<'_>) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let hooks = server.inner.hooks.get(&server.inner.objects);
+    if hooks.mutating.is_empty() {
+        return Ok(());
+    }
+    let Some(asked) = Request::new(request) else { return Ok(()) };
+    let mut last_seen: Vec<Option<Value>> = vec![None; hooks.mutating.len()];
+    let mut changed = false;
+    for (at, hook) in hooks.mutating.iter().enumerate() {
+        if let Some(did_change) = mutate_by(server, hook, &asked, request).await? {
+            changed |= did_change;
+            last_seen[at] = Some(request.object.clone().unwrap_or_default());
+        }
+    }
+    if !changed {
+        return Ok(());
+    }
+    rerun(request)?;
+    for (at, hook) in hooks.mutating.iter().enumerate() {
+        let again = hook.webhook["reinvocationPolicy"] == "IfNeeded";
+        // Only who was called before and would see something new.
+        if again && last_seen[at].as_ref().is_some_and(|seen| Some(seen) != request.object.as_ref()) {
+            mutate_by(server, hook, &asked, request).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Calls one webhook if it concerns the request; whether it changed something, or `None` when it was not called.
+async fn mutate_by(
+    server: &ApiServer,
+    hook: &Hook,
+    asked: &Request,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<Option<bool>, Status> {
+    let Some(target) = concerns(server, hook, asked, request)? else { return Ok(None) };
+    let answer = match call(server, hook, asked, &target, request, true).await {
+        Ok(answer) => answer,
+        Err(error) => return failed(hook, error).map(|()| Some(false)),
+    };
+    request.warnings.extend(answer.warnings);
+    if !answer.allowed {
+        return Err(review::refusal(&hook.name, &answer.result));
+    }
+    if answer.patch.is_empty() || request.object.is_none() {
+        return Ok(Some(false));
+    }
+    if answer.patch_type != "JSONPatch" {
+        let why = format!("unsupported patch type \"{}\"", answer.patch_type);
+        return failed(hook, CallError::Failed(why)).map(|()| Some(false));
+    }
+    let before = request.object.take().unwrap_or_default();
+    let after = patched(server, &answer.patch, &target, asked, &before)?;
+    let changed = after != before;
+    request.object = Some(after);
+    Ok(Some(changed))
+}
+
+/// Runs the validating webhooks on the final object.
+pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+    let hooks = server.inner.hooks.get(&server.inner.objects);
+    if hooks.validating.is_empty() {
+        return Ok(());
+    }
+    let Some(asked) = Request::new(request) else { return Ok(()) };
+    let mut calls = Vec::new();
+    for hook in &hooks.validating {
+        if let Some(target) = concerns(server, hook, &asked, request)? {
+            calls.push((hook, target));
+        }
+    }
+    let (asked, seen) = (&asked, &*request);
+    let answers = calls.iter().map(|(hook, target)| call(server, hook, asked, target, seen, false));
+    let answers = futures::future::join_all(answers).await;
+    let mut warnings = Vec::new();
+    let mut refused = None;
+    for ((hook, _), answer) in calls.iter().zip(answers) {
+        let outcome = match answer {
+            Ok(answer) => {
+                warnings.extend(answer.warnings);
+                if answer.allowed { Ok(()) } else { Err(review::refusal(&hook.name, &answer.result)) }
+            }
+            Err(error) => failed(hook, error),
+        };
+        if let Err(status) = outcome {
+            refused.get_or_insert(status);
+        }
+    }
+    request.warnings.extend(warnings);
+    refused.map_or(Ok(()), Err)
+}
+
+/// What a call without an answer means for the request.
+fn failed(hook: &Hook, error: CallError) -> Result<(), Status> {
+    match error {
+        CallError::Refused(status) => Err(status),
+        CallError::Failed(why) if hook.ignores_failure => {
+            tracing::warn!(webhook = hook.name, error = why, "failed calling webhook, failing open");
+            Ok(())
+        }
+        CallError::Failed(why) => Err(Status::internal(format!("failed calling webhook \"{}\": {why}", hook.name))),
+    }
+}
+
+fn concerns(
+    server: &ApiServer,
+    hook: &Hook,
+    asked: &Request,
+    request: &AdmissionRequest<'_>,
+) -> Result<Option<Target>, Status> {
+    let question = Asked {
+        target: &asked.target,
+        operation: asked.operation,
+        namespace: &asked.namespace,
+        object: request.object.as_ref(),
+        old_object: request.old_object.as_deref(),
+    };
+    matching::should_call(&hook.webhook, &question, &ServerLookup(server)).map_err(match_status)
+}
+
+async fn call(
+    server: &ApiServer,
+    hook: &Hook,
+    asked: &Request,
+    target: &Target,
+    request: &AdmissionRequest<'_>,
+    mutating: bool,
+) -> Result<review::Answer, CallError> {
+    if request.dry_run && !hook.may_run_dry() {
+        let why = format!("admission webhook \"{}\" does not support dry run", hook.name);
+        return Err(CallError::Refused(Status::bad_request(why)));
+    }
+    let endpoint = hook.endpoint.as_ref().map_err(|why| CallError::Failed(why.clone()))?;
+    let versions = || CallError::Failed("it accepts no version of AdmissionReview that is known here".to_owned());
+    let version = hook.version.ok_or_else(versions)?;
+    let form = |object: Option<&Value>| -> Result<Value, CallError> {
+        let Some(object) = object else { return Ok(Value::Null) };
+        converted(server, object.clone(), target, asked).map_err(CallError::Refused)
+    };
+    let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
+    let uid = server.new_uid();
+    let body = review::question(
+        version,
+        &Question {
+            uid: &uid,
+            target,
+            requested: &asked.target,
+            name: request.name,
+            namespace: &asked.namespace,
+            operation: asked.operation,
+            user: request.user,
+            object: &object,
+            old_object: &old_object,
+            dry_run: request.dry_run,
+        },
+    );
+    let query = format!("?timeout={}s", hook.timeout.as_secs());
+    let answer = endpoint.post(request.objects, &query, &body, hook.timeout).await.map_err(CallError::Failed)?;
+    review::answer(version, &uid, mutating, &answer).map_err(CallError::Failed)
+}
+
+/// An object in the version a webhook asked for.
+fn converted(server: &ApiServer, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
+    if target.kind == asked.target.kind {
+        return Ok(object);
+    }
+    convert(server, object, target)
+}
+
+fn convert(server: &ApiServer, object: Value, target: &Target) -> Result<Value, Status> {
+    let kinds = server.kinds();
+    let key = (target.resource.group.clone(), target.resource.resource.clone());
+    match kinds.custom.get(&key) {
+        Some(custom) => custom.convert(object, &target.kind.api_version()),
+        None => Ok(object),
+    }
+}
+
+/// What a patch makes of the object, in the version of the request and with its defaults.
+fn patched(
+    server: &ApiServer,
+    patch: &[u8],
+    target: &Target,
+    asked: &Request,
+    object: &Value,
+) -> Result<Value, Status> {
+    let operations: Value = serde_json::from_slice(patch).map_err(|error| Status::internal(error.to_string()))?;
+    let seen = converted(server, object.clone(), target, asked)?;
+    let mut changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
+    if target.kind != asked.target.kind {
+        changed = convert(server, changed, &asked.target)?;
+    }
+    let registry = server.registry();
+    let resource = &asked.target.resource;
+    if let Some(row) = registry.get(&resource.group, &resource.resource).filter(|_| asked.target.subresource.is_empty())
+    {
+        if let (Origin::Custom(_), Some(schema)) = (&row.origin, row.schema(&resource.version)) {
+            schema.prune(&mut changed, berth_apimachinery::schema::Root::Resource);
+            schema.drop_nulls(&mut changed);
+            schema.apply_defaults(&mut changed);
+        }
+        strategy::of(row).default(&mut changed);
+    }
+    Ok(changed)
+}

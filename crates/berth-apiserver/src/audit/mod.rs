@@ -1,0 +1,156 @@
+//! The audit log: who asked for what, as whom, and what came of it, as `audit.k8s.io/v1` Events, one JSON object a line.
+//!
+//! A request that is acted on behalf of somebody else carries both identities: `user` is who authenticated,
+//! `impersonatedUser` who the request ran as.
+
+pub mod policy;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::admission::webhooks::review::user_info;
+use crate::auth::Attributes;
+use crate::{Body, RequestInfo, UserInfo};
+use policy::{Decision, Level, Policy, Stage};
+
+/// Where events go.
+pub trait Sink: Send + Sync {
+    /// Takes one event, a JSON object without line breaks. Must not block for long; what it cannot keep it drops.
+    fn write(&self, event: &str);
+}
+
+/// The audit log of a server.
+#[derive(Clone)]
+pub struct Log {
+    /// What is recorded.
+    pub policy: Arc<Policy>,
+    /// Where it goes.
+    pub sink: Arc<dyn Sink>,
+}
+
+/// The record of one request, from its arrival on.
+pub(crate) struct Record {
+    log: Log,
+    decision: Decision,
+    event: Value,
+}
+
+/// What is known of a request when it arrives.
+pub(crate) struct Arrival<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) uri: &'a str,
+    pub(crate) info: &'a RequestInfo,
+    pub(crate) user: &'a UserInfo,
+    pub(crate) user_agent: &'a str,
+    pub(crate) time: jiff::Timestamp,
+}
+
+fn micro_time(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+impl Record {
+    /// Starts the record of a request; `None` when the policy wants none.
+    pub(crate) fn start(log: &Log, arrival: &Arrival<'_>) -> Option<Record> {
+        let info = arrival.info;
+        let decision = log.policy.decide(&Attributes::of(info), arrival.user);
+        if decision.level == Level::None {
+            return None;
+        }
+        let mut event = json!({
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": decision.level.name(),
+            "auditID": arrival.id,
+            "requestURI": arrival.uri,
+            "verb": info.verb,
+            "user": user_info(arrival.user),
+            "requestReceivedTimestamp": micro_time(arrival.time),
+        });
+        if !arrival.user_agent.is_empty() {
+            event["userAgent"] = arrival.user_agent.into();
+        }
+        if info.is_resource_request {
+            let mut reference = json!({"resource": info.resource, "apiVersion": info.api_version});
+            for (field, text) in [
+                ("apiGroup", &info.api_group),
+                ("namespace", &info.namespace),
+                ("name", &info.name),
+                ("subresource", &info.subresource),
+            ] {
+                if !text.is_empty() {
+                    reference[field] = text.as_str().into();
+                }
+            }
+            event["objectRef"] = reference;
+        }
+        let record = Record { log: log.clone(), decision, event };
+        record.write(Stage::RequestReceived, arrival.time);
+        Some(record)
+    }
+
+    /// The request runs as somebody else.
+    pub(crate) fn impersonates(&mut self, user: &UserInfo) {
+        self.event["impersonatedUser"] = user_info(user);
+    }
+
+    /// What was sent, where the level asks for it.
+    pub(crate) fn sent(&mut self, body: &Bytes) {
+        if self.decision.level >= Level::Request && !body.is_empty() {
+            self.event["requestObject"] = self.object(body);
+        }
+    }
+
+    /// The answer is there. A stream is only beginning: its events are not part of the record.
+    pub(crate) fn answered(mut self, response: &Response<Body>, time: jiff::Timestamp) {
+        let code = response.status();
+        let mut status = json!({"metadata": {}, "code": code.as_u16()});
+        let body = response.body().bytes();
+        if code.is_client_error() || code.is_server_error() {
+            let parsed: Value = body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+            for field in ["status", "reason", "message"] {
+                if parsed[field].is_string() {
+                    status[field] = parsed[field].clone();
+                }
+            }
+        }
+        self.event["responseStatus"] = status;
+        self.event["annotations"] = json!({
+            "authorization.k8s.io/decision": if code == StatusCode::FORBIDDEN { "forbid" } else { "allow" },
+        });
+        if self.decision.level == Level::RequestResponse
+            && let Some(body) = body
+        {
+            self.event["responseObject"] = self.object(body);
+        }
+        let stage = if body.is_some() { Stage::ResponseComplete } else { Stage::ResponseStarted };
+        self.write(stage, time);
+    }
+
+    fn object(&self, body: &[u8]) -> Value {
+        let mut object: Value = match serde_json::from_slice(body) {
+            Ok(object) => object,
+            Err(_) => return Value::Null,
+        };
+        if self.decision.omit_managed_fields {
+            berth_apimachinery::meta::take_managed_fields(&mut object);
+            for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+                berth_apimachinery::meta::take_managed_fields(item);
+            }
+        }
+        object
+    }
+
+    fn write(&self, stage: Stage, time: jiff::Timestamp) {
+        if self.decision.omit_stages.contains(&stage) {
+            return;
+        }
+        let mut event = self.event.clone();
+        event["stage"] = stage.name().into();
+        event["stageTimestamp"] = micro_time(time).into();
+        self.log.sink.write(&event.to_string());
+    }
+}
