@@ -12,7 +12,7 @@
 //! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
-//! | who is asked | [`rules`] |
+//! | who is asked, what is left | [`rules`], [`quota`] |
 
 pub mod apply;
 pub mod builtin;
@@ -26,6 +26,7 @@ pub mod names;
 pub mod openapi;
 pub mod patch;
 pub mod quantity;
+pub mod quota;
 pub mod revision;
 pub mod rules;
 pub mod schema;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use berth_apimachinery::apply::Types;
+use berth_apimachinery::meta;
 use bytes::Bytes;
 use http::{Request, Response};
 use rand::rngs::SmallRng;
@@ -89,6 +90,8 @@ pub(crate) struct Inner {
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
     /// Admission webhooks, as last looked at.
     pub(crate) hooks: admission::webhooks::Cache,
+    /// Namespaces with quotas.
+    pub(crate) quotas: admission::quota::Namespaces,
     tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Kinds>,
     /// Types of kinds for field ownership, made when first needed.
@@ -118,6 +121,7 @@ impl ApiServer {
                 objects,
                 plugins,
                 hooks: admission::webhooks::Cache::default(),
+                quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),
                 kinds: RwLock::new(Kinds { registry: Arc::new(Registry::builtin()), custom: BTreeMap::new() }),
@@ -127,6 +131,7 @@ impl ApiServer {
             }),
         };
         crd::load(&server);
+        server.inner.quotas.refresh(&server.inner.objects);
         let starting = bootstrap::queue(&server);
         *server.inner.starting.lock().unwrap_or_else(PoisonError::into_inner) = starting;
         server
@@ -145,6 +150,10 @@ impl ApiServer {
                 Ok(_) | Err(berth_store::CommitError::Exists { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+        // What went away while nobody looked has given nothing back.
+        for quota in self.inner.objects.list("", admission::quota::PLURAL, None) {
+            admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
         }
         Ok(())
     }

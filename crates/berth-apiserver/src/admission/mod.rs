@@ -5,7 +5,9 @@
 //! either side come the [`webhooks`].
 
 mod lifecycle;
+mod limit_ranger;
 mod priority;
+pub(crate) mod quota;
 mod service_account;
 mod tolerations;
 pub mod webhooks;
@@ -83,6 +85,7 @@ pub trait AdmissionPlugin: Send + Sync {
 pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::new(lifecycle::NamespaceLifecycle),
+        Arc::new(limit_ranger::LimitRanger),
         Arc::new(service_account::ServiceAccounts),
         Arc::new(priority::Priority),
         Arc::new(tolerations::DefaultTolerationSeconds),
@@ -99,10 +102,12 @@ pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_
     webhooks::mutate(server, request, plugins).await
 }
 
-/// Runs the validating side: all plugins, then webhooks.
+/// Runs the validating side: all plugins, then webhooks, then quotas.
 pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
-    webhooks::validate(server, request).await
+    webhooks::validate(server, request).await?;
+    // Last: what is charged to a quota is not given back when somebody else refuses.
+    quota::check(server, request).await
 }
 
 /// 403 in the words of a plugin, about the request's object.

@@ -10,11 +10,12 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::Value;
 
-use super::{GROUP, PLURAL, definition, uninstall};
+use super::{GROUP, PLURAL, conditions, definition, uninstall};
 use crate::{ApiServer, UserInfo, objects};
 
 /// Deletes all objects of a definition that is being deleted, then the definition.
 pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
+    mark_terminating(&server, meta::name(&definition)).await;
     let spec = &definition["spec"];
     let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
     let served = spec["versions"].as_array().into_iter().flatten().find(|version| version["served"] == true);
@@ -40,6 +41,20 @@ pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
         }
     }
     finish(server, meta::name(&definition).to_owned()).await;
+}
+
+/// Says in a definition's status that its objects are being deleted.
+async fn mark_terminating(server: &ApiServer, name: &str) {
+    let key = objects::key(GROUP, PLURAL, "", name);
+    let Some(record) = server.store().get(&key) else { return };
+    let mut value = record.value().as_ref().clone();
+    if conditions::is_true(&value, "Terminating") {
+        return;
+    }
+    let now = server.timestamp();
+    definition::set_terminating(&mut value, now.as_str().unwrap_or_default());
+    // It is only for people to see; whoever wrote in between may say it too.
+    let _ = server.store().commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
 /// Removes a definition that is being deleted, if no object is left.

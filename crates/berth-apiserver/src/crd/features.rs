@@ -31,12 +31,13 @@ pub fn drop_disabled(definition: &mut Value, old: Option<&Value>, features: Feat
             drop_everywhere(version, "optionalOldSelf");
         }
     }
-    if !features.observed_generation && !old.is_some_and(|old| has_observed_generation(&old["status"])) {
-        if let Some(status) = definition.get_mut("status") {
-            remove(status, "observedGeneration");
-            for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-                remove(condition, "observedGeneration");
-            }
+    if !features.observed_generation
+        && !old.is_some_and(|old| has_observed_generation(&old["status"]))
+        && let Some(status) = definition.get_mut("status")
+    {
+        remove(status, "observedGeneration");
+        for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+            remove(condition, "observedGeneration");
         }
     }
 }

@@ -26,7 +26,7 @@ use berth_apimachinery::{builtin, meta};
 use berth_store::Write;
 use serde_json::{Value, json};
 
-use crate::admission::webhooks;
+use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
 use crate::{ApiServer, objects};
 
@@ -49,8 +49,10 @@ pub trait Converter: Send + Sync {
 pub(crate) struct CustomKind {
     /// Objects written up to this revision may not have seen the current schema.
     pub(crate) since: u64,
+    /// Whether the definition is being deleted: nothing new is made of a kind that is going.
+    pub(crate) terminating: bool,
     converter: Option<Arc<dyn Converter>>,
-    rules: BTreeMap<String, Rules>,
+    rules: Arc<BTreeMap<String, Rules>>,
 }
 
 impl CustomKind {
@@ -132,7 +134,8 @@ pub(crate) fn load(server: &ApiServer) {
     }
 }
 
-/// What has to follow a write: webhooks are looked at anew when their configurations change; rows come and go with definitions, and a definition that is being deleted goes with its
+/// What has to follow a write: webhooks are looked at anew when their configurations change, and quotas counted when
+/// theirs do or something they count goes; rows come and go with definitions, and a definition that is being deleted goes with its
 /// last object.
 ///
 /// Cleaning up goes through the server again; the box ends the recursion of types.
@@ -156,8 +159,20 @@ pub(crate) fn after_write<'a>(
         }
         // Names that were given up may be what another definition waits for.
         return Box::pin(recheck_names(server.clone(), object.clone()));
-    } else if gone && let Origin::Custom(name) = &row.origin {
-        return Box::pin(cleanup::finish(server.clone(), name.clone()));
+    }
+    if row.group.is_empty() && row.plural == quota::PLURAL {
+        server.inner.quotas.refresh(&server.inner.objects);
+        let is_counted = object["status"]["hard"] == object["spec"]["hard"];
+        if !gone && !is_counted {
+            return Box::pin(quota::recount(server, meta::namespace(object), meta::name(object)));
+        }
+    } else if gone {
+        return Box::pin(async move {
+            quota::released(server, row, object, None).await;
+            if let Origin::Custom(name) = &row.origin {
+                cleanup::finish(server.clone(), name.clone()).await;
+            }
+        });
     }
     Box::pin(std::future::ready(()))
 }
@@ -204,16 +219,25 @@ fn install(server: &ApiServer, object: &Value) {
         }
     };
     let key = (row.group.clone(), row.plural.clone());
+    let terminating = meta::deletion_timestamp(object).is_some();
     let kinds = server.kinds();
     if let (Some(old), Some(_)) = (kinds.registry.get(&key.0, &key.1), kinds.custom.get(&key))
         && same_schemas(old, &row)
     {
         // Only status or names changed: objects need not be looked at again.
-        let custom = kinds.custom[&key].clone();
+        let mut custom = kinds.custom[&key].clone();
+        if custom.terminating != terminating {
+            custom = Arc::new(CustomKind {
+                since: custom.since,
+                terminating,
+                converter: custom.converter.clone(),
+                rules: custom.rules.clone(),
+            });
+        }
         server.change_kinds(|kinds| put(kinds, row, custom));
         return;
     }
-    let rules = row
+    let rules: BTreeMap<String, Rules> = row
         .versions
         .iter()
         .filter_map(|version| match &version.schema {
@@ -221,11 +245,12 @@ fn install(server: &ApiServer, object: &Value) {
             _ => None,
         })
         .collect();
+    let rules = Arc::new(rules);
     let converter = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
     // No schema change is newer than the definition itself.
     let since = meta::resource_version(object).parse().unwrap_or_else(|_| server.store().revision());
     server.forget_types(&row.group, &row.kind);
-    let custom = Arc::new(CustomKind { since, converter, rules });
+    let custom = Arc::new(CustomKind { since, terminating, converter, rules });
     server.change_kinds(|kinds| put(kinds, row, custom));
 }
 

@@ -67,6 +67,11 @@ impl From<Status> for TryError {
 }
 
 async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) -> Result<Stored, TryError> {
+    if call.custom.as_ref().is_some_and(|custom| custom.terminating) {
+        let mut status = Status::method_not_supported(&call.group_resource(), "create");
+        status.message = "create not allowed while custom resource definition is terminating".to_owned();
+        return Err(status.into());
+    }
     validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
     if !meta::resource_version(&object).is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created").into());

@@ -146,6 +146,9 @@ async fn try_update(
         Err(error) => return Err(commit_status(call, error)),
     };
     crd::after_write(&call.server, &call.row, &committed.value, gone).await;
+    if !gone {
+        admission::quota::released(&call.server, &call.row, old, Some(&committed.value)).await;
+    }
     Ok(Some(Stored::new(&view, committed)))
 }
 

@@ -3,6 +3,7 @@
 
 mod definition;
 mod job;
+mod limit_range;
 mod meta_only;
 mod namespace;
 mod pod;
@@ -115,7 +116,8 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("", "configmaps") => &secret::ConfigMaps,
         ("", "services") => &service::Services,
         ("", "nodes") => &meta_only::Nodes,
-        ("", "serviceaccounts" | "endpoints" | "events" | "limitranges" | "podtemplates") => &meta_only::Plain,
+        ("", "serviceaccounts" | "endpoints" | "events" | "podtemplates") => &meta_only::Plain,
+        ("", "limitranges") => &limit_range::LimitRanges,
         ("events.k8s.io", _) => &meta_only::Plain,
         ("batch", "jobs") => &job::Jobs,
         ("batch", "cronjobs") => &workloads::CronJobs,

@@ -1,5 +1,6 @@
 //! The API server through its public face: requests in, responses out, no sockets, paused time.
 
+mod access;
 mod client;
 mod crds;
 mod crud;
@@ -7,5 +8,7 @@ mod harness;
 mod kubectl;
 mod patches;
 mod pods;
+mod quotas;
 mod watches;
+mod webhooks;
 mod wire;

@@ -1,0 +1,278 @@
+//! ResourceQuota: nothing is created in a namespace beyond what its quotas allow.
+//!
+//! What is used stands in each quota's status. A create charges it there first, guarded by the quota's revision, so that
+//! of two creates at once only those that fit together get through; what goes away or ends gives back. A quota that is new
+//! or changed is counted afresh, as are all of them when the server starts.
+//!
+//! What is charged for a create that fails afterwards is given back by the next count; until then the quota errs on the
+//! safe side.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use berth_apimachinery::meta;
+use berth_apimachinery::quantity::Quantity;
+use berth_apimachinery::quota::{self, Amounts};
+use berth_apimachinery::status::Status;
+use berth_store::{CommitError, Record, Write};
+use serde_json::{Value, json};
+
+use super::{AdmissionRequest, Operation, forbidden};
+use crate::registry::ResourceInfo;
+use crate::{ApiServer, objects};
+
+/// Plural name of quotas.
+pub(crate) const PLURAL: &str = "resourcequotas";
+/// How often a charge is tried again when others charge the same quota.
+const ATTEMPTS: usize = 16;
+
+/// Which namespaces have quotas: asked on every write.
+#[derive(Default)]
+pub(crate) struct Namespaces {
+    any: AtomicBool,
+    names: RwLock<BTreeSet<String>>,
+}
+
+impl Namespaces {
+    fn has(&self, namespace: &str) -> bool {
+        self.any.load(Ordering::Relaxed)
+            && self.names.read().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+    }
+
+    /// Looks anew at which namespaces have quotas.
+    pub(crate) fn refresh(&self, objects: &crate::Objects) {
+        let quotas = objects.list("", PLURAL, None);
+        let names: BTreeSet<String> = quotas.iter().map(|quota| meta::namespace(quota).to_owned()).collect();
+        let mut slot = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(!names.is_empty(), Ordering::Relaxed);
+        *slot = names;
+    }
+}
+
+fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
+    let prefix = objects::prefix("", PLURAL, Some(namespace));
+    let query = berth_store::ListQuery::all(&prefix);
+    server.store().list(&query).map(|listing| listing.records).unwrap_or_default()
+}
+
+/// Charges the namespace's quotas for the request's object, or refuses it.
+pub(crate) async fn check(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+    let writes = matches!(request.operation, Operation::Create | Operation::Update);
+    if !writes || !request.subresource.is_empty() || !server.inner.quotas.has(request.namespace) {
+        return Ok(());
+    }
+    let Some(object) = &request.object else { return Ok(()) };
+    for _ in 0..ATTEMPTS {
+        if try_charge(server, request, object).await? {
+            return Ok(());
+        }
+    }
+    Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
+}
+
+/// `false` when a quota was written by somebody else meanwhile.
+async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: &Value) -> Result<bool, Status> {
+    let mut charges = Vec::new();
+    for record in quotas(server, request.namespace) {
+        let stored = record.value();
+        if !quota::in_scope(&stored, request.group, request.resource, object) {
+            continue;
+        }
+        let limited = quota::limited(&stored);
+        let mut wanted = quota::usage(request.group, request.resource, object);
+        if let Some(old) = &request.old_object {
+            let before = quota::usage(request.group, request.resource, old);
+            subtract(&mut wanted, &before);
+        }
+        wanted.retain(|name, amount| limited.contains_key(name) && amount.sign() > 0);
+        let name = meta::name(&stored);
+        if request.operation == Operation::Create && request.group.is_empty() && request.resource == "pods" {
+            let missing = quota::unspecified(object, limited.keys());
+            if !missing.is_empty() {
+                let missing: Vec<String> =
+                    missing.iter().map(|(resource, names)| format!("{resource} for: {}", names.join(","))).collect();
+                return Err(forbidden(request, &format!("failed quota: {name}: must specify {}", missing.join("; "))));
+            }
+        }
+        if wanted.is_empty() {
+            continue;
+        }
+        let mut used = used(server, &stored, &limited);
+        let exceeded: Vec<&String> = wanted
+            .iter()
+            .filter(|(name, amount)| sum(used.get(*name), amount) > limited[*name])
+            .map(|(n, _)| n)
+            .collect();
+        if !exceeded.is_empty() {
+            let show = |amounts: &Amounts| {
+                let shown = exceeded.iter().map(|name| {
+                    let amount = amounts.get(*name).copied().unwrap_or(Quantity::ZERO);
+                    format!("{name}={amount}")
+                });
+                shown.collect::<Vec<_>>().join(",")
+            };
+            let why = format!(
+                "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+                show(&wanted),
+                show(&used),
+                show(&limited)
+            );
+            return Err(forbidden(request, &why));
+        }
+        for (name, amount) in &wanted {
+            let total = sum(used.get(name), amount);
+            used.insert(name.clone(), total);
+        }
+        charges.push((record, with_status(&stored, &limited, &used)));
+    }
+    if request.dry_run {
+        return Ok(true);
+    }
+    for (record, value) in charges {
+        let write = Write::Update { key: record.key.to_string(), expected: record.revision, value };
+        match server.store().commit(write).await {
+            Ok(_) => {}
+            Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(Status::service_unavailable(format!("the store cannot write: {error}"))),
+        }
+    }
+    Ok(true)
+}
+
+fn sum(a: Option<&Quantity>, b: &Quantity) -> Quantity {
+    let mut total = a.copied().unwrap_or(Quantity::ZERO);
+    total.add(*b);
+    total
+}
+
+fn subtract(from: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        from.entry(name.clone()).or_insert(Quantity::ZERO).sub(*amount);
+    }
+}
+
+fn with_status(stored: &Value, limited: &Amounts, used: &Amounts) -> Value {
+    let mut value = stored.clone();
+    meta::map_mut(&mut value)
+        .insert("status".to_owned(), json!({"hard": quota::to_value(limited), "used": quota::to_value(used)}));
+    value
+}
+
+/// What the status says is used, or, where it says nothing, what is.
+fn used(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
+    let said: Amounts = stored["status"]["used"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?)))
+        .filter(|(name, _)| limited.contains_key(name))
+        .collect();
+    if said.len() == limited.len() { said } else { count(server, stored, limited) }
+}
+
+/// Counts what is used of each limited resource.
+fn count(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
+    let mut used: Amounts = limited.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
+    for (group, resource) in counted(limited) {
+        for object in server.inner.objects.list(&group, &resource, Some(meta::namespace(stored))) {
+            if !quota::in_scope(stored, &group, &resource, &object) {
+                continue;
+            }
+            for (name, amount) in quota::usage(&group, &resource, &object) {
+                if let Some(own) = used.get_mut(&name) {
+                    own.add(amount);
+                }
+            }
+        }
+    }
+    used
+}
+
+/// The kinds whose objects count against the limited resources.
+fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
+    let core = |resource: &str| (String::new(), resource.to_owned());
+    let kind = |name: &String| match name.strip_prefix("count/") {
+        Some(counted) => {
+            let (resource, group) = counted.split_once('.').unwrap_or((counted, ""));
+            (group.to_owned(), resource.to_owned())
+        }
+        None => match name.as_str() {
+            "configmaps" | "persistentvolumeclaims" | "replicationcontrollers" | "resourcequotas" | "secrets" => {
+                core(name)
+            }
+            name if name.starts_with("services") => core("services"),
+            name if name.contains("storageclass.storage.k8s.io/") || name == "requests.storage" => {
+                core("persistentvolumeclaims")
+            }
+            _ => core("pods"),
+        },
+    };
+    limited.keys().map(kind).collect()
+}
+
+/// What a write of another object means for quotas: what went away or ended gives back what it used. `new` is absent
+/// when the object is gone.
+pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value, new: Option<&Value>) {
+    let namespace = meta::namespace(old);
+    if namespace.is_empty() || !server.inner.quotas.has(namespace) {
+        return;
+    }
+    let (group, resource) = row.storage();
+    let mut freed = quota::usage(group, resource, old);
+    if let Some(new) = new {
+        subtract(&mut freed, &quota::usage(group, resource, new));
+    }
+    freed.retain(|_, amount| amount.sign() > 0);
+    if freed.is_empty() {
+        return;
+    }
+    for record in quotas(server, namespace) {
+        rewrite(server, record, |stored, limited| {
+            if !quota::in_scope(stored, group, resource, old) {
+                return None;
+            }
+            let mut used = used(server, stored, limited);
+            for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
+                let own = used.entry(name.clone()).or_insert(Quantity::ZERO);
+                own.sub(*amount);
+                if own.sign() < 0 {
+                    *own = Quantity::ZERO;
+                }
+            }
+            Some(used)
+        })
+        .await;
+    }
+}
+
+/// Counts one quota afresh: it is new, or its limits changed.
+pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
+    let key = objects::key("", PLURAL, namespace, name);
+    if let Some(record) = server.store().get(&key) {
+        rewrite(server, record, |stored, limited| Some(count(server, stored, limited))).await;
+    }
+}
+
+/// Writes what `use_of` says is used, unless that is what the status says already; tries again when somebody else wrote.
+async fn rewrite(server: &ApiServer, mut record: Arc<Record>, use_of: impl Fn(&Value, &Amounts) -> Option<Amounts>) {
+    for _ in 0..ATTEMPTS {
+        let stored = record.value();
+        let limited = quota::limited(&stored);
+        let Some(used) = use_of(&stored, &limited) else { return };
+        let value = with_status(&stored, &limited, &used);
+        if value == *stored {
+            return;
+        }
+        let key = record.key.to_string();
+        match server.store().commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
+            Err(CommitError::Conflict { .. }) => {}
+            _ => return,
+        }
+        match server.store().get(&key) {
+            Some(newer) => record = newer,
+            None => return,
+        }
+    }
+    tracing::warn!(key = %record.key, "a quota is written too often to be kept up to date");
+}

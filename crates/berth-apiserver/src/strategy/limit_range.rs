@@ -1,0 +1,35 @@
+//! LimitRanges: what follows from what is written for containers. A limit defaults to the largest allowed, a request to the
+//! default limit or else to the least allowed.
+
+use berth_apimachinery::meta;
+use serde_json::{Map, Value, json};
+
+use super::Strategy;
+
+pub(crate) struct LimitRanges;
+
+impl Strategy for LimitRanges {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn default(&self, range: &mut Value) {
+        let items = range.pointer_mut("/spec/limits").and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten().filter(|item| item["type"] == "Container") {
+            take_over(item, "max", "default");
+            take_over(item, "default", "defaultRequest");
+            take_over(item, "min", "defaultRequest");
+        }
+    }
+}
+
+fn take_over(item: &mut Value, from: &str, to: &str) {
+    let amounts: Map<String, Value> = item[from].as_object().cloned().unwrap_or_default();
+    if amounts.is_empty() {
+        return;
+    }
+    let target = meta::map_mut(meta::map_mut(item).entry(to).or_insert_with(|| json!({})));
+    for (name, amount) in amounts {
+        target.entry(name).or_insert(amount);
+    }
+}

@@ -1,0 +1,105 @@
+//! What a namespace's quotas and limit ranges allow.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, server};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+
+fn pod(name: &str, resources: Value) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}})
+}
+
+async fn quota(server: &Server, name: &str, hard: Value) {
+    server.post(QUOTAS, json!({"metadata": {"name": name}, "spec": {"hard": hard}})).await.expect(201);
+}
+
+async fn used(server: &Server, name: &str) -> Value {
+    server.get(&format!("{QUOTAS}/{name}")).await.expect(200)["status"]["used"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_created_beyond_a_quota_and_what_goes_gives_back() {
+    let server = server();
+    let one_cpu = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}});
+    server.post(PODS, pod("before", one_cpu.clone())).await.expect(201);
+    quota(&server, "q", json!({"pods": "2", "requests.cpu": "3", "count/configmaps": "1"})).await;
+    assert_eq!(used(&server, "q").await, json!({"pods": "1", "requests.cpu": "1", "count/configmaps": "0"}));
+
+    let refused = server.post(PODS, pod("silent", json!({}))).await.expect(403);
+    let message = "pods \"silent\" is forbidden: failed quota: q: must specify requests.cpu for: c";
+    assert_eq!(refused["message"], message);
+    let refused = server.post(PODS, pod("big", json!({"limits": {"cpu": "2500m"}}))).await.expect(403);
+    let message = "pods \"big\" is forbidden: exceeded quota: q, requested: requests.cpu=2500m, \
+                   used: requests.cpu=1, limited: requests.cpu=3";
+    assert_eq!(refused["message"], message);
+    // A dry run is judged and charges nothing.
+    server.post(&format!("{PODS}?dryRun=All"), pod("second", one_cpu.clone())).await.expect(201);
+    server.post(PODS, pod("second", one_cpu.clone())).await.expect(201);
+    assert_eq!(used(&server, "q").await["requests.cpu"], "2");
+    let refused = server.post(PODS, pod("third", one_cpu.clone())).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("requested: pods=1, used: pods=2, limited: pods=2"));
+
+    // A pod that has ended uses nothing.
+    let status = json!({"status": {"phase": "Succeeded"}});
+    server.patch(&format!("{PODS}/before/status"), "merge-patch", status).await.expect(200);
+    assert_eq!(used(&server, "q").await["pods"], "1");
+    server.post(PODS, pod("third", one_cpu)).await.expect(201);
+    for name in ["before", "second", "third"] {
+        server.delete(&format!("{PODS}/{name}?gracePeriodSeconds=0"), Value::Null).await.expect(200);
+    }
+    assert_eq!(used(&server, "q").await, json!({"pods": "0", "requests.cpu": "0", "count/configmaps": "0"}));
+
+    let maps = "/api/v1/namespaces/default/configmaps";
+    server.post(maps, json!({"metadata": {"name": "one"}})).await.expect(201);
+    server.post(maps, json!({"metadata": {"name": "two"}})).await.expect(403);
+    // Raising the limit lets it in; another namespace was never concerned.
+    let raise = json!({"spec": {"hard": {"count/configmaps": "2"}}});
+    let raised = server.patch(&format!("{QUOTAS}/q"), "merge-patch", raise).await.expect(200);
+    assert_eq!(raised["spec"]["hard"]["count/configmaps"], "2");
+    server.post(maps, json!({"metadata": {"name": "two"}})).await.expect(201);
+    assert_eq!(used(&server, "q").await["count/configmaps"], "2");
+    server.post("/api/v1/namespaces/kube-public/configmaps", json!({"metadata": {"name": "x"}})).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_creates_at_once_only_those_that_fit_get_through() {
+    let server = server();
+    quota(&server, "q", json!({"count/configmaps": "3"})).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let creates = (0..20).map(|n| server.post(maps, json!({"metadata": {"name": format!("m{n}")}})));
+    let answers = futures::future::join_all(creates).await;
+    assert_eq!(answers.iter().filter(|answer| answer.code == 201).count(), 3);
+    assert_eq!(used(&server, "q").await["count/configmaps"], "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_ranges_fill_in_and_bound() {
+    let server = server();
+    let ranges = "/api/v1/namespaces/default/limitranges";
+    let limits = json!([
+        {"type": "Container", "max": {"memory": "1Gi"}, "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "250m"},
+         "maxLimitRequestRatio": {"cpu": "4"}},
+        {"type": "Pod", "max": {"cpu": "2"}},
+    ]);
+    let range = json!({"metadata": {"name": "r"}, "spec": {"limits": limits}});
+    let stored = server.post(ranges, range).await.expect(201);
+    assert_eq!(stored["spec"]["limits"][0]["default"], json!({"cpu": "500m", "memory": "1Gi"}));
+    assert_eq!(stored["spec"]["limits"][0]["defaultRequest"], json!({"cpu": "250m", "memory": "1Gi"}));
+
+    let stored = server.post(PODS, pod("plain", json!({}))).await.expect(201);
+    let resources = &stored["spec"]["containers"][0]["resources"];
+    assert_eq!(resources["requests"], json!({"cpu": "250m", "memory": "1Gi"}));
+    assert_eq!(resources["limits"], json!({"cpu": "500m", "memory": "1Gi"}));
+    assert_eq!(
+        stored["metadata"]["annotations"]["kubernetes.io/limit-ranger"],
+        "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c"
+    );
+    let big = json!({"requests": {"cpu": "100m", "memory": "2Gi"}, "limits": {"cpu": "3", "memory": "2Gi"}});
+    let refused = server.post(PODS, pod("big", big)).await.expect(403);
+    let message = "pods \"big\" is forbidden: [maximum memory usage per Container is 1Gi, but limit is 2Gi, \
+                   cpu max limit to request ratio per Container is 4, but provided ratio is 30.000000, \
+                   maximum cpu usage per Pod is 2, but limit is 3]";
+    assert_eq!(refused["message"], message);
+}

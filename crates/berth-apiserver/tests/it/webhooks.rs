@@ -1,0 +1,263 @@
+//! Admission webhooks over real sockets: what is sent, what answers do, and what happens without one.
+//!
+//! A port is needed because TLS and time limits are part of what is tested.
+
+use std::sync::{Arc, Mutex};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_apiserver::pki::Pki;
+use berth_apiserver::{ApiServer, Config};
+use berth_store::MemoryStore;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+
+/// A program that answers reviews, and remembers them.
+struct Program {
+    port: u16,
+    ca_bundle: String,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Program {
+    async fn start(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> Program {
+        // Certificates are checked against the system's clock.
+        #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
+        let pki = Pki::ephemeral(jiff::Timestamp::now()).expect("keys");
+        let identity = pki.serving(&["hook.team-a.svc".to_owned()]).expect("a certificate");
+        let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).expect("PEM");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .expect("a key");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = socket.local_addr().expect("bound").port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (answer, record) = (Arc::new(answer), seen.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = socket.accept().await {
+                let (acceptor, answer, record) = (acceptor.clone(), answer.clone(), record.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                        let (answer, record) = (answer.clone(), record.clone());
+                        async move {
+                            let path = request.uri().path().to_owned();
+                            let body = request.into_body().collect().await.expect("a body").to_bytes();
+                            let review: Value = serde_json::from_slice(&body).expect("JSON");
+                            record.lock().unwrap().push((path.clone(), review.clone()));
+                            let mut response = answer(&path, &review["request"]);
+                            response["uid"] = review["request"]["uid"].clone();
+                            let review = json!({
+                                "apiVersion": review["apiVersion"], "kind": review["kind"], "response": response,
+                            });
+                            Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(review.to_string()))))
+                        }
+                    });
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Program { port, ca_bundle: STANDARD.encode(pki.authority_pem()), seen }
+    }
+
+    fn url(&self, path: &str) -> Value {
+        json!({"url": format!("https://127.0.0.1:{}{path}", self.port), "caBundle": self.ca_bundle})
+    }
+
+    fn seen(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut *self.seen.lock().unwrap())
+    }
+}
+
+fn server() -> Server {
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    Server { api: ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now))) }
+}
+
+fn webhook(name: &str, client: Value, more: Value) -> Value {
+    let mut webhook = json!({
+        "name": format!("{name}.example.com"), "clientConfig": client, "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE", "DELETE"],
+                   "resources": ["configmaps"]}],
+    });
+    for (key, value) in more.as_object().into_iter().flatten() {
+        webhook[key] = value.clone();
+    }
+    webhook
+}
+
+async fn configure(server: &Server, kind: &str, name: &str, webhooks: Value) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    let object = json!({"metadata": {"name": name}, "webhooks": webhooks});
+    server.post(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), object).await.expect(201)
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"a": "1"}})
+}
+
+fn patch(operations: Value) -> Value {
+    json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())})
+}
+
+#[tokio::test]
+async fn webhooks_change_warn_and_refuse() {
+    let program = Program::start(|path, request| match path {
+        "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}])),
+        _ if request["object"]["data"]["a"] == "bad" => json!({"allowed": false, "warnings": ["mind the gap"],
+            "status": {"code": 403, "reason": "Forbidden", "message": "a must not be bad"}}),
+        _ => json!({"allowed": true, "warnings": ["mind the gap"]}),
+    })
+    .await;
+    let server = server();
+    let stored = configure(
+        &server,
+        "MutatingWebhookConfiguration",
+        "m",
+        json!([webhook("l", program.url("/label"), json!({}))]),
+    )
+    .await;
+    assert_eq!(stored["webhooks"][0]["timeoutSeconds"], 10);
+    assert_eq!(stored["webhooks"][0]["rules"][0]["scope"], "*");
+    let check = webhook("c", program.url("/check"), json!({}));
+    configure(&server, "ValidatingWebhookConfiguration", "v", json!([check])).await;
+
+    let answer = server.post(MAPS, map("one")).await;
+    assert_eq!(answer.warnings, ["299 - \"mind the gap\""]);
+    assert_eq!(answer.expect(201)["metadata"]["labels"]["seen"], "yes");
+    let seen = program.seen();
+    assert_eq!(seen.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["/label", "/check"]);
+    let request = &seen[0].1["request"];
+    assert_eq!(request["operation"], "CREATE");
+    assert_eq!(request["kind"], json!({"group": "", "version": "v1", "kind": "ConfigMap"}));
+    assert_eq!(request["userInfo"]["username"], "tester");
+    assert_eq!(request["options"]["kind"], "CreateOptions");
+    assert_eq!((&request["oldObject"], &request["dryRun"]), (&Value::Null, &json!(false)));
+
+    let mut bad = map("two");
+    bad["data"]["a"] = "bad".into();
+    let refused = server.post(MAPS, bad).await.expect(403);
+    let message = "admission webhook \"c.example.com\" denied the request: a must not be bad";
+    assert_eq!((&refused["message"], &refused["reason"]), (&json!(message), &json!("Forbidden")));
+    server.get(&format!("{MAPS}/two")).await.expect(404);
+
+    server.delete(&format!("{MAPS}/one"), Value::Null).await.expect(200);
+    let (_, review) = program.seen().pop().expect("asked about the deletion");
+    assert_eq!(review["request"]["operation"], "DELETE");
+    assert_eq!(review["request"]["oldObject"]["metadata"]["name"], "one");
+    assert_eq!(review["request"]["object"], Value::Null);
+
+    // Without its configuration nobody asks it any more.
+    server
+        .delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/m", Value::Null)
+        .await
+        .expect(200);
+    assert!(server.post(MAPS, map("three")).await.expect(201)["metadata"]["labels"].is_null());
+}
+
+#[tokio::test]
+async fn a_webhook_that_does_not_answer_counts_as_its_policy_says() {
+    let server = server();
+    let nobody = json!({"url": "https://127.0.0.1:1/"});
+    let lax = webhook("lax", nobody.clone(), json!({"failurePolicy": "Ignore", "timeoutSeconds": 1}));
+    configure(&server, "ValidatingWebhookConfiguration", "lax", json!([lax])).await;
+    server.post(MAPS, map("one")).await.expect(201);
+    let strict = webhook("strict", nobody, json!({"objectSelector": {"matchLabels": {"guarded": "yes"}}}));
+    configure(&server, "ValidatingWebhookConfiguration", "strict", json!([strict])).await;
+    server.post(MAPS, map("two")).await.expect(201);
+    let mut guarded = map("three");
+    guarded["metadata"]["labels"] = json!({"guarded": "yes"});
+    let refused = server.post(MAPS, guarded).await.expect(500);
+    let message = refused["message"].as_str().expect("a message");
+    assert!(
+        message.contains("failed calling webhook \"strict.example.com\": Post \"https://127.0.0.1:1/?timeout=10s\""),
+        "{message}"
+    );
+    // What could lock everybody out can always be taken away.
+    server
+        .delete("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/strict", Value::Null)
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn webhooks_are_called_again_when_a_later_one_changed_something() {
+    let program = Program::start(|path, request| match path {
+        "/count" => {
+            let before = request["object"]["metadata"]["annotations"]["count"].as_str().unwrap_or("0");
+            let count = before.parse::<u32>().expect("a number") + 1;
+            patch(json!([{"op": "add", "path": "/metadata/annotations", "value": {"count": count.to_string()}}]))
+        }
+        _ => patch(json!([{"op": "add", "path": "/data/b", "value": "2"}])),
+    })
+    .await;
+    let server = server();
+    let again = webhook("a", program.url("/count"), json!({"reinvocationPolicy": "IfNeeded"}));
+    let change = webhook("b", program.url("/change"), json!({}));
+    configure(&server, "MutatingWebhookConfiguration", "m", json!([again, change])).await;
+    let stored = server.post(MAPS, map("one")).await.expect(201);
+    assert_eq!((&stored["metadata"]["annotations"]["count"], &stored["data"]["b"]), (&json!("2"), &json!("2")));
+    assert_eq!(program.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_webhook_with_side_effects_is_not_asked_about_dry_runs() {
+    let program = Program::start(|_, _| json!({"allowed": true})).await;
+    let server = server();
+    let plain = json!([webhook("plain", program.url("/"), json!({}))]);
+    configure(&server, "ValidatingWebhookConfiguration", "plain", plain).await;
+    server.post(&format!("{MAPS}?dryRun=All"), map("one")).await.expect(201);
+    assert_eq!(program.seen()[0].1["request"]["dryRun"], true);
+    let some = webhook("some", program.url("/"), json!({"sideEffects": "Some"}));
+    let object = json!({"metadata": {"name": "some"}, "webhooks": [some]});
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let refused = server.post(path, object).await.expect(422);
+    let message = refused["message"].as_str().expect("a message");
+    assert!(message.contains("webhooks[0].sideEffects: Unsupported value: \"Some\""), "{message}");
+}
+
+#[tokio::test]
+async fn a_service_is_found_by_its_endpoints() {
+    let program = Program::start(|_, _| json!({"allowed": false})).await;
+    let server = server();
+    server.post("/api/v1/namespaces", json!({"metadata": {"name": "team-a"}})).await.expect(201);
+    let service =
+        json!({"service": {"name": "hook", "namespace": "team-a", "path": "/v"}, "caBundle": program.ca_bundle});
+    let exempt = json!({"namespaceSelector": {"matchExpressions": [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]}});
+    let check = json!([webhook("svc", service, exempt)]);
+    configure(&server, "ValidatingWebhookConfiguration", "svc", check).await;
+    let missing = server.post(MAPS, map("one")).await.expect(500);
+    assert!(missing["message"].as_str().unwrap().contains("service \"hook\" not found"), "{missing}");
+    server.post("/api/v1/namespaces/kube-system/configmaps", map("one")).await.expect(201);
+    let ports = json!([{"name": "https", "port": 443, "targetPort": 9443}]);
+    let object = json!({"metadata": {"name": "hook"}, "spec": {"ports": ports, "selector": {"app": "hook"}}});
+    server.post("/api/v1/namespaces/team-a/services", object).await.expect(201);
+    let slice = json!({
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"name": "https", "port": program.port}],
+    });
+    server.post("/apis/discovery.k8s.io/v1/namespaces/team-a/endpointslices", slice).await.expect(201);
+    let refused = server.post(MAPS, map("one")).await.expect(400);
+    let message = "admission webhook \"svc.example.com\" denied the request without explanation";
+    assert_eq!(refused["message"], message);
+    assert_eq!(program.seen()[0].0, "/v");
+}
