@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::configuration::{self, file};
+use crate::configuration::{self, file, frameworks};
 use crate::duration;
 use crate::gates::Gates;
 
@@ -307,9 +307,10 @@ impl Default for Integrations {
 }
 
 impl Integrations {
-    /// Is this integration enabled?
+    /// Is this integration enabled, by itself or with another?
     pub fn enabled(&self, name: &str) -> bool {
-        self.frameworks.iter().any(|framework| framework == name)
+        let brought = |framework: &String| frameworks::brought_by(framework).contains(&name);
+        self.frameworks.iter().any(|framework| framework == name || brought(framework))
     }
 }
 

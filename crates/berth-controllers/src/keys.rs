@@ -18,6 +18,10 @@ pub const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
 pub const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
 /// Label on pods: the cluster queue that admitted them.
 pub const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
+/// Label on workloads another cluster sent here: that cluster.
+pub const MULTIKUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
+/// Label on pods of such workloads.
+pub const MULTIKUEUE_WORKER_POD_LABEL: &str = "kueue.x-k8s.io/multikueue-worker-workload-pod";
 /// Annotation on pods: their workload.
 pub const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
 /// Annotation on elastic jobs' pods: the first slice of their workload.

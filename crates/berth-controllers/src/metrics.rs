@@ -85,6 +85,11 @@ const FAMILIES: &[(&str, &str, &str)] = &[
 const HISTOGRAMS: &[(&str, &str)] = &[
     ("kueue_quota_reserved_wait_time_seconds", "Time from queueing to quota reservation, per cluster queue"),
     ("kueue_admission_wait_time_seconds", "Time from queueing to admission, per cluster queue"),
+    (
+        "kueue_workload_eviction_latency_seconds",
+        "Time from an eviction to the return of the quota, per cluster queue and reason",
+    ),
+    ("kueue_execution_time_seconds", "Time finished workloads ran, over all their admissions, per cluster queue"),
 ];
 
 impl Metrics {
@@ -172,6 +177,21 @@ impl Metrics {
                 families.add("kueue_evicted_workloads_total", &labels, 1.0);
             }
             Written::Other => {}
+        }
+    }
+
+    /// A workload changed in the API.
+    pub fn changed(&self, old: Option<&Workload>, new: &Workload, now: Timestamp) {
+        if let Some((queue, reason, took)) = status::eviction_completed(old, new, now) {
+            let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
+            self.lock().observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
+        }
+        let queue = new.status.as_ref().and_then(|status| status.admission.as_ref());
+        if old.is_some_and(|old| !status::is_finished(old))
+            && let (Some(ran), Some(admission)) = (status::total_execution_time(new), queue)
+        {
+            let labels = [("cluster_queue", admission.cluster_queue.as_str())];
+            self.lock().observe("kueue_execution_time_seconds", &labels, ran.as_secs_f64());
         }
     }
 

@@ -59,7 +59,36 @@ impl World {
     }
 }
 
+/// What came of asking for a local queue's usage to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsageSample {
+    /// It was recorded; otherwise the last record is recent enough.
+    pub recorded: bool,
+    /// When to ask again; `None` when the record's own change of status brings the asker back.
+    pub next: Option<Duration>,
+}
+
 impl crate::Engine {
+    /// Records what a local queue consumes when its last record is older than the sampling interval or an admission is
+    /// not part of it yet (§16.2). Nothing without usage-based fairness or without such a queue.
+    pub fn sample_usage(&mut self, namespace: &str, name: &str, now: Time) -> Option<UsageSample> {
+        let interval = self.world.config.admission_fair_sharing.as_ref()?.usage_sampling_interval;
+        if !self.world.config.gates.admission_fair_sharing {
+            return None;
+        }
+        let id = *self.world.local_ids.get(&(Name::from(namespace), Name::from(name)))?;
+        self.world.local(id).spec.as_ref()?;
+        let ledger = &self.world.local(id).ledger;
+        let elapsed = ledger.updated.map(|then| then.until(now));
+        let remaining = elapsed.map_or(Duration::ZERO, |elapsed| interval.saturating_sub(elapsed));
+        if !remaining.is_zero() && ledger.penalties.is_empty() {
+            return Some(UsageSample { recorded: false, next: Some(remaining) });
+        }
+        self.sample(id, now);
+        let ahead = self.world.local(id).ledger.updated.is_some_and(|then| then > now);
+        Some(UsageSample { recorded: true, next: ahead.then_some(interval) })
+    }
+
     /// Takes over what an earlier life of the process recorded (§16.5).
     pub(crate) fn restore_usage(
         &mut self,
@@ -140,6 +169,7 @@ impl crate::Engine {
                 *ledger.consumed.entry(resource).or_default() += alpha * amount;
             }
         }
-        ledger.updated = Some(now);
+        // A settlement may have been stamped by a clock that is ahead.
+        ledger.updated = ledger.updated.max(Some(now));
     }
 }

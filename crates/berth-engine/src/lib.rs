@@ -55,6 +55,7 @@ mod topology;
 mod waiting;
 mod world;
 
+pub use afs::UsageSample;
 pub use amount::{Amount, times};
 pub use config::{
     AdmissionFairSharing, EngineConfig, FairSharing, FeatureGates, PreemptionStrategy, QuotaCheckStrategy,

@@ -76,8 +76,8 @@ pub struct LocalQueueStatus {
     pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
     /// Admitted amounts.
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// Admission fair sharing: what it consumed and when that was recorded (§16.5).
-    pub consumed: Option<(BTreeMap<Name, i64>, Time)>,
+    /// Admission fair sharing: what it consumed, in base units, and when that was recorded (§16.5).
+    pub consumed: Option<(BTreeMap<Name, f64>, Time)>,
 }
 
 /// Figures of a Cohort's status.

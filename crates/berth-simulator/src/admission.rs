@@ -55,7 +55,10 @@ impl AdmissionPlugin for KueueWebhook {
             namespace: request.namespace,
             old_object: request.old_object.as_deref(),
         };
-        refuse(request, self.0.validate(seen, object))
+        let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
+            request.objects.get(group, resource, namespace, name)
+        };
+        refuse(request, self.0.validate(seen, object, &lookup))
     }
 }
 

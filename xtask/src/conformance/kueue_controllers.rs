@@ -3,12 +3,15 @@
 mod compare;
 mod configuration;
 mod core;
+mod generic_job;
 mod jobs;
 mod limits;
 mod provisioning;
 mod pure;
+mod slices;
 mod status;
 mod webhooks;
+mod workloads;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -27,6 +30,9 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| limits::runner(suite))
         .or_else(|| status::runner(suite))
         .or_else(|| configuration::runner(suite))
+        .or_else(|| generic_job::runner(suite))
+        .or_else(|| slices::runner(suite))
+        .or_else(|| workloads::runner(suite))
 }
 
 /// The gates of a case.

@@ -52,6 +52,24 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
 ];
 
+/// Integrations that come with others, because those are made of their objects.
+const BRINGS: &[(&str, &[&str])] =
+    &[("deployment", &["pod"]), ("leaderworkerset.x-k8s.io/leaderworkerset", &["pod"]), ("statefulset", &["pod"])];
+
+/// What comes with an integration beside itself.
+pub fn brought_by(name: &str) -> &'static [&'static str] {
+    BRINGS.iter().find(|(framework, _)| *framework == name).map_or(&[], |(_, brought)| brought)
+}
+
+/// Integrations that are on although nobody listed them, in name order.
+pub fn implicitly_enabled<'a>(enabled: &[&'a str], brought_by: impl Fn(&str) -> Vec<&'a str>) -> Vec<&'a str> {
+    let mut implicit: Vec<&str> = enabled.iter().flat_map(|name| brought_by(name)).collect();
+    implicit.retain(|name| !enabled.contains(name));
+    implicit.sort_unstable();
+    implicit.dedup();
+    implicit
+}
+
 /// The framework of this name.
 pub fn find(name: &str) -> Option<&'static Framework> {
     FRAMEWORKS.iter().find(|framework| framework.name == name)

@@ -19,6 +19,7 @@ const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 impl Job for BatchJob {
     const FRAMEWORK: &'static str = "batch/job";
+    const CAN_BE_ELASTIC: bool = true;
 
     fn is_suspended(&self) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true))

@@ -10,6 +10,7 @@ pub mod controller;
 pub mod jobset;
 pub mod naming;
 pub mod reconcile;
+pub mod slices;
 pub mod topology;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,9 @@ pub trait Job:
 {
     /// Name of the integration in the configuration, for example `batch/job`.
     const FRAMEWORK: &'static str;
+
+    /// May it change its size while it runs?
+    const CAN_BE_ELASTIC: bool = false;
 
     /// Is it suspended?
     fn is_suspended(&self) -> bool;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{CheckState, PodSet, Workload};
+use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -14,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
 use super::ancestors::{Ancestor, Lookup, managed_ancestor};
+use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, sanitize};
 use crate::config::Config;
 use crate::gates::Gates;
@@ -204,8 +206,10 @@ impl<J: Job> Reconcile<'_, J> {
         let owner =
             Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid.as_deref().unwrap_or("")) };
         let owned = self.context.stores.workloads_of(&self.key.namespace, &owner);
-        if is_elastic(&self.job, self.context.gates) {
-            return self.ensure_slice(&owned);
+        if is_elastic(&self.job, self.context.gates)
+            && let Some(next) = self.ensure_slice(&owned)?
+        {
+            return Ok(next);
         }
         let pod_sets = self.pod_sets()?;
         let mut matching: Option<Arc<Workload>> = None;
@@ -295,14 +299,13 @@ impl<J: Job> Reconcile<'_, J> {
     }
 
     /// Elastic jobs: growing makes a new slice beside the admitted one, everything else changes the workload in place
-    /// (§13.1).
-    fn ensure_slice(&mut self, owned: &[Arc<Workload>]) -> Result<Next<Option<Workload>>, PlanError> {
+    /// (§13.1). Returns nothing when the job has become another one, to be matched as any job is.
+    fn ensure_slice(&mut self, owned: &[Arc<Workload>]) -> Result<Option<Next<Option<Workload>>>, PlanError> {
         let pod_sets = self.pod_sets()?;
-        let mut open: Vec<Arc<Workload>> = owned.iter().filter(|w| !status::is_finished(w)).cloned().collect();
-        open.sort_by_key(|w| (w.metadata.creation_timestamp.clone().map(|t| t.0), is_replacement(w), w.name_any()));
-        // More than a slice and its replacement: the oldest ones are out of step.
-        while open.len() > 2 {
-            let mut extra = (*open.remove(0)).clone();
+        let open = slices::not_finished(owned);
+        let active = slices::normalize(&open);
+        for extra in &active.extra {
+            let mut extra = (**extra).clone();
             status::finish(
                 &mut extra,
                 "OutOfSync",
@@ -311,40 +314,40 @@ impl<J: Job> Reconcile<'_, J> {
             );
             self.write_status(&extra);
         }
-        let Some(newest) = open.last().cloned() else {
-            return Ok(Next::Go(owned.iter().find(|w| self.is_equivalent(w, &pod_sets)).map(|w| (**w).clone())));
-        };
-        let counts = |sets: &[PodSet]| sets.iter().map(|set| (set.name.clone(), set.count)).collect::<Vec<_>>();
-        if counts(&newest.spec.pod_sets) == counts(&pod_sets) {
-            let mut newest = (*newest).clone();
-            self.follow_priority_label(&mut newest)?;
-            if open.len() == 2 {
-                let mut retained = (*open[0]).clone();
-                self.follow_priority_label(&mut retained)?;
+        match slices::ensure(&open, &active, &pod_sets) {
+            Ensured::Missing => {
+                let like = owned.iter().find(|w| self.is_equivalent(w, &pod_sets)).map(|w| (**w).clone());
+                Ok(Some(Next::Go(like)))
             }
-            return Ok(Next::Go(Some(newest)));
-        }
-        let grows = pod_sets.iter().any(|set| {
-            newest.spec.pod_sets.iter().find(|known| known.name == set.name).is_none_or(|known| set.count > known.count)
-        });
-        if !grows || !status::has_quota_reservation(&newest) {
-            let mut newest = (*newest).clone();
-            for (known, set) in newest.spec.pod_sets.iter_mut().zip(&pod_sets) {
-                known.count = set.count;
+            Ensured::Incompatible => Ok(None),
+            Ensured::Current(newest) => {
+                let mut newest = (*newest).clone();
+                self.follow_priority_label(&mut newest)?;
+                if let Some(kept) = &active.kept {
+                    self.follow_priority_label(&mut (**kept).clone())?;
+                }
+                Ok(Some(Next::Go(Some(newest))))
             }
-            self.plan.steps.push(Step::PatchWorkload(Box::new(newest.clone())));
-            return Ok(Next::Go(Some(newest)));
+            Ensured::Resized(newest) => {
+                self.plan.steps.push(Step::PatchWorkload(newest.clone()));
+                Ok(Some(Next::Go(Some(*newest))))
+            }
+            Ensured::Replace(replaced) => {
+                let mut replaced = (*replaced).clone();
+                self.follow_priority_label(&mut replaced)?;
+                let mut slice = self.construct(pod_sets)?;
+                let annotations = slice.metadata.annotations.get_or_insert_default();
+                let first = replaced.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+                annotations
+                    .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| replaced.name_any()));
+                annotations.insert(
+                    keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION.to_owned(),
+                    ObjectKey::of(&replaced).to_string(),
+                );
+                self.create(slice);
+                Ok(Some(Next::Stop))
+            }
         }
-        let mut replaced = (*newest).clone();
-        self.follow_priority_label(&mut replaced)?;
-        let mut slice = self.construct(pod_sets)?;
-        let annotations = slice.metadata.annotations.get_or_insert_default();
-        let first = replaced.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
-        annotations.insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| replaced.name_any()));
-        annotations
-            .insert(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION.to_owned(), ObjectKey::of(&replaced).to_string());
-        self.create(slice);
-        Ok(Next::Stop)
     }
 
     fn pod_sets(&self) -> Result<Vec<PodSet>, PlanError> {
@@ -445,6 +448,10 @@ impl<J: Job> Reconcile<'_, J> {
                 workload.annotations_mut().insert(key.clone(), value.clone());
             }
         }
+        if elastic {
+            // The first slice of a job names all that replace it.
+            workload.annotations_mut().insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), name.clone());
+        }
         self.own(&mut workload);
         workload.spec.queue_name = queue_name(&self.job).to_owned();
         workload.spec.maximum_execution_time_seconds =
@@ -510,18 +517,15 @@ impl<J: Job> Reconcile<'_, J> {
         if status::is_finished(&workload) {
             return Ok(());
         }
-        if self.follow_priority_label(&mut workload)? {
+        if self.follow_priority_label(&mut workload)? || self.follow_admission_gates(&mut workload) {
             return Ok(());
         }
         if gates.on("ReclaimablePods")
             && let Some(reclaimable) = self.job.reclaimable_pods()
+            && status::set_reclaimable_pods(&mut workload, reclaimable)
         {
-            let known = workload.status.as_ref().map_or(&[][..], |status| &status.reclaimable_pods);
-            if known != reclaimable.as_slice() {
-                status::status_mut(&mut workload).reclaimable_pods = reclaimable;
-                self.write_status(&workload);
-                return Ok(());
-            }
+            self.write_status(&workload);
+            return Ok(());
         }
         if self.context.config.pods_ready().is_some() && self.sync_pods_ready(&mut workload) {
             self.write_status(&workload);
@@ -545,10 +549,22 @@ impl<J: Job> Reconcile<'_, J> {
             self.tell_about_checks(&workload);
             return Ok(());
         }
-        if !status::is_admitted(&workload) {
+        if !status::is_admitted(&workload) && !self.runs_under_another_slice(&workload) {
             self.stop(Some(&workload), "Not admitted by cluster queue");
         }
         Ok(())
+    }
+
+    /// Does the slice this one is to replace let the job run meanwhile?
+    fn runs_under_another_slice(&self, workload: &Workload) -> bool {
+        let Some(replaced) = slices::replaced_key(workload).and_then(|key| key.split_once('/')) else { return false };
+        is_elastic(&self.job, self.context.gates)
+            && self
+                .context
+                .stores
+                .workloads
+                .get(&ObjectKey::namespaced(replaced.0, replaced.1))
+                .is_some_and(|replaced| slices::latest_active(&[replaced]).is_some())
     }
 
     /// The priority class label can change at any time; the workload follows. Returns whether it had to.
@@ -572,6 +588,23 @@ impl<J: Job> Reconcile<'_, J> {
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
         self.tell(Told::normal("UpdatedWorkload", message));
         Ok(true)
+    }
+
+    /// Who holds back admission is said on the job; the workload follows. Returns whether it had to.
+    fn follow_admission_gates(&mut self, workload: &mut Workload) -> bool {
+        const KEY: &str = keys::ADMISSION_GATED_BY_ANNOTATION;
+        let wanted = self.job.annotations().get(KEY).cloned();
+        if !self.context.gates.on("AdmissionGatedBy") || workload.annotations().get(KEY) == wanted.as_ref() {
+            return false;
+        }
+        let message = format!("Updated workload AdmissionGatedBy to {}", quote(wanted.as_deref().unwrap_or_default()));
+        match wanted {
+            Some(value) => workload.annotations_mut().insert(KEY.to_owned(), value),
+            None => workload.annotations_mut().remove(KEY),
+        };
+        self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+        self.tell(Told::normal("UpdatedWorkload", message));
+        true
     }
 
     /// Condition PodsReady (§20.2). Returns whether it changed.
@@ -664,6 +697,9 @@ impl<J: Job> Reconcile<'_, J> {
             let flavor = |name: &str| self.context.stores.flavor(name);
             let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
             info.labels.insert(keys::POD_SET_LABEL.to_owned(), assignment.name.clone());
+            if workload.labels().contains_key(keys::MULTIKUEUE_ORIGIN_LABEL) {
+                info.labels.insert(keys::MULTIKUEUE_WORKER_POD_LABEL.to_owned(), "true".to_owned());
+            }
             if gates.on("AssignQueueLabelsForPods") {
                 for (key, value) in [
                     (keys::LOCAL_QUEUE_LABEL, &workload.spec.queue_name),
@@ -733,10 +769,6 @@ impl<J: Job> Reconcile<'_, J> {
             self.tell(Told::normal("UpdatedAdmissionCheck", messages.join("; ")));
         }
     }
-}
-
-fn is_replacement(workload: &Workload) -> bool {
-    workload.annotations().contains_key(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION)
 }
 
 /// Are these the same pods? Placement may differ once admission has a say in it.

@@ -2,12 +2,29 @@
 
 use std::sync::Arc;
 
-use berth_api::kueue::v1beta2::{AdmissionCheck, ProvisioningRequestConfig};
+use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckState, ProvisioningRequestConfig};
 
 /// Group its parameters must be of.
 const GROUP: &str = "kueue.x-k8s.io";
 /// Kind its parameters must be of.
 const KIND: &str = "ProvisioningRequestConfig";
+
+/// The name of the configuration a check of this controller refers to; nothing when the reference is of no use.
+pub fn config_name(check: &AdmissionCheck, controller: &str) -> Option<String> {
+    let parameters = check.spec.parameters.as_ref().filter(|_| check.spec.controller_name == controller)?;
+    let usable = parameters.api_group == GROUP && parameters.kind == KIND && !parameters.name.is_empty();
+    usable.then(|| parameters.name.clone())
+}
+
+/// The checks among a workload's states that this controller serves, in their order.
+pub fn served_by(
+    states: &[AdmissionCheckState],
+    controller: &str,
+    find: impl Fn(&str) -> Option<Arc<AdmissionCheck>>,
+) -> Vec<Arc<AdmissionCheck>> {
+    let found = states.iter().filter_map(|state| find(&state.name));
+    found.filter(|check| check.spec.controller_name == controller).collect()
+}
 
 /// The configuration a check refers to, or why it cannot be used.
 pub fn config(

@@ -41,9 +41,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
             configs: configs.clone(),
         });
 
-    let by_check = stores.workloads.index(|workload: &Workload| {
-        workload.status.iter().flat_map(|status| &status.admission_checks).map(|check| check.name.clone()).collect()
-    });
+    let by_check = stores.workloads.index(requests::checks_of);
     let keys_of =
         |workloads: Vec<Arc<Workload>>| workloads.iter().map(|w| ObjectKey::of(w.as_ref())).collect::<Vec<_>>();
     let of_checks = by_check.clone();
@@ -58,15 +56,15 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
         .watch(&requests, |delta| {
             let request = delta.latest();
             let namespace = request.namespace().unwrap_or_default();
-            let owners = request.owner_references().iter().filter(|owner| owner.kind == "Workload");
-            owners.map(|owner| ObjectKey::namespaced(namespace.clone(), owner.name.clone())).collect::<Vec<_>>()
+            let owners = requests::owner_names(request).into_iter();
+            owners.map(|owner| ObjectKey::namespaced(namespace.clone(), owner)).collect::<Vec<_>>()
         })
         .watch(&stores.admission_checks, move |delta| keys_of(of_checks.get(&delta.latest().name_any())))
         .watch(&configs, move |delta| {
             let name = delta.latest().name_any();
             let mut affected = BTreeSet::new();
             for check in all_checks.list() {
-                if check.spec.parameters.as_ref().is_some_and(|parameters| parameters.name == name) {
+                if check::config_name(&check, CONTROLLER_NAME).is_some_and(|config| config == name) {
                     affected.extend(keys_of(of_configs.get(&check.name_any())));
                 }
             }
@@ -175,17 +173,10 @@ impl Controller {
     /// The workload's checks that this controller serves.
     fn checks_of(&self, workload: &Workload) -> BTreeMap<String, Option<Arc<ProvisioningRequestConfig>>> {
         let states = workload.status.as_ref().map_or(&[][..], |status| &status.admission_checks);
-        let mut checks = BTreeMap::new();
-        for state in states {
-            let Some(check) = self.stores.admission_checks.get(&ObjectKey::cluster(state.name.as_str())) else {
-                continue;
-            };
-            if check.spec.controller_name == CONTROLLER_NAME {
-                let find = |name: &str| self.configs.get(&ObjectKey::cluster(name));
-                checks.insert(state.name.clone(), check::config(&check, find).ok());
-            }
-        }
-        checks
+        let find = |name: &str| self.stores.admission_checks.get(&ObjectKey::cluster(name));
+        let config = |name: &str| self.configs.get(&ObjectKey::cluster(name));
+        let served = check::served_by(states, CONTROLLER_NAME, find);
+        served.iter().map(|served| (served.name_any(), check::config(served, config).ok())).collect()
     }
 
     async fn write(&self, before: &Workload, after: &Workload) -> Result<(), Error> {

@@ -143,6 +143,16 @@ fn scheduling(template: &PodTemplateSpec) -> PodSpec {
     }
 }
 
+/// Names of the checks in a workload's status.
+pub fn checks_of(workload: &Workload) -> Vec<String> {
+    workload.status.iter().flat_map(|status| &status.admission_checks).map(|check| check.name.clone()).collect()
+}
+
+/// Names of a request's owners, which are workloads of its namespace.
+pub fn owner_names(request: &ProvisioningRequest) -> Vec<String> {
+    request.owner_references().iter().map(|owner| owner.name.clone()).collect()
+}
+
 /// `<workload>-<check>-<attempt>`, cut to what a name may be.
 pub fn request_name(workload: &str, check: &str, attempt: i32) -> String {
     limited(&format!("{workload}-{check}-{attempt}"))

@@ -43,6 +43,11 @@ pub fn refreshed(
     queue
 }
 
+/// May a queue that is being deleted go? Not while workloads hold its quota.
+pub fn may_go(queue: &ClusterQueue, figures: &engine::ClusterQueueStatus) -> bool {
+    queue.metadata.deletion_timestamp.is_some() && figures.reserving == 0
+}
+
 pub(super) fn count(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
@@ -98,7 +103,7 @@ impl Reconciler for Controller {
         self.metrics.cluster_queue(&key.name, &figures, terminating);
         let mut wanted = (*queue).clone();
         if terminating {
-            if figures.reserving == 0 && remove_finalizer(&mut wanted) {
+            if may_go(&queue, &figures) && remove_finalizer(&mut wanted) {
                 patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
                 return Ok(Action::Wait);
             }

@@ -8,6 +8,11 @@ use crate::execute::{Part, patch};
 use crate::scheduler::Brain;
 use crate::stores::Stores;
 
+/// Can this change of a cohort change a decision?
+pub fn concerns(old: Option<&Cohort>, new: &Cohort) -> bool {
+    old.is_none_or(|old| old.spec != new.spec || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp)
+}
+
 /// Adds the controller to the manager. Shares move with the usage of the queues below, whose status changes bring every
 /// cohort back here.
 pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {

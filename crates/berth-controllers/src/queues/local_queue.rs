@@ -20,11 +20,12 @@ use crate::scheduler::Brain;
 use crate::stores::Stores;
 use crate::translate::amounts;
 
-/// The queue with the status it should have.
+/// The queue with the status it should have. `recorded`: what it consumed was just recorded, so that it is written too.
 pub fn refreshed(
     queue: &LocalQueue,
     cluster_queue: Option<&ClusterQueue>,
     figures: Option<&engine::LocalQueueStatus>,
+    recorded: bool,
     now: Timestamp,
 ) -> LocalQueue {
     let mut queue = queue.clone();
@@ -50,12 +51,15 @@ pub fn refreshed(
     status.admitted_workloads = count(figures.admitted);
     status.flavors_reservation = usage(&figures.flavors_reservation);
     status.flavors_usage = usage(&figures.flavors_usage);
-    if let Some((consumed, at)) = &figures.consumed {
+    if let Some((consumed, at)) = figures.consumed.as_ref().filter(|_| recorded) {
         let at = Timestamp::from_second(at.seconds()).unwrap_or(now);
         status.fair_sharing = Some(LocalQueueFairSharingStatus {
             weighted_share: 0,
             admission_fair_sharing_status: Some(AdmissionFairSharingStatus {
-                consumed_resources: amounts::to_resource_list(consumed),
+                consumed_resources: consumed
+                    .iter()
+                    .map(|(name, amount)| (name.to_string(), amounts::to_exact_quantity(name, *amount)))
+                    .collect(),
                 last_update: Time(at),
             }),
         });
@@ -119,12 +123,19 @@ impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(queue) = self.queues.get(&key) else { return Ok(Action::Wait) };
         let cluster = self.stores.cluster_queue(&queue.spec.cluster_queue);
-        let figures = self.brain.engine().local_queue_status(&key.namespace, &key.name);
-        let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), self.clock.now());
+        let (figures, sample) = {
+            let now = self.brain.now();
+            let mut engine = self.brain.engine();
+            let shared = queue.spec.fair_sharing.is_some();
+            let sample = shared.then(|| engine.sample_usage(&key.namespace, &key.name, now)).flatten();
+            (engine.local_queue_status(&key.namespace, &key.name), sample)
+        };
+        let recorded = sample.is_some_and(|sample| sample.recorded);
+        let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), recorded, self.clock.now());
         let api: Api<LocalQueue> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
             self.queues.observe(answer);
         }
-        Ok(Action::Wait)
+        Ok(sample.and_then(|sample| sample.next).map_or(Action::Wait, Action::After))
     }
 }

@@ -22,18 +22,18 @@ pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Wor
     Some(workload)
 }
 
+/// Can this change of a class change a workload? One that is gone leaves its value behind.
+pub fn concerns(old: Option<&WorkloadPriorityClass>, new: Option<&WorkloadPriorityClass>) -> bool {
+    new.is_some_and(|new| old.is_none_or(|old| old.value != new.value))
+}
+
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager, stores: &Stores) {
     let client = manager.client();
     manager
         .controller("workload-priority-class")
         .watch(&stores.workload_priority_classes, |delta| {
-            let changed = match (&delta.old, &delta.new) {
-                (Some(old), Some(new)) => old.value != new.value,
-                (None, Some(_)) => true,
-                _ => false,
-            };
-            changed.then(|| ObjectKey::of(delta.latest().as_ref()))
+            concerns(delta.old.as_deref(), delta.new.as_deref()).then(|| ObjectKey::of(delta.latest().as_ref()))
         })
         .run(Controller { client, stores: stores.clone() });
 }

@@ -1,6 +1,7 @@
 //! Flavors, topologies and admission checks carry a finalizer, so that they do not vanish under the queues that use
 //! them.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -42,6 +43,20 @@ fn uses_check(queue: &ClusterQueue, check: &str) -> bool {
     strategy.is_some_and(|strategy| strategy.admission_checks.iter().any(|rule| rule.name == check))
 }
 
+/// Can this change of an object change its finalizer? Only its appearance and the start of its deletion can.
+pub fn concerns<K: Resource>(old: Option<&K>, new: Option<&K>) -> bool {
+    new.is_some_and(|new| old.is_none() || new.meta().deletion_timestamp.is_some())
+}
+
+/// Can this change of a cluster queue change which flavors are in use?
+pub fn changes_flavors(old: Option<&ClusterQueue>, new: Option<&ClusterQueue>) -> bool {
+    let flavors = |queue: &ClusterQueue| -> BTreeSet<String> {
+        let groups = queue.spec.resource_groups.iter();
+        groups.flat_map(|group| &group.flavors).map(|quotas| quotas.name.clone()).collect()
+    };
+    old.is_some_and(|old| new.is_none_or(|new| flavors(old) != flavors(new)))
+}
+
 /// Adds the controllers of flavors, topologies and checks to the manager.
 pub fn install(manager: &mut Manager, stores: &Stores) {
     let queues = stores.cluster_queues.clone();
@@ -51,21 +66,29 @@ pub fn install(manager: &mut Manager, stores: &Stores) {
         "resource-flavor",
         stores.flavors.clone(),
         &stores.cluster_queues,
+        changes_flavors,
         in_use,
     );
     let queues = stores.cluster_queues.clone();
     let in_use: InUse = Arc::new(move |name| queues.list().iter().any(|queue| uses_check(queue, name)));
     let checks = stores.admission_checks.clone();
-    install_one::<AdmissionCheck, ClusterQueue>(manager, "admission-check", checks, &stores.cluster_queues, in_use);
+    let queues = &stores.cluster_queues;
+    install_one::<AdmissionCheck, ClusterQueue>(manager, "admission-check", checks, queues, |_, _| true, in_use);
     let flavors = stores.flavors.clone();
     let in_use: InUse =
         Arc::new(move |name| flavors.list().iter().any(|flavor| flavor.spec.topology_name.as_deref() == Some(name)));
     let topologies: Cache<Topology> = manager.cache();
-    install_one::<Topology, ResourceFlavor>(manager, "topology", topologies, &stores.flavors, in_use);
+    install_one::<Topology, ResourceFlavor>(manager, "topology", topologies, &stores.flavors, |_, _| true, in_use);
 }
 
-fn install_one<K, U>(manager: &mut Manager, name: &str, objects: Cache<K>, users: &Cache<U>, in_use: InUse)
-where
+fn install_one<K, U>(
+    manager: &mut Manager,
+    name: &str,
+    objects: Cache<K>,
+    users: &Cache<U>,
+    changes_use: fn(Option<&U>, Option<&U>) -> bool,
+    in_use: InUse,
+) where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + Clone
         + Debug
@@ -80,9 +103,14 @@ where
     let all = objects.clone();
     manager
         .controller(name)
-        .watch_self(&objects)
+        .watch(&objects, |delta| {
+            concerns(delta.old.as_deref(), delta.new.as_deref()).then(|| ObjectKey::of(delta.latest().as_ref()))
+        })
         // Only what is being deleted waits for its users to go.
-        .watch(users, move |_| {
+        .watch(users, move |delta| {
+            if !changes_use(delta.old.as_deref(), delta.new.as_deref()) {
+                return Vec::new();
+            }
             let going = all.list().into_iter().filter(|object| object.meta().deletion_timestamp.is_some());
             going.map(|object| ObjectKey::of(object.as_ref())).collect::<Vec<_>>()
         })

@@ -34,7 +34,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, bra
     let builder = manager.controller("scheduler").concurrency(1);
     brain.listen_cycles(builder.queue());
     builder.queue().add(cycle_key());
-    feed::watch(builder, brain, stores, &extra, &environment).run(Scheduler {
+    feed::watch(builder, brain, stores, &extra, &environment, metrics).run(Scheduler {
         brain: brain.clone(),
         writes,
         metrics: metrics.clone(),

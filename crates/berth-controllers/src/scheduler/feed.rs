@@ -10,6 +10,8 @@ use kube::Resource;
 
 use super::Brain;
 use crate::config::Resources;
+use crate::metrics::Metrics;
+use crate::queues::cohort;
 use crate::stores::Stores;
 use crate::translate::placement::labels;
 use crate::translate::{self, queues};
@@ -69,6 +71,7 @@ pub(super) fn watch<'a>(
     stores: &Stores,
     extra: &Extra,
     environment: &Environment,
+    metrics: &Metrics,
 ) -> ControllerBuilder<'a> {
     builder = feed(builder, brain, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
         Some(namespace) => Some(Event::NamespaceUpserted {
@@ -90,7 +93,7 @@ pub(super) fn watch<'a>(
         None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
     });
     builder = feed(builder, brain, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
-        Some(_) if is_status_only(delta) => None,
+        Some(new) if !cohort::concerns(delta.old.as_deref(), new) => None,
         Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
         None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
     });
@@ -99,9 +102,17 @@ pub(super) fn watch<'a>(
         Some(queue) => Some(Event::ClusterQueueUpserted(queues::cluster_queue(queue))),
         None => Some(Event::ClusterQueueRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &stores.local_queues, |delta: &Delta<LocalQueue>| match &delta.new {
+    let of = brain.clone();
+    builder = feed(builder, brain, &stores.local_queues, move |delta: &Delta<LocalQueue>| match &delta.new {
         Some(_) if is_status_only(delta) => None,
-        Some(queue) => Some(Event::LocalQueueUpserted(queues::local_queue(queue))),
+        Some(queue) => {
+            if delta.old.is_none()
+                && let Some(event) = queues::recorded_usage(queue)
+            {
+                of.apply(event);
+            }
+            Some(Event::LocalQueueUpserted(queues::local_queue(queue)))
+        }
         None => {
             let key = ObjectKey::of(delta.latest().as_ref());
             Some(Event::LocalQueueRemoved { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() })
@@ -121,9 +132,12 @@ pub(super) fn watch<'a>(
             }
         });
     }
-    let (env, of) = (environment.clone(), brain.clone());
+    let (env, of, metrics) = (environment.clone(), brain.clone(), metrics.clone());
     builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
-        Some(workload) => Some(of.upserted(&env, workload)),
+        Some(workload) => {
+            metrics.changed(delta.old.as_deref(), workload, of.inner.clock.now());
+            Some(of.upserted(&env, workload))
+        }
         None => {
             let key = workload_key(&ObjectKey::of(delta.latest().as_ref()));
             of.forget(&key);

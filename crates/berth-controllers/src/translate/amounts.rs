@@ -38,6 +38,14 @@ pub fn to_quantity(resource: &str, amount: i64) -> ApiQuantity {
     ApiQuantity(text.unwrap_or_else(|| amount.to_string()))
 }
 
+/// A fractional amount of the engine as an API quantity, to the nano-unit.
+pub fn to_exact_quantity(resource: &str, amount: f64) -> ApiQuantity {
+    let nanos = amount * if resource == "cpu" { 1e6 } else { 1e9 };
+    // Saturates; no amount comes near.
+    let text = Quantity::from_scaled(nanos as i128, -9, Format::DecimalSi).map(|quantity| quantity.to_string());
+    ApiQuantity(text.unwrap_or_else(|| "0".to_owned()))
+}
+
 /// Amounts of the engine as an API resource list.
 pub fn to_resource_list(amounts: &berth_engine::model::ResourceList) -> BTreeMap<String, ApiQuantity> {
     amounts.iter().map(|(name, amount)| (name.to_string(), to_quantity(name, *amount))).collect()

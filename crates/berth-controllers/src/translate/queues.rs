@@ -1,6 +1,7 @@
 //! Queues, cohorts, flavors, checks, topologies and nodes to the engine's model.
 
 use berth_api::kueue::v1beta2 as api;
+use berth_engine::Event;
 use berth_engine::model::{
     AdmissionCheck, AdmissionCheckRule, AdmissionScope, BorrowWithinCohort, ClusterQueue, Cohort,
     ConcurrentAdmissionPolicy, FlavorFungibility, FlavorQuotas, FungibilityPolicy, FungibilityPreference, LocalQueue,
@@ -13,6 +14,7 @@ use kube::ResourceExt;
 use super::amounts::{from_resource_list, quota, request, weight_milli};
 use super::placement::{labels, name, selector, taints, tolerations};
 use super::requests::of_pod;
+use super::workload::time;
 use crate::conditions;
 
 /// A ClusterQueue.
@@ -152,6 +154,17 @@ pub fn local_queue(queue: &api::LocalQueue) -> LocalQueue {
         stop_policy: stop_policy(queue.spec.stop_policy.as_ref()),
         fair_weight_milli: weight_milli(queue.spec.fair_sharing.as_ref().and_then(|fair| fair.weight.as_ref())),
     }
+}
+
+/// What a local queue consumed according to its status: the record of an earlier life of the process.
+pub fn recorded_usage(queue: &api::LocalQueue) -> Option<Event> {
+    let recorded = queue.status.as_ref()?.fair_sharing.as_ref()?.admission_fair_sharing_status.as_ref()?;
+    Some(Event::LocalQueueUsageRestored {
+        namespace: name(queue.metadata.namespace.as_deref().unwrap_or_default()),
+        name: name(&queue.name_any()),
+        consumed: from_resource_list(&recorded.consumed_resources),
+        at: time(recorded.last_update.0),
+    })
 }
 
 /// A ResourceFlavor.

@@ -39,7 +39,8 @@ pub fn adjust(spec: &PodSpec, runtime_class: Option<&RuntimeClass>, limit_ranges
     spec
 }
 
-/// The items of one type of all LimitRanges as one: the first default wins, the smallest maximum, the largest minimum.
+/// The items of one type of all LimitRanges as one: the first default wins, the smallest maximum and ratio, the
+/// largest minimum.
 pub fn summarize(limit_ranges: &[LimitRange], type_: &str) -> Option<LimitRangeItem> {
     let mut summary: Option<LimitRangeItem> = None;
     let items = limit_ranges.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits);
@@ -52,6 +53,7 @@ pub fn summarize(limit_ranges: &[LimitRange], type_: &str) -> Option<LimitRangeI
         merge(&mut known.default_request, item.default_request.as_ref(), |_, _| false);
         merge(&mut known.max, item.max.as_ref(), |new, old| new < old);
         merge(&mut known.min, item.min.as_ref(), |new, old| new > old);
+        merge(&mut known.max_limit_request_ratio, item.max_limit_request_ratio.as_ref(), |new, old| new < old);
     }
     summary
 }

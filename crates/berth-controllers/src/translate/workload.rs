@@ -92,7 +92,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         checks: status.admission_checks.iter().map(check).collect(),
         unhealthy_nodes: status.unhealthy_nodes.iter().map(|node| name(&node.name)).collect(),
         elastic: annotation(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|text| text == "true"),
-        replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).map(|text| replaced(text, &key)),
+        replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).and_then(|text| replaced(text, &key)),
         variant: annotation(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS).map(|text| variant(object, text)),
         owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
             && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
@@ -209,10 +209,12 @@ fn has_closed_gate(object: &api::Workload) -> bool {
     object.spec.preemption_gates.iter().any(|gate| !open.contains(&gate.name.as_str()))
 }
 
-fn replaced(text: &str, own: &WorkloadKey) -> WorkloadKey {
+/// The slice this one replaces. Nobody takes over what runs in another namespace.
+fn replaced(text: &str, own: &WorkloadKey) -> Option<WorkloadKey> {
     match text.split_once('/') {
-        Some((namespace, old)) => WorkloadKey::new(namespace, old),
-        None => WorkloadKey::new(own.namespace.clone(), text),
+        Some((namespace, _)) if namespace != &*own.namespace => None,
+        Some((namespace, old)) => Some(WorkloadKey::new(namespace, old)),
+        None => Some(WorkloadKey::new(own.namespace.clone(), text)),
     }
 }
 

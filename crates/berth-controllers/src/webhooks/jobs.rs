@@ -21,7 +21,7 @@ use crate::selector;
 use crate::stores::group_of;
 
 /// Name of the local queue jobs without one go to, where it exists.
-const DEFAULT_QUEUE: &str = "default";
+pub(super) const DEFAULT_QUEUE: &str = "default";
 /// Name of the priority class jobs without one get, where it exists.
 const DEFAULT_PRIORITY_CLASS: &str = "default";
 /// Who reconciles jobs that run in another cluster.
@@ -39,12 +39,7 @@ pub fn default_job<J: Job>(
     lookup: Lookup<'_>,
 ) -> Result<(), Vec<Error>> {
     let job: J = typed(object).map_err(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])?;
-    let labels_of_namespace = match lookup("", "namespaces", "", namespace) {
-        Some(namespace) => read_map(&namespace["metadata"]["labels"]),
-        // The API server refuses objects in namespaces that do not exist; a look-up that lags must not decide.
-        None => BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())]),
-    };
-    let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of_namespace);
+    let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     let ancestor = ancestor_of(&job, config, namespace, lookup);
     let mut queue = queue_name(&job).to_owned();
     // Jobs that are part of a managed one follow it.
@@ -76,6 +71,38 @@ pub fn default_job<J: Job>(
         object["spec"]["suspend"] = json!(true);
     }
     Ok(())
+}
+
+/// Is a job queued by itself, and so held back until it is admitted? A part of a managed job is not, nor is a job that
+/// names no queue unless all are managed. `tolerate_deleting`: a job that is being deleted may have lost its owner
+/// already.
+pub fn should_be_suspended<J: Job>(
+    job: &J,
+    tolerate_deleting: bool,
+    config: &Config,
+    gates: &Gates,
+    lookup: Lookup<'_>,
+) -> Result<bool, PlanError> {
+    let deleting = job.meta().deletion_timestamp.is_some();
+    if deleting && tolerate_deleting && gates.on("SkipAncestorCheckForDeletedWorkloads") {
+        return Ok(false);
+    }
+    let namespace = job.namespace().unwrap_or_default();
+    if ancestor_of(job, config, &namespace, lookup)?.is_some() {
+        return Ok(false);
+    }
+    let named = !queue_name(job).is_empty();
+    let selected = || selector::matches(&config.managed_jobs_namespace_selector, &labels_of(&namespace, lookup));
+    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
+    Ok((named || config.manage_jobs_without_queue_name) && ((named && !always) || selected()))
+}
+
+fn labels_of(namespace: &str, lookup: Lookup<'_>) -> BTreeMap<String, String> {
+    match lookup("", "namespaces", "", namespace) {
+        Some(namespace) => read_map(&namespace["metadata"]["labels"]),
+        // The API server refuses objects in namespaces that do not exist; a look-up that lags must not decide.
+        None => BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())]),
+    }
 }
 
 fn ancestor_of<J: Job>(
@@ -125,7 +152,8 @@ fn read_map(value: &Value) -> BTreeMap<String, String> {
 
 // -- rules every kind shares -----------------------------------------------------------------------------------------
 
-fn create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
+/// Rules every new job follows.
+pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     let metadata = Path::new("metadata");
     let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
     let mut errors = Vec::new();
@@ -150,13 +178,19 @@ fn create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
             Err(error) => errors.push(Error::invalid(&at, text.as_str(), error.to_string())),
         }
     }
+    if is_elastic(job, gates) && !J::CAN_BE_ELASTIC {
+        let detail = format!("elastic jobs are not supported for {}", J::FRAMEWORK);
+        errors.push(Error::forbidden(&at_annotations.key(keys::ELASTIC_JOB_ANNOTATION), detail));
+    }
     if gates.on("AdmissionGatedBy") {
         errors.extend(labels::gated_by(job.meta().annotations.as_ref(), &at_annotations));
     }
     errors
 }
 
-fn update<J: Job>(new: &J, old: &J, gates: &Gates) -> Vec<Error> {
+/// Rules every changed job follows, beside those of a new one. `default_queue`: does the namespace have a local queue for
+/// jobs that name none?
+pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let metadata = Path::new("metadata");
     let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
@@ -166,6 +200,9 @@ fn update<J: Job>(new: &J, old: &J, gates: &Gates) -> Vec<Error> {
     let (new_queue, old_queue) = (queue_name(new), queue_name(old));
     if !new.is_suspended() && new_queue != old_queue {
         errors.push(Error::invalid(&at_labels.key(keys::QUEUE_NAME_LABEL), new_queue, IMMUTABLE));
+    } else if default_queue && !old_queue.is_empty() && !new.labels().contains_key(keys::QUEUE_NAME_LABEL) {
+        let detail = "the queue name cannot be removed from a job in a namespace that has a default queue";
+        errors.push(Error::invalid(&at_labels.key(keys::QUEUE_NAME_LABEL), new_queue, detail));
     }
     let prebuilt = |job: &J| {
         let of_annotations = job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL);
@@ -209,7 +246,7 @@ fn update<J: Job>(new: &J, old: &J, gates: &Gates) -> Vec<Error> {
 
 /// Rules of a new batch Job.
 pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
-    let mut errors = create(job, gates);
+    let mut errors = validate_job_on_create(job, gates);
     errors.extend(partial_admission(job, gates));
     errors.extend(synced_completions(job));
     errors.extend(batch_topology(job, gates));
@@ -217,9 +254,9 @@ pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
 }
 
 /// Rules of a changed batch Job.
-pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, gates: &Gates) -> Vec<Error> {
+pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: bool, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_batch_job(new, gates);
-    errors.extend(update(new, old, gates));
+    errors.extend(validate_job_on_update(new, old, default_queue, gates));
     let metadata = Path::new("metadata");
     let annotations = metadata.child("annotations");
     let (new_spec, old_spec) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());
@@ -323,15 +360,15 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
 
 /// Rules of a new JobSet.
 pub fn validate_job_set(set: &JobSet, gates: &Gates) -> Vec<Error> {
-    let mut errors = create(set, gates);
+    let mut errors = validate_job_on_create(set, gates);
     errors.extend(set_topology(set, gates));
     errors
 }
 
 /// Rules of a changed JobSet.
-pub fn validate_job_set_update(new: &JobSet, old: &JobSet, gates: &Gates) -> Vec<Error> {
-    let mut errors = create(new, gates);
-    errors.extend(update(new, old, gates));
+pub fn validate_job_set_update(new: &JobSet, old: &JobSet, default_queue: bool, gates: &Gates) -> Vec<Error> {
+    let mut errors = validate_job_on_create(new, gates);
+    errors.extend(validate_job_on_update(new, old, default_queue, gates));
     errors.extend(set_topology(new, gates));
     errors
 }

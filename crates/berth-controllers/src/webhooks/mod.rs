@@ -6,11 +6,16 @@
 
 mod jobs;
 pub(crate) mod labels;
+mod pod_spec;
 mod queues;
 mod topology;
 mod workload;
 
-pub use jobs::{default_job, validate_batch_job, validate_batch_job_update, validate_job_set, validate_job_set_update};
+pub use jobs::{
+    default_job, should_be_suspended, validate_batch_job, validate_batch_job_update, validate_job_on_create,
+    validate_job_on_update, validate_job_set, validate_job_set_update,
+};
+pub use pod_spec::validate_immutable_pod_spec;
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
 pub use topology::{annotations as validate_topology_annotations, slice_size as validate_slice_size};
 pub use workload::{validate_workload, validate_workload_update};
@@ -86,11 +91,13 @@ impl Webhooks {
     }
 
     /// What is wrong with an object; nothing when it is fine.
-    pub fn validate(&self, request: Request<'_>, object: &Value) -> Vec<Error> {
+    pub fn validate(&self, request: Request<'_>, object: &Value, lookup: Lookup<'_>) -> Vec<Error> {
         if !self.concerns(request.group, request.resource) {
             return Vec::new();
         }
         let gates = &self.gates;
+        let default_queue = request.old_object.is_some()
+            && lookup("kueue.x-k8s.io", "localqueues", request.namespace, jobs::DEFAULT_QUEUE).is_some();
         let result = match request.resource {
             "clusterqueues" => check(request, object, |new: &ClusterQueue, old: Option<&ClusterQueue>| match old {
                 Some(old) => validate_cluster_queue_update(new, old, gates),
@@ -105,11 +112,11 @@ impl Webhooks {
                 None => validate_workload(new, gates),
             }),
             "jobs" => check(request, object, |new: &Job, old: Option<&Job>| match old {
-                Some(old) => validate_batch_job_update(new, old, gates),
+                Some(old) => validate_batch_job_update(new, old, default_queue, gates),
                 None => validate_batch_job(new, gates),
             }),
             "jobsets" => check(request, object, |new: &JobSet, old: Option<&JobSet>| match old {
-                Some(old) => validate_job_set_update(new, old, gates),
+                Some(old) => validate_job_set_update(new, old, default_queue, gates),
                 None => validate_job_set(new, gates),
             }),
             _ => Ok(Vec::new()),

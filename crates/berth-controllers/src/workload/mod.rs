@@ -1,7 +1,8 @@
-//! Workloads: how their status moves (`status`), which admission checks they need (`checks`), what their controller does
-//! (`reconcile`), and the task that carries it out (`controller`).
+//! Workloads: how their status moves (`status`), which admission checks they need (`checks`), how many pods they have
+//! (`counts`), what their controller does (`reconcile`), and the task that carries it out (`controller`).
 
 pub mod checks;
 pub mod controller;
+pub mod counts;
 pub mod reconcile;
 pub mod status;

@@ -3,9 +3,11 @@
 //! Every function here takes a Workload and changes it in place; none writes anything. Reasons and messages are Kueue's,
 //! because people and programs read them.
 
+use std::time::Duration;
+
 use berth_api::kueue::v1beta2::{
-    Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest, RequeueState,
-    SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
+    Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest,
+    ReclaimablePod, RequeueState, SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -47,6 +49,88 @@ pub fn is_evicted(workload: &Workload) -> bool {
 /// Is it done?
 pub fn is_finished(workload: &Workload) -> bool {
     true_condition(workload, keys::FINISHED).is_some()
+}
+
+/// How far a workload has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It waits for quota.
+    Pending,
+    /// It holds quota and waits for its checks.
+    QuotaReserved,
+    /// It may run.
+    Admitted,
+    /// It is done.
+    Finished,
+}
+
+impl Stage {
+    /// The stage of a workload.
+    pub fn of(workload: &Workload) -> Self {
+        match workload {
+            w if is_finished(w) => Stage::Finished,
+            w if is_admitted(w) => Stage::Admitted,
+            w if has_quota_reservation(w) => Stage::QuotaReserved,
+            _ => Stage::Pending,
+        }
+    }
+
+    /// Did it lose what it held and queue again?
+    pub fn fell_back_to(self, now: Stage) -> bool {
+        matches!(self, Stage::QuotaReserved | Stage::Admitted) && now == Stage::Pending
+    }
+}
+
+/// How long an eviction took, from its decision to the return of the quota, with the queue it left and the reason;
+/// nothing unless this change completes one.
+pub fn eviction_completed(
+    old: Option<&Workload>,
+    new: &Workload,
+    now: Timestamp,
+) -> Option<(String, String, Duration)> {
+    let old = old.filter(|old| Stage::of(old).fell_back_to(Stage::of(new)))?;
+    let queue = old.status.as_ref()?.admission.as_ref()?.cluster_queue.clone();
+    let evicted = true_condition(new, keys::EVICTED)?;
+    let took = Duration::try_from(now.duration_since(evicted.last_transition_time.0)).unwrap_or_default();
+    Some((queue, evicted.reason.clone(), took))
+}
+
+/// How long a finished workload ran, over all its admissions; nothing unless it was admitted and is finished.
+pub fn total_execution_time(workload: &Workload) -> Option<Duration> {
+    let finished = true_condition(workload, keys::FINISHED)?.last_transition_time.0;
+    true_condition(workload, keys::ADMITTED)?;
+    u64::try_from(execution_seconds(workload, finished)).ok().map(Duration::from_secs)
+}
+
+/// Was it thrown out for this reason?
+pub fn is_evicted_by(workload: &Workload, reason: &str) -> bool {
+    true_condition(workload, keys::EVICTED).is_some_and(|condition| condition.reason == reason)
+}
+
+/// Says which of its pods no longer need quota; never more of a pod set than it has. Returns whether anything changed.
+pub fn set_reclaimable_pods(workload: &mut Workload, reclaimable: Vec<ReclaimablePod>) -> bool {
+    let reclaimable = within_pod_sets(workload, reclaimable);
+    let known = workload.status.as_ref().map_or(&[][..], |status| &status.reclaimable_pods);
+    if same_reclaimable_pods(known, &reclaimable) {
+        return false;
+    }
+    status_mut(workload).reclaimable_pods = reclaimable;
+    true
+}
+
+/// The list with no count above its pod set's.
+pub fn within_pod_sets(workload: &Workload, mut reclaimable: Vec<ReclaimablePod>) -> Vec<ReclaimablePod> {
+    for pods in &mut reclaimable {
+        if let Some(set) = workload.spec.pod_sets.iter().find(|set| set.name == pods.name) {
+            pods.count = pods.count.min(set.count);
+        }
+    }
+    reclaimable
+}
+
+/// Do two lists say the same, in whatever order?
+pub fn same_reclaimable_pods(a: &[ReclaimablePod], b: &[ReclaimablePod]) -> bool {
+    a.len() == b.len() && a.iter().all(|pods| b.contains(pods))
 }
 
 /// `spec.active`, true unless somebody said otherwise.

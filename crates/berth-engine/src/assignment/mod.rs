@@ -256,26 +256,41 @@ impl Assignment {
     }
 }
 
-/// What one pod set holds, per flavor-resource.
+/// What a workload holds, per flavor-resource.
 pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_sets: &[PodSetInfo]) -> FrAmounts {
     let mut usage = FrAmounts::new();
     for set in &admission.pod_sets {
-        let info = record_sets.iter().find(|info| info.name == set.name);
-        let assigned = set.count.or(info.map(|info| info.spec_count)).unwrap_or(1);
+        let held = Held::of(set, record_sets.iter().find(|info| info.name == set.name));
         for (resource, flavor) in &set.flavors {
             let Some(&total) = set.usage.get(resource) else { continue };
-            let total = match info {
-                // Pods that no longer need their quota give it back (§2.5).
-                Some(info) if info.count < assigned => total / i64::from(assigned) * i64::from(info.count),
-                _ => total,
-            };
             let flavor = world.flavor_id(flavor);
             let resource = world.resources.intern(resource);
             let fr = world.frs.intern(flavor, resource);
-            add_amount(&mut usage, fr, total);
+            add_amount(&mut usage, fr, held.amount(total));
         }
     }
     usage
+}
+
+/// How much of what an admitted pod set was given it still holds: pods that no longer need their quota give it back
+/// (§2.5).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    assigned: i32,
+    /// Pods that need quota.
+    pub count: i32,
+}
+
+impl Held {
+    pub fn of(set: &PodSetAssignment, info: Option<&PodSetInfo>) -> Self {
+        let assigned = set.count.or(info.map(|info| info.spec_count)).unwrap_or(1);
+        Held { assigned, count: info.map_or(assigned, |info| info.count.min(assigned)) }
+    }
+
+    /// The part of a total for all assigned pods.
+    pub fn amount(self, total: i64) -> i64 {
+        if self.count < self.assigned { total / i64::from(self.assigned) * i64::from(self.count) } else { total }
+    }
 }
 
 /// One pod set with a number of pods.

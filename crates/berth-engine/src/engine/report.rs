@@ -66,9 +66,8 @@ impl Engine {
         }
         if let Some(at) = local.ledger.updated {
             let consumed = local.ledger.consumed.iter();
-            let rounded =
-                consumed.map(|(resource, amount)| (world.resource_name(*resource).clone(), amount.round() as i64));
-            status.consumed = Some((rounded.collect(), at));
+            let named = consumed.map(|(resource, amount)| (world.resource_name(*resource).clone(), *amount));
+            status.consumed = Some((named.collect(), at));
         }
         status
     }

@@ -84,6 +84,7 @@ impl Engine {
         let world = &mut self.world;
         let old_local = world.record(id).local;
         if old_local != local {
+            world.local_mut(old_local).ledger.penalties.remove(&id);
             world.local_mut(old_local).members.remove(&id);
             world.local_mut(local).members.insert(id);
         }
@@ -150,7 +151,7 @@ impl Engine {
                     // Confirming or refining what was counted already frees nothing.
                     self.world.queue_mut(queue).generation = generation;
                 }
-                if admitted {
+                if admitted && self.world.record(id).facts.active {
                     self.settle_penalty(id, now);
                 }
             }
@@ -166,7 +167,7 @@ impl Engine {
             return;
         }
         if let Some(queue) = hold::release(&mut self.world, id) {
-            self.drop_penalty(id);
+            // Its penalty stays: it is about to be admitted again, at the same price.
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);

@@ -7,6 +7,7 @@
 mod questions;
 mod topology;
 mod waiting;
+mod workloads;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,7 @@ pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
 
 pub use questions::*;
 pub use topology::{GivenPodSet, PodsInDomain, ToPlace};
+pub use workloads::PodSetTotal;
 
 /// Questions to an engine; see the module's documentation.
 #[derive(Debug)]

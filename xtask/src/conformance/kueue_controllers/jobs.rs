@@ -41,7 +41,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
 // -- reconcile -------------------------------------------------------------------------------------------------------
 
 /// What upstream's reconciler options say, as a configuration.
-fn config(options: &Value) -> Result<Config, String> {
+pub(super) fn config(options: &Value) -> Result<Config, String> {
     let mut config = Config { wait_for_pods_ready: None, ..Config::default() };
     config.managed_jobs_namespace_selector = LabelSelector::default();
     config.manage_jobs_without_queue_name = options["manageJobsWithoutQueueName"].as_bool().unwrap_or(false);
@@ -90,13 +90,13 @@ fn add_priority_classes(case: &Case, stores: &Stores) -> Result<(), String> {
 }
 
 /// Objects after a plan was carried out.
-struct After<J> {
-    job: Option<J>,
-    workloads: Vec<Workload>,
-    events: Vec<Value>,
+pub(super) struct After<J> {
+    pub job: Option<J>,
+    pub workloads: Vec<Workload>,
+    pub events: Vec<Value>,
 }
 
-fn apply<J: Job>(job: Option<J>, workloads: Vec<Workload>, plan: Plan<J>) -> After<J> {
+pub(super) fn apply<J: Job>(job: Option<J>, workloads: Vec<Workload>, plan: Plan<J>) -> After<J> {
     let mut after = After { job, workloads, events: Vec::new() };
     for step in plan.steps {
         match step {
@@ -140,7 +140,7 @@ fn find<'a>(workloads: &'a mut [Workload], like: &Workload) -> Option<&'a mut Wo
     workloads.iter_mut().find(|workload| workload.name_any() == like.name_any())
 }
 
-fn event(namespace: &str, name: &str, told: &berth_controllers::plan::Told) -> Value {
+pub(super) fn event(namespace: &str, name: &str, told: &berth_controllers::plan::Told) -> Value {
     json!({
         "key": {"namespace": namespace, "name": name},
         "eventType": format!("{:?}", told.event_type),
@@ -273,7 +273,7 @@ fn without_metadata(object: &Value, fields: &[&str]) -> Value {
     object
 }
 
-fn compare_workloads(want: &Value, got: &[Workload], hidden: &[&str]) -> Result<Vec<String>, String> {
+pub(super) fn compare_workloads(want: &Value, got: &[Workload], hidden: &[&str]) -> Result<Vec<String>, String> {
     let mut got = got.to_vec();
     got.sort_by_key(ResourceExt::name_any);
     let got: Vec<Value> = got.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(|e| e.to_string())?;

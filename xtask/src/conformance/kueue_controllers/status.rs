@@ -1,11 +1,16 @@
 //! Status of queues, counted by the engine the controllers use.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, LocalQueue, Workload};
 use berth_controllers::config::Resources;
-use berth_controllers::queues;
 use berth_controllers::translate::{self, queues as read_queues};
-use berth_engine::{Engine, EngineConfig, Event, QueueReadiness};
-use serde_json::Value;
+use berth_controllers::{duration, queues};
+use berth_engine::model::AdmissionScope;
+use berth_engine::{AdmissionFairSharing, Engine, EngineConfig, Event, QueueReadiness};
+use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::compare::{differences, verdict};
 use super::{input, now, read};
@@ -66,25 +71,84 @@ fn cluster_queue(case: &Case) -> Verdict {
 
 fn local_queue(case: &Case) -> Verdict {
     let data = &case.data["input"];
-    if !data["afsConfig"].is_null() {
-        return Err("no runner for recorded usage yet".to_owned());
-    }
     let queue: LocalQueue = input(case, "localQueue")?;
     let cluster: Option<ClusterQueue> = match &data["clusterQueue"] {
         Value::Null => None,
         object => Some(read(object)?),
     };
     let at = translate::time(now(case));
-    let mut engine = Engine::new(EngineConfig::default());
+    let mut config = EngineConfig::default();
+    let sharing = &data["afsConfig"];
+    if !sharing.is_null() {
+        let span = |field: &str| sharing[field].as_str().and_then(|text| duration::parse(text).ok());
+        let span = |field: &str| span(field).and_then(|it| Duration::try_from(it).ok()).unwrap_or_default();
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: span("usageHalfLifeTime"),
+            usage_sampling_interval: span("usageSamplingInterval"),
+            resource_weights_milli: Default::default(),
+        });
+    }
+    let mut engine = Engine::new(config);
     if let Some(cluster) = &cluster {
-        engine.apply(Event::ClusterQueueUpserted(read_queues::cluster_queue(cluster)), at);
+        let mut spec = read_queues::cluster_queue(cluster);
+        // Charges are made in queues that share by usage; the table's queues need not say that they do.
+        spec.admission_scope = (!sharing.is_null()).then_some(AdmissionScope::UsageBased);
+        engine.apply(Event::ClusterQueueUpserted(spec), at);
+    }
+    // The ledger is what an earlier life recorded, whatever the object says.
+    let entry = &data["initialConsumedResources"];
+    if entry["lastUpdate"].is_string() {
+        let mut recorded = queue.clone();
+        recorded.status = Some(serde_json::from_value(json!({"fairSharing": {"weightedShare": 0,
+            "admissionFairSharingStatus": {"consumedResources": entry["resources"], "lastUpdate": entry["lastUpdate"]}}}))
+            .map_err(|e| e.to_string())?);
+        engine.apply(read_queues::recorded_usage(&recorded).ok_or("nothing recorded")?, at);
     }
     engine.apply(Event::LocalQueueUpserted(read_queues::local_queue(&queue)), at);
-    let namespace = queue.metadata.namespace.clone().unwrap_or_default();
+    let (namespace, name) = (queue.namespace().unwrap_or_default(), queue.name_any());
     apply(&mut engine, &input::<Vec<Workload>>(case, "runningWls")?, &namespace, at);
-    let figures = engine.local_queue_status(&namespace, queue.metadata.name.as_deref().unwrap_or_default());
+    if !data["pendingEntryPenalty"].is_null() {
+        // A charge is that of a workload whose admission was decided.
+        let usage = &data["pendingEntryPenalty"];
+        let workload = json!({"metadata": {"name": "charged", "namespace": namespace}, "spec": {"queueName": name,
+            "podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": [
+                {"name": "c", "resources": {"requests": usage}}]}}}]},
+            "status": {"admission": {"clusterQueue": queue.spec.cluster_queue, "podSetAssignments": [
+                {"name": "main", "count": 1, "resourceUsage": usage}]},
+            "conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+                "lastTransitionTime": now(case).to_string()}]}});
+        let workload: Workload = read(&workload)?;
+        apply(&mut engine, std::slice::from_ref(&workload), &namespace, at);
+        engine.lab().charge(&translate::workload_key(&workload));
+    }
+    let sample = queue.spec.fair_sharing.as_ref().and_then(|_| engine.sample_usage(&namespace, &name, at));
+    let mut figures = engine.local_queue_status(&namespace, &name);
+    if !data["pendingEntryPenalty"].is_null()
+        && let Some(figures) = &mut figures
+    {
+        // The table's charge has no workload; ours holds quota meanwhile.
+        figures.reserving -= 1;
+    }
     let cluster = cluster.filter(|_| data["deleteClusterQueue"] != true);
-    let after = queues::local_queue::refreshed(&queue, cluster.as_ref(), figures.as_ref(), now(case));
+    let recorded = sample.is_some_and(|sample| sample.recorded);
+    let after = queues::local_queue::refreshed(&queue, cluster.as_ref(), figures.as_ref(), recorded, now(case));
     let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
-    verdict(differences(&case.data["want"]["localQueue"], &got, &["lastUpdate"]))
+    let want = &case.data["want"];
+    let mut lines = differences(&want["localQueue"], &got, &["lastUpdate"]);
+    let next = sample.and_then(|sample| sample.next).map(duration::format);
+    if want["requeueAfter"].as_str() != next.as_deref() {
+        lines.push(format!("requeueAfter: want {}, got {next:?}", want["requeueAfter"]));
+    }
+    if let Some(stamp) = want["consumedResources"]["lastUpdate"].as_str().and_then(|text| text.parse().ok()) {
+        let (consumed, got) = figures.and_then(|figures| figures.consumed).ok_or("the ledger is empty")?;
+        if translate::time(stamp) != got {
+            lines.push(format!("consumedResources.lastUpdate: want {stamp}, got {got:?}"));
+        }
+        let exact = |(name, amount): (&berth_engine::Name, &f64)| {
+            (name.to_string(), translate::amounts::to_exact_quantity(name, *amount))
+        };
+        let consumed: BTreeMap<String, _> = consumed.iter().map(exact).collect();
+        lines.extend(differences(&want["consumedResources"]["resources"], &json!(consumed), &[]));
+    }
+    verdict(lines)
 }

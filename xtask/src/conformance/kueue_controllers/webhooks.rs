@@ -67,7 +67,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
                 case,
                 "validationErrs",
                 Compare::Exact,
-                webhooks::validate_batch_job_update(&new, &old, &gates(case)),
+                webhooks::validate_batch_job_update(&new, &old, false, &gates(case)),
             )
         },
         "jobset-validate-create" => |case| {
@@ -76,7 +76,12 @@ pub fn runner(suite: &str) -> Option<Runner> {
         },
         "jobset-validate-update" => |case| {
             let (new, old): (JobSet, JobSet) = (input(case, "newJob")?, input(case, "oldJob")?);
-            errors(case, "validationErrs", Compare::Exact, webhooks::validate_job_set_update(&new, &old, &gates(case)))
+            errors(
+                case,
+                "validationErrs",
+                Compare::Exact,
+                webhooks::validate_job_set_update(&new, &old, false, &gates(case)),
+            )
         },
         "job-default" => |case| default::<BatchJob>(case, "job"),
         "jobset-default" => |case| default::<JobSet>(case, "jobSet"),
@@ -239,6 +244,10 @@ fn default_priority_class(case: &Case) -> Verdict {
     let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
     let classes = case.data["input"]["wpcObjects"].as_array().cloned().unwrap_or_default();
     let lookup = |_: &str, resource: &str, _: &str, name: &str| {
+        if resource == "jobs" && name == "parent" {
+            // The managed job of this table.
+            return Some(Arc::new(json!({"metadata": {"name": "parent", "uid": "parent"}})));
+        }
         let known = classes.iter().find(|class| class["metadata"]["name"] == name);
         known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
     };

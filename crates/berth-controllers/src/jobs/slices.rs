@@ -1,0 +1,125 @@
+//! Elastic jobs: the Workloads that stand for one job while it changes its size (semantics §13.1).
+//!
+//! A job that grows beyond its quota gets a second Workload, a slice, that replaces the first one when it is admitted.
+//! Every other change of size is written into the Workload that is there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::{PodSet, Workload};
+use kube::ResourceExt;
+
+use crate::keys;
+use crate::workload::counts::PodSetCounts;
+use crate::workload::status;
+
+/// The slice this one replaces, as `namespace/name`.
+pub fn replaced_key(workload: &Workload) -> Option<&str> {
+    workload.annotations().get(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION).map(String::as_str)
+}
+
+/// A workload's own key as slices that replace it write it.
+fn key_of(workload: &Workload) -> String {
+    format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any())
+}
+
+/// Slices that are not finished, oldest first. Of slices made within one second the replaced one is older.
+pub fn not_finished(owned: &[Arc<Workload>]) -> Vec<Arc<Workload>> {
+    let mut open: Vec<Arc<Workload>> = owned.iter().filter(|w| !status::is_finished(w)).cloned().collect();
+    sort(&mut open);
+    open
+}
+
+fn sort(slices: &mut [Arc<Workload>]) {
+    let created = |w: &Workload| w.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let by_key: BTreeMap<String, Arc<Workload>> = slices.iter().map(|w| (key_of(w), w.clone())).collect();
+    // Steps back along replacements; a chain is no longer than the list, however it is written.
+    let depth = |workload: &Arc<Workload>| {
+        let mut at = workload.clone();
+        (0..by_key.len())
+            .take_while(|_| match replaced_key(&at).and_then(|key| by_key.get(key)) {
+                Some(replaced) => {
+                    at = replaced.clone();
+                    true
+                }
+                None => false,
+            })
+            .count()
+    };
+    slices.sort_by_cached_key(|w| (created(w), depth(w), w.name_any()));
+}
+
+/// Which slices of a job count.
+#[derive(Clone, Debug, Default)]
+pub struct Active {
+    /// The one that stands for the job as it should be.
+    pub survivor: Option<Arc<Workload>>,
+    /// The one whose pods run until the survivor is admitted.
+    pub kept: Option<Arc<Workload>>,
+    /// Those that are left over.
+    pub extra: Vec<Arc<Workload>>,
+}
+
+/// Sorts out the slices of a job that are not finished: the newest that holds quota runs, the newest that replaces it
+/// waits, others are left over. Slices that are being evicted go their own way.
+pub fn normalize(open: &[Arc<Workload>]) -> Active {
+    let mut open = open.to_vec();
+    sort(&mut open);
+    open.retain(|workload| !status::is_evicted(workload));
+    let is = |a: &Arc<Workload>, b: &Option<Arc<Workload>>| b.as_ref().is_some_and(|b| Arc::ptr_eq(a, b));
+    let running = open.iter().rev().find(|w| status::has_quota_reservation(w)).cloned();
+    let mut waiting = open.iter().rev().filter(|w| !status::has_quota_reservation(w));
+    let waiting = match &running {
+        Some(running) => {
+            let key = key_of(running);
+            waiting.find(|w| replaced_key(w) == Some(key.as_str()))
+        }
+        None => waiting.next(),
+    };
+    let survivor = waiting.cloned().or_else(|| running.clone());
+    let kept = running.filter(|running| !is(running, &survivor));
+    let extra = open.iter().filter(|w| !is(w, &survivor) && !is(w, &kept)).cloned().collect();
+    Active { survivor, kept, extra }
+}
+
+/// The newest slice that holds quota and is not being evicted: the one the job's pods run under.
+pub fn latest_active(slices: &[Arc<Workload>]) -> Option<Arc<Workload>> {
+    let mut slices = slices.to_vec();
+    sort(&mut slices);
+    let active =
+        |w: &&Arc<Workload>| status::has_quota_reservation(w) && !status::is_evicted(w) && !status::is_finished(w);
+    slices.iter().rev().find(active).cloned()
+}
+
+/// What the slices of a job need.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ensured {
+    /// There is none.
+    Missing,
+    /// The job's pod sets are others than those of its slice.
+    Incompatible,
+    /// This slice stands for the job.
+    Current(Arc<Workload>),
+    /// This one does once it is written with its new counts.
+    Resized(Box<Workload>),
+    /// A new slice must replace this one.
+    Replace(Arc<Workload>),
+}
+
+/// What the slices need to stand for a job with these pod sets.
+pub fn ensure(open: &[Arc<Workload>], active: &Active, pod_sets: &[PodSet]) -> Ensured {
+    let Some(newest) = active.survivor.clone().or_else(|| open.last().cloned()) else { return Ensured::Missing };
+    let (counts, wanted) = (PodSetCounts::of(&newest.spec.pod_sets), PodSetCounts::of(pod_sets));
+    if !counts.same_pod_sets(&wanted) {
+        return Ensured::Incompatible;
+    }
+    if counts == wanted {
+        return Ensured::Current(newest);
+    }
+    if counts.has_fewer_than(&wanted) && status::has_quota_reservation(&newest) {
+        return Ensured::Replace(newest);
+    }
+    let mut newest = (*newest).clone();
+    wanted.apply_to(&mut newest);
+    Ensured::Resized(Box::new(newest))
+}

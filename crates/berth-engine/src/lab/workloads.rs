@@ -1,0 +1,74 @@
+//! Questions about one workload: what it asks for or holds, how it is ordered, what it is like.
+
+use std::collections::BTreeMap;
+
+use super::Lab;
+use crate::assignment::{Held, asked_pod_set};
+use crate::ids::Name;
+use crate::model::{ResourceList, Time, WorkloadKey};
+
+/// What one pod set asks for, or holds once its workload has quota.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodSetTotal {
+    /// Pod set.
+    pub name: Name,
+    /// Pods that need quota.
+    pub count: i32,
+    /// Amounts for all of them.
+    pub requests: ResourceList,
+    /// Flavors by resource; empty without quota.
+    pub flavors: BTreeMap<Name, Name>,
+}
+
+impl Lab<'_> {
+    /// Total requests of a workload's pod sets (§2.5).
+    pub fn totals(&self, workload: &WorkloadKey) -> Vec<PodSetTotal> {
+        let world = &self.engine.world;
+        let Some(record) = world.workloads.id(workload).map(|id| world.record(id)) else { return Vec::new() };
+        let admission = record.holding.as_ref().map(|holding| &holding.admission);
+        let total = |info: &crate::world::PodSetInfo| {
+            if let Some(set) = admission.and_then(|it| it.pod_sets.iter().find(|set| set.name == info.name)) {
+                let held = Held::of(set, Some(info));
+                let requests = set.usage.iter().map(|(name, total)| (name.clone(), held.amount(*total))).collect();
+                return PodSetTotal {
+                    name: set.name.clone(),
+                    count: held.count,
+                    requests,
+                    flavors: set.flavors.clone(),
+                };
+            }
+            let asked = asked_pod_set(info, info.count);
+            let requests = asked.requests.iter().map(|(id, amount)| (world.resource_name(*id).clone(), *amount));
+            let (name, count) = (info.name.clone(), info.count);
+            PodSetTotal { name, count, requests: requests.collect(), flavors: Default::default() }
+        };
+        record.shape.pod_sets.iter().map(total).collect()
+    }
+
+    /// The time a workload is ordered by in its queue (§3.2).
+    pub fn order_time(&self, workload: &WorkloadKey) -> Option<Time> {
+        let world = &self.engine.world;
+        Some(world.record(world.workloads.id(workload)?).order_time)
+    }
+
+    /// Are two workloads alike to every decision (§4.8)?
+    pub fn same_class(&self, a: &WorkloadKey, b: &WorkloadKey) -> bool {
+        let world = &self.engine.world;
+        let class = |key: &WorkloadKey| world.workloads.id(key).map(|id| world.record(id).class);
+        class(a).is_some() && class(a) == class(b)
+    }
+
+    /// Must a workload be looked at again although it holds quota (§17.6)?
+    pub fn needs_second_pass(&self, workload: &WorkloadKey) -> bool {
+        let world = &self.engine.world;
+        let id = world.workloads.id(workload);
+        id.is_some_and(|id| crate::waiting::second_pass::needs_second_pass(&world.record(id).facts))
+    }
+
+    /// Charges what a workload holds to its local queue, as deciding its admission does (§16.3).
+    pub fn charge(&mut self, workload: &WorkloadKey) {
+        if let Some(id) = self.engine.world.workloads.id(workload) {
+            self.engine.push_penalty(id);
+        }
+    }
+}

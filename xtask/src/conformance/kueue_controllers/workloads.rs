@@ -1,0 +1,605 @@
+//! Small questions about workloads, queues and checks, asked of the functions and the engine the controllers use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::v1beta2::{
+    AdmissionCheck, AdmissionCheckState, ClusterQueue, Cohort, LocalQueue, PodSet, ProvisioningRequestConfig,
+    ReclaimablePod, ResourceFlavor, Workload, WorkloadPriorityClass,
+};
+use berth_controllers::config::{Config, Resources};
+use berth_controllers::provisioning::{check, requests};
+use berth_controllers::translate::workload::topology_request;
+use berth_controllers::translate::{self, admission_from_api, workload_key};
+use berth_controllers::workload::checks;
+use berth_controllers::workload::status::{self, Stage};
+use berth_controllers::{duration, keys, queues, webhooks};
+use berth_engine::lab::PodSetTotal;
+use berth_engine::model::{AdmissionScope, Time};
+use berth_engine::{AdmissionFairSharing, Engine, Event, RequeuingTimestamp};
+use berth_runtime::{Cache, ObjectKey};
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::compare::{differences, verdict};
+use super::{gates, input, now, read};
+use crate::conformance::{Case, Runner, Verdict};
+
+pub fn runner(suite: &str) -> Option<Runner> {
+    Some(match suite {
+        "workload-from-quota-reserved-or-admitted-to-pending" => fell_back,
+        "workload-eviction-pending-latency" => eviction_latency,
+        "workload-is-evicted-by-deactivation" => |case| evicted_by(case, "result", keys::EVICTED_BY_DEACTIVATION),
+        "workload-is-evicted-by-pods-ready-timeout" => {
+            |case| evicted_by(case, "evictedByTimeout", keys::EVICTED_BY_PODS_READY_TIMEOUT)
+        }
+        "workload-reclaimable-pods-are-equal" => |case| {
+            let (a, b): (Vec<ReclaimablePod>, Vec<ReclaimablePod>) = (input(case, "a")?, input(case, "b")?);
+            equal(&case.data["want"]["result"], json!(status::same_reclaimable_pods(&a, &b)))
+        },
+        "workload-limit-reclaimable-pods-to-pod-set-sizes" => |case| {
+            // The workload of this table.
+            let sets = json!([{"name": "ps1", "count": 3}, {"name": "ps2", "count": 5}]);
+            let workload = with_pod_sets(sets)?;
+            equal(
+                &case.data["want"]["result"],
+                json!(status::within_pod_sets(&workload, input(case, "reclaimablePods")?)),
+            )
+        },
+        "workload-update-reclaimable-pods" => update_reclaimable,
+        "workload-set-condition-and-update" => set_condition,
+        "workload-propagate-resource-requests" => propagate_requests,
+        "workload-new-info" => new_info,
+        "workload-update-with-rebuild" => rebuilt,
+        "workload-resource-usage" => resource_usage,
+        "workload-scheduling-hash" => scheduling_hash,
+        "workload-get-queue-order-timestamp" => order_timestamp,
+        "workload-needs-second-pass" => second_pass,
+        "core-resource-flavor-predicates" => flavor_predicates,
+        "core-workload-priority-class-predicates" => priority_class_predicates,
+        "core-cohort-reconciler-filters" => |case| {
+            let (old, new): (Cohort, Cohort) = (object(case, "old")?, object(case, "new")?);
+            equal(&case.data["want"]["result"], json!(queues::cohort::concerns(Some(&old), &new)))
+        },
+        "core-notify-cluster-queue-update" => |case| {
+            let (old, new) = (optional::<ClusterQueue>(case, "oldCQ")?, optional::<ClusterQueue>(case, "newCQ")?);
+            equal(
+                &case.data["want"]["expectEvent"],
+                json!(queues::protect::changes_flavors(old.as_ref(), new.as_ref())),
+            )
+        },
+        "core-cluster-queue-reconcile" => cluster_queue,
+        "core-update-settles-afs-entry-penalty" => settles_penalty,
+        "core-update-drops-unsettleable-afs-entry-penalty" => drops_penalty,
+        "core-update-afs-consumed-usage" => folds_penalty,
+        "admissioncheck-config-helper" => check_config,
+        "admissioncheck-filter-check-states" => filter_states,
+        "provisioning-update-check-message" => check_message,
+        "provisioning-is-missing-in-cache" => |case| {
+            let cache = Cache::for_tests(input::<Vec<ProvisioningRequest>>(case, "requests")?);
+            let known = cache.get(&ObjectKey::namespaced("ns", "wl-check1-1")).is_some();
+            equal(&case.data["want"]["result"], json!(!known))
+        },
+        "priority-default-workload-priority-class-exist" => default_class,
+        "workload-is-explicitly-requesting-tas" => |case| {
+            let sets: Vec<PodSet> = input(case, "podSets")?;
+            let asks = |set: &PodSet| {
+                let request = set.topology_request.as_ref().map(topology_request).unwrap_or_default();
+                request.mode.is_some() || !request.slices.is_empty()
+            };
+            equal(&case.data["want"]["result"], json!(sets.iter().any(asks)))
+        },
+        "provisioning-index-workload"
+        | "provisioning-index-provisioning-requests"
+        | "provisioning-index-admission-checks" => provisioning_indexes,
+        "admissioncheck-indexer-func" => |case| {
+            let found = optional::<AdmissionCheck>(case, "admissioncheck")?;
+            let name = found.as_ref().and_then(|it| check::config_name(it, "test-controller"));
+            equal(&json!({"it": case.data["want"]["result"]}), json!({"it": name.into_iter().collect::<Vec<_>>()}))
+        },
+        _ => return None,
+    })
+}
+
+fn equal(want: &Value, got: Value) -> Verdict {
+    verdict(differences(&json!({"it": want}), &json!({"it": got}), &[]))
+}
+
+fn object<T: serde::de::DeserializeOwned>(case: &Case, field: &str) -> Result<T, String> {
+    serde_json::from_value(case.data["input"][field].clone()).map_err(|e| format!("input.{field}: {e}"))
+}
+
+fn optional<T: serde::de::DeserializeOwned>(case: &Case, field: &str) -> Result<Option<T>, String> {
+    if case.data["input"][field].is_null() { Ok(None) } else { object(case, field).map(Some) }
+}
+
+fn with_pod_sets(sets: Value) -> Result<Workload, String> {
+    let mut sets = sets;
+    for set in sets.as_array_mut().into_iter().flatten() {
+        set["template"] = json!({"spec": {"containers": []}});
+    }
+    read(&json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"podSets": sets}}))
+}
+
+// -- stages and evictions --------------------------------------------------------------------------------------------
+
+fn fell_back(case: &Case) -> Verdict {
+    let stage = |field: &str| match case.data["input"][field].as_str() {
+        Some("admitted") => Stage::Admitted,
+        Some("quotaReserved") => Stage::QuotaReserved,
+        Some("finished") => Stage::Finished,
+        _ => Stage::Pending,
+    };
+    equal(&case.data["want"]["result"], json!(stage("prev").fell_back_to(stage("new"))))
+}
+
+fn eviction_latency(case: &Case) -> Verdict {
+    let new: Workload = input(case, "newWl")?;
+    let old: Option<Workload> = optional(case, "oldWl")?;
+    let at = case.data["input"]["now"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let got = status::eviction_completed(old.as_ref(), &new, at);
+    let ok = got.is_some();
+    let (queue, reason, took) = got.unwrap_or_default();
+    equal(&case.data["want"], json!({"cQ": queue, "reason": reason, "latency": duration::format(took), "oK": ok}))
+}
+
+fn evicted_by(case: &Case, field: &str, reason: &str) -> Verdict {
+    let workload: Workload = input(case, "workload")?;
+    equal(&case.data["want"][field], json!(status::is_evicted_by(&workload, reason)))
+}
+
+fn update_reclaimable(case: &Case) -> Verdict {
+    let mut workload = with_pod_sets(json!([{"name": "ps1", "count": 5}]))?;
+    workload.status = Some(read(&case.data["input"]["oldStatus"])?);
+    if case.data["input"]["err"].is_null() {
+        status::set_reclaimable_pods(&mut workload, input(case, "reclaimablePods")?);
+    }
+    equal(&case.data["want"]["status"], json!(workload.status))
+}
+
+fn set_condition(case: &Case) -> Verdict {
+    let data = &case.data["input"];
+    let mut workload = with_pod_sets(json!([]))?;
+    workload.metadata.generation = Some(1);
+    workload.status = Some(read(&data["oldStatus"])?);
+    let text = |field: &str| data[field].as_str().unwrap_or_default();
+    if data["err"].is_null() {
+        let is_true = text("condStatus") == "True";
+        status::set(&mut workload, text("condType"), is_true, text("reason"), text("message"), now(case));
+    }
+    equal(&case.data["want"]["status"], json!(workload.status))
+}
+
+// -- requests --------------------------------------------------------------------------------------------------------
+
+fn config(case: &Case, options: &Value) -> Result<Config, String> {
+    let mut resources = json!({});
+    resources["excludeResourcePrefixes"] = match &options["excludedResourcePrefixes"] {
+        Value::Null => json!([]),
+        list => list.clone(),
+    };
+    let rules = options["resourceTransformations"].as_object().into_iter().flatten();
+    resources["transformations"] = rules.map(|(_, rule)| rule.clone()).collect::<Vec<_>>().into();
+    let mut config = Config { resources: read::<Resources>(&resources)?, ..Config::default() };
+    config.feature_gates = gates(case).overrides().map(|(name, on)| (name.to_owned(), on)).collect();
+    Ok(config)
+}
+
+/// An engine that knows these workloads and the queues they name.
+fn engine(config: &Config, workloads: &[&Workload], at: Time) -> Engine {
+    let mut engine = Engine::new(config.engine());
+    let classes = BTreeMap::new();
+    let context = translate::Context { resources: &config.resources, limit_ranges: &[], runtime_classes: &classes };
+    for workload in workloads {
+        engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(workload, &context))), at);
+    }
+    engine
+}
+
+fn totals(case: &Case, config: &Config, workload: &Workload) -> Vec<Value> {
+    let mut engine = engine(config, &[workload], translate::time(now(case)));
+    let totals = engine.lab().totals(&workload_key(workload));
+    let render = |total: &PodSetTotal| {
+        let requests: BTreeMap<String, i64> = total.requests.iter().map(|(n, a)| (n.to_string(), *a)).collect();
+        let flavors: BTreeMap<String, String> =
+            total.flavors.iter().map(|(r, f)| (r.to_string(), f.to_string())).collect();
+        json!({"name": total.name.to_string(), "count": total.count, "requests": requests, "flavors": flavors})
+    };
+    totals.iter().map(render).collect()
+}
+
+fn new_info(case: &Case) -> Verdict {
+    let mut workload: Workload = input(case, "workload")?;
+    let unnamed = "unnamed".to_owned();
+    workload.metadata.name.get_or_insert(unnamed);
+    let config = config(case, &case.data["input"]["infoOptions"])?;
+    let got = totals(case, &config, &workload);
+    let want = &case.data["want"]["info"];
+    let queue = workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
+    let mut lines = Vec::new();
+    // Where pods are placed is the admission's own record, which nothing is computed from here.
+    lines.extend(differences(&want["totalRequests"], &json!(got), &["topologyRequest"]));
+    lines.extend(differences(
+        &json!({"clusterQueue": want["clusterQueue"]}),
+        &json!({"clusterQueue": queue.unwrap_or_default()}),
+        &[],
+    ));
+    verdict(lines)
+}
+
+fn rebuilt(case: &Case) -> Verdict {
+    let data = &case.data["input"];
+    if !data["initialOptions"]["dra"].is_null() {
+        return Err("devices of dynamic resource allocation are not counted".to_owned());
+    }
+    let (initial, updated): (Workload, Workload) = (input(case, "initial")?, input(case, "updated")?);
+    let config = config(case, &Value::Null)?;
+    let at = translate::time(now(case));
+    let mut engine = engine(&config, &[&initial, &updated], at);
+    let got: Vec<Value> = engine
+        .lab()
+        .totals(&workload_key(&updated))
+        .iter()
+        .map(|total| {
+            let requests: BTreeMap<String, i64> = total.requests.iter().map(|(n, a)| (n.to_string(), *a)).collect();
+            json!({"name": total.name.to_string(), "count": total.count, "requests": requests})
+        })
+        .collect();
+    equal(&case.data["want"]["requests"], json!(got))
+}
+
+/// Usage is what a workload with that admission holds; requests without flavors hold nothing.
+fn resource_usage(case: &Case) -> Verdict {
+    let mut got = json!({"assigned": {}, "unassigned": {}});
+    for (index, set) in case.data["input"]["info"]["totalRequests"].as_array().into_iter().flatten().enumerate() {
+        let amounts: BTreeMap<String, i64> = read(&set["requests"])?;
+        let usage: BTreeMap<String, Value> = amounts
+            .iter()
+            .map(|(name, amount)| (name.clone(), json!(translate::amounts::to_quantity(name, *amount))))
+            .collect();
+        let admission = json!({"clusterQueue": "cq", "podSetAssignments": [
+            {"name": format!("set{index}"), "flavors": set["flavors"], "resourceUsage": usage, "count": 1}]});
+        let admission = without_nulls(admission);
+        let admission = admission_from_api(&serde_json::from_value(admission).map_err(|e| e.to_string())?);
+        for set in &admission.pod_sets {
+            for (resource, amount) in &set.usage {
+                let (part, key) = match set.flavors.get(resource) {
+                    Some(flavor) => ("assigned", format!("{flavor}/{resource}")),
+                    None => ("unassigned", resource.to_string()),
+                };
+                let known = got[part][&key].as_i64().unwrap_or(0);
+                got[part][&key] = json!(known + amount);
+            }
+        }
+    }
+    equal(&case.data["want"]["result"], got)
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    for set in value["podSetAssignments"].as_array_mut().into_iter().flatten() {
+        if let Some(map) = set.as_object_mut() {
+            map.retain(|_, value| !value.is_null());
+        }
+    }
+    value
+}
+
+fn propagate_requests(case: &Case) -> Verdict {
+    let mut workload: Workload = input(case, "wl")?;
+    let mut fresh = Vec::new();
+    for set in case.data["input"]["info"]["totalRequests"].as_array().into_iter().flatten() {
+        let amounts: BTreeMap<String, i64> = read(&set["requests"])?;
+        let resources: BTreeMap<String, Value> = amounts
+            .iter()
+            .map(|(name, amount)| (name.clone(), json!(translate::amounts::to_quantity(name, *amount))))
+            .collect();
+        let set = json!({"name": set["name"], "resources": resources});
+        fresh.push(serde_json::from_value(set).map_err(|e| e.to_string())?);
+    }
+    equal(&case.data["want"]["result"], json!(status::set_resource_requests(&mut workload, fresh)))
+}
+
+// -- order and likeness ----------------------------------------------------------------------------------------------
+
+fn scheduling_hash(case: &Case) -> Verdict {
+    let (a, b): (Workload, Workload) = (input(case, "wl1")?, input(case, "wl2")?);
+    let config = config(case, &Value::Null)?;
+    let mut engine = engine(&config, &[&a, &b], translate::time(now(case)));
+    equal(&case.data["want"]["same"], json!(engine.lab().same_class(&workload_key(&a), &workload_key(&b))))
+}
+
+fn order_timestamp(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "wl")?;
+    let classes = BTreeMap::new();
+    let resources = Resources::default();
+    let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
+    let mut lines = Vec::new();
+    for (name, timestamp) in [("Creation", RequeuingTimestamp::Creation), ("Eviction", RequeuingTimestamp::Eviction)] {
+        let mut settings = Config::default().engine();
+        settings.requeuing_timestamp = timestamp;
+        let mut engine = Engine::new(settings);
+        let event = Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context)));
+        engine.apply(event, Time(0));
+        let got = engine.lab().order_time(&workload_key(&workload));
+        let wanted = case.data["want"]["result"][name].as_str().and_then(|text| text.parse().ok());
+        if got != wanted.map(translate::time) {
+            lines.push(format!("{name}: want {wanted:?}, got {got:?}"));
+        }
+    }
+    verdict(lines)
+}
+
+fn second_pass(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "wl")?;
+    let mut engine = engine(&Config::default(), &[&workload], translate::time(now(case)));
+    equal(&case.data["want"]["result"], json!(engine.lab().needs_second_pass(&workload_key(&workload))))
+}
+
+// -- which changes concern whom --------------------------------------------------------------------------------------
+
+/// A generic event stands for no change of the object.
+fn flavor_predicates(case: &Case) -> Verdict {
+    let (old, new) = (optional::<ResourceFlavor>(case, "oldRF")?, optional::<ResourceFlavor>(case, "newRF")?);
+    equal(&case.data["want"]["bool"], json!(queues::protect::concerns(old.as_ref(), new.as_ref())))
+}
+
+fn priority_class_predicates(case: &Case) -> Verdict {
+    let new = optional::<WorkloadPriorityClass>(case, "newWPC")?;
+    let old = match case.data["input"]["eventType"].as_str() {
+        // Nothing changed.
+        Some("generic") => new.clone(),
+        _ => optional(case, "oldWPC")?,
+    };
+    let got = queues::priority_class::concerns(old.as_ref(), new.as_ref());
+    equal(&case.data["want"]["result"], json!(got))
+}
+
+// -- queues ----------------------------------------------------------------------------------------------------------
+
+fn queue(name: &str) -> ClusterQueue {
+    let mut queue = ClusterQueue::named(name);
+    queue.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+    queue
+}
+
+/// A queue that is being deleted, and one workload.
+fn cluster_queue(case: &Case) -> Verdict {
+    let workload: Workload = input(case, "workload")?;
+    let at = translate::time(now(case));
+    let mut queue = queue("cq");
+    queue.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now(case)));
+    let mut engine = Engine::new(Config::default().engine());
+    engine.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)), at);
+    let (resources, classes) = (Resources::default(), BTreeMap::new());
+    let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
+    engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))), at);
+    let figures = engine.cluster_queue_status("cq").unwrap_or_default();
+    let want = &case.data["want"];
+    if queues::cluster_queue::may_go(&queue, &figures) {
+        return if want["deleted"] == true { Ok(()) } else { Err("the queue goes".to_owned()) };
+    }
+    let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));
+    let status = after.status.unwrap_or_default();
+    let active = status.conditions.iter().find(|condition| condition.type_ == keys::ACTIVE);
+    equal(
+        want,
+        json!({
+            "deleted": false,
+            "active": active.map(|condition| condition.status.clone()),
+            "reason": active.map(|condition| condition.reason.clone()),
+            "reserving": status.reserving_workloads,
+        }),
+    )
+}
+
+// -- the ledger of admission fair sharing ----------------------------------------------------------------------------
+
+/// An engine with usage-based queues `ns/lq` and `ns/lq2` of `cq`.
+fn usage_based(at: Time) -> Result<Engine, String> {
+    let mut settings = Config::default().engine();
+    settings.admission_fair_sharing = Some(AdmissionFairSharing {
+        usage_half_life: Duration::from_secs(300),
+        usage_sampling_interval: Duration::from_secs(300),
+        resource_weights_milli: BTreeMap::new(),
+    });
+    let mut engine = Engine::new(settings);
+    let mut cluster = translate::cluster_queue(&queue("cq"));
+    cluster.admission_scope = Some(AdmissionScope::UsageBased);
+    engine.apply(Event::ClusterQueueUpserted(cluster), at);
+    for name in ["lq", "lq2"] {
+        let mut local = LocalQueue::named(name);
+        local.metadata.namespace = Some("ns".to_owned());
+        local.spec.cluster_queue = "cq".into();
+        engine.apply(Event::LocalQueueUpserted(translate::local_queue(&local)), at);
+    }
+    Ok(engine)
+}
+
+fn upsert(engine: &mut Engine, workload: &Workload, at: Time) {
+    let (resources, classes) = (Resources::default(), BTreeMap::new());
+    let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
+    engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(workload, &context))), at);
+}
+
+/// A workload with a charge on its local queue: it holds quota for a moment, as when its admission was decided.
+fn charged(engine: &mut Engine, old: &Workload, new: &Workload, at: Time) {
+    let mut deciding = old.clone();
+    let reserved = [new, old].into_iter().find(|workload| status::has_quota_reservation(workload));
+    if let Some(reserved) = reserved {
+        deciding.status = reserved.status.clone();
+    }
+    if let Some(status) = &mut deciding.status {
+        status.conditions.retain(|condition| condition.type_ == keys::QUOTA_RESERVED);
+    }
+    upsert(engine, &deciding, at);
+    engine.lab().charge(&workload_key(old));
+}
+
+fn settles_penalty(case: &Case) -> Verdict {
+    let (old, new): (Workload, Workload) = (input(case, "oldWl")?, input(case, "newWl")?);
+    let at = translate::time(now(case));
+    let mut engine = usage_based(at)?;
+    if status::is_admitted(&old) {
+        // It was admitted before the charge was made, which no admission of ours does: the charge comes last.
+        upsert(&mut engine, &old, at);
+        engine.lab().charge(&workload_key(&old));
+    } else {
+        charged(&mut engine, &old, &new, at);
+    }
+    upsert(&mut engine, &new, at);
+    let consumed = engine.local_queue_status("ns", "lq").and_then(|figures| figures.consumed);
+    let folded = consumed.is_some_and(|(consumed, _)| consumed.values().any(|amount| *amount > 0.0));
+    equal(&case.data["want"], json!({"pending": engine.lab().has_penalty(&workload_key(&new)), "folded": folded}))
+}
+
+fn drops_penalty(case: &Case) -> Verdict {
+    let (old, new): (Workload, Workload) = (input(case, "oldWl")?, input(case, "newWl")?);
+    let at = translate::time(now(case));
+    let mut engine = usage_based(at)?;
+    let holding = json!({"conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+        "lastTransitionTime": now(case).to_string()}], "admission": {"clusterQueue": "cq", "podSetAssignments": [
+        {"name": "main", "count": 1, "flavors": {"cpu": "rf"}, "resourceUsage": {"cpu": "4"}}]}});
+    let mut deciding = old.clone();
+    if !status::has_quota_reservation(&old) {
+        deciding.status = Some(read(&holding)?);
+    }
+    charged(&mut engine, &deciding, &deciding, at);
+    if !status::has_quota_reservation(&old) {
+        upsert(&mut engine, &old, at);
+    }
+    upsert(&mut engine, &new, at);
+    let pending = engine.lab().has_penalty(&workload_key(&new));
+    let mut got = json!({});
+    for key in case.data["want"]["pendingOn"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        // A charge is under the queue its workload names, or nowhere.
+        got[key] = json!(pending && *key == format!("ns/{}", new.spec.queue_name));
+    }
+    equal(&case.data["want"]["pendingOn"], got)
+}
+
+/// A charge of two cores is folded into what the ledger has.
+fn folds_penalty(case: &Case) -> Verdict {
+    let at = translate::time(now(case));
+    let mut engine = usage_based(at)?;
+    let entry = &case.data["input"]["initialEntry"];
+    if !entry.is_null() {
+        let consumed: BTreeMap<String, _> = read(&entry["resources"])?;
+        let stamp = entry["lastUpdate"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default();
+        let consumed = translate::amounts::from_resource_list(&consumed);
+        let at_entry = translate::time(stamp);
+        engine.apply(
+            Event::LocalQueueUsageRestored { namespace: "ns".into(), name: "lq".into(), consumed, at: at_entry },
+            at,
+        );
+    }
+    // Half of an admission is charged when the interval is the half-life: four cores make two.
+    let workload = json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"queueName": "lq", "podSets": [
+        {"name": "main", "count": 1, "template": {"spec": {"containers": [
+            {"name": "c", "resources": {"requests": {"cpu": "4"}}}]}}}]},
+        "status": {"admission": {"clusterQueue": "cq", "podSetAssignments": [
+            {"name": "main", "count": 1, "flavors": {"cpu": "rf"}, "resourceUsage": {"cpu": "4"}}]},
+        "conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
+            "lastTransitionTime": now(case).to_string()}]}});
+    let mut workload: Workload = read(&workload)?;
+    upsert(&mut engine, &workload, at);
+    engine.lab().charge(&workload_key(&workload));
+    status::set(&mut workload, keys::ADMITTED, true, "Admitted", "", now(case));
+    upsert(&mut engine, &workload, at);
+    let (consumed, stamp) =
+        engine.local_queue_status("ns", "lq").and_then(|it| it.consumed).ok_or("nothing consumed")?;
+    let want = &case.data["want"];
+    let mut lines = Vec::new();
+    let cpu = consumed.get("cpu").copied().unwrap_or(0.0);
+    if (cpu - want["cPUMilli"].as_f64().unwrap_or(0.0)).abs() > 1e-6 {
+        lines.push(format!("cPUMilli: want {}, got {cpu}", want["cPUMilli"]));
+    }
+    if let Some(wanted) = want["lastUpdate"].as_str().and_then(|text| text.parse().ok()).map(translate::time)
+        && wanted != stamp
+    {
+        lines.push(format!("lastUpdate: want {wanted:?}, got {stamp:?}"));
+    }
+    verdict(lines)
+}
+
+// -- admission checks ------------------------------------------------------------------------------------------------
+
+fn check_config(case: &Case) -> Verdict {
+    let want = &case.data["want"];
+    let found = optional::<AdmissionCheck>(case, "admissioncheck")?;
+    let config = optional::<ProvisioningRequestConfig>(case, "config")?;
+    let target = case.data["input"]["targetAdmissionCheck"].as_str().unwrap_or_default();
+    let Some(found) = found.filter(|found| found.name_any() == target) else {
+        // A check that does not exist has no configuration; whoever asks has looked it up before.
+        return if want["error"].is_null() { Err("there is no such check".to_owned()) } else { Ok(()) };
+    };
+    let find = |name: &str| config.clone().filter(|config| config.name_any() == name).map(Arc::new);
+    match (check::config(&found, find), want["error"].as_str()) {
+        (Err(_), Some("any error")) => Ok(()),
+        (Err(error), Some(wanted)) if error.contains(wanted) => Ok(()),
+        (Ok(got), None) => equal(&want["config"], json!(*got)),
+        (got, wanted) => Err(format!("want {wanted:?}, got {got:?}")),
+    }
+}
+
+fn filter_states(case: &Case) -> Verdict {
+    let states: Vec<AdmissionCheckState> = input(case, "states")?;
+    let all: Vec<AdmissionCheck> = input(case, "admissionchecks")?;
+    let find = |name: &str| all.iter().find(|check| check.name_any() == name).cloned().map(Arc::new);
+    let got: Vec<String> = check::served_by(&states, "test-controller", find).iter().map(|it| it.name_any()).collect();
+    equal(&case.data["want"]["result"], json!(got))
+}
+
+fn check_message(case: &Case) -> Verdict {
+    let data = &case.data["input"];
+    let state = |message: &Value| AdmissionCheckState {
+        name: "check".to_owned(),
+        message: message.as_str().unwrap_or_default().to_owned(),
+        ..AdmissionCheckState::default()
+    };
+    let mut states = vec![state(&data["message"])];
+    let before = states[0].message.clone();
+    checks::set_state(&mut states, state(&data["newMessage"]), now(case));
+    let got = json!({"changed": states[0].message != before, "message": states[0].message});
+    equal(&case.data["want"], got)
+}
+
+/// A job without a class gets the default one exactly when there is one.
+fn default_class(case: &Case) -> Verdict {
+    let classes = case.data["input"]["workloadPriorityClassList"]["items"].as_array().cloned().unwrap_or_default();
+    let lookup = |_: &str, resource: &str, _: &str, name: &str| {
+        let known = classes.iter().find(|class| class["metadata"]["name"] == name);
+        known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
+    };
+    let mut job = json!({"metadata": {"name": "job", "namespace": "ns", "labels": {keys::QUEUE_NAME_LABEL: "queue"}},
+        "spec": {"template": {"spec": {"containers": []}}}});
+    let config = Config::default();
+    webhooks::default_job::<Job>(&mut job, "ns", &config, &config.gates(), &lookup).map_err(|e| format!("{e:?}"))?;
+    equal(&case.data["want"]["exist"], json!(job["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL].is_string()))
+}
+
+fn provisioning_indexes(case: &Case) -> Verdict {
+    let filter = case.data["input"]["filter"].as_object().into_iter().flatten().next();
+    let wanted = filter.and_then(|(_, value)| value.as_str()).unwrap_or_default().to_owned();
+    let got: Vec<String> = match case.suite.as_str() {
+        "provisioning-index-workload" => {
+            let workloads: Vec<Workload> = input(case, "workloads")?;
+            let with = workloads.iter().filter(|w| requests::checks_of(w).contains(&wanted));
+            with.map(|w| w.name_any()).collect()
+        }
+        "provisioning-index-provisioning-requests" => {
+            let all: Vec<ProvisioningRequest> = input(case, "requests")?;
+            let owned = all.iter().filter(|request| requests::owner_names(request).contains(&wanted));
+            owned.map(|request| request.name_any()).collect()
+        }
+        _ => {
+            let checks: Vec<AdmissionCheck> = input(case, "checks")?;
+            let name =
+                |found: &AdmissionCheck| check::config_name(found, berth_controllers::provisioning::CONTROLLER_NAME);
+            checks.iter().filter(|it| name(it).as_deref() == Some(&wanted)).map(|it| it.name_any()).collect()
+        }
+    };
+    equal(&case.data["want"]["list"], json!(got))
+}
