@@ -6,4 +6,6 @@ mod flavors;
 mod platform;
 mod preemption;
 mod queues;
+mod random;
+mod reference;
 mod topology;

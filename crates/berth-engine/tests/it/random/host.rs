@@ -1,0 +1,232 @@
+//! Carries a plan out on an engine, as a cluster around it would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_engine::model::{
+    self, Eviction, FlavorFungibility, FlavorQuotas, Labels, LocalQueue, PodTemplate, PreemptionPolicies,
+    ResourceFlavor, ResourceGroup, StopPolicy, Taint, TaintEffect, Time, Toleration, Workload,
+};
+use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, FairSharing, Name, Verdict};
+
+use super::plan::{FLAVORS, Job, Plan, Quota, RESOURCE_NAMES};
+
+/// An engine and the objects around it.
+pub struct Host {
+    pub engine: Engine,
+    pub now: Time,
+    pub workloads: BTreeMap<String, Workload>,
+    arrived: usize,
+}
+
+/// Name of the n-th workload.
+pub fn job_name(at: usize) -> String {
+    format!("w{at:03}")
+}
+
+/// Name of the n-th flavor.
+pub fn flavor_name(at: usize) -> Name {
+    Name::from(format!("f{at}"))
+}
+
+/// Name of the n-th queue, cluster queue and local queue alike.
+pub fn queue_name(at: usize) -> Name {
+    Name::from(format!("q{at}"))
+}
+
+/// Name of the n-th cohort.
+pub fn cohort_name(at: usize) -> Name {
+    Name::from(format!("c{at}"))
+}
+
+fn quotas(flavor: usize, quotas: &[Quota]) -> FlavorQuotas {
+    let quota = |quota: &Quota| model::Quota {
+        nominal: Amount::Bounded(quota.nominal),
+        borrowing_limit: quota.borrowing.map(Amount::Bounded),
+        lending_limit: quota.lending.map(Amount::Bounded),
+    };
+    let quotas = RESOURCE_NAMES.iter().zip(quotas).map(|(name, it)| (Name::from(*name), quota(it)));
+    FlavorQuotas { flavor: flavor_name(flavor), quotas: quotas.collect() }
+}
+
+fn group(flavors: Vec<FlavorQuotas>) -> Vec<ResourceGroup> {
+    let resources = RESOURCE_NAMES.iter().map(|name| Name::from(*name)).collect();
+    if flavors.is_empty() { Vec::new() } else { vec![ResourceGroup { resources, flavors }] }
+}
+
+/// The configuration objects of a plan.
+pub fn configuration(plan: &Plan) -> Vec<Event> {
+    let mut events = vec![Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() }];
+    for at in 0..FLAVORS {
+        let mut flavor = ResourceFlavor { name: flavor_name(at), ..ResourceFlavor::default() };
+        if at == 1 {
+            flavor.node_labels.insert(Name::from("tier"), Name::from("f1"));
+        }
+        if at == 2 {
+            let (key, value) = (Name::from("dedicated"), Name::from("yes"));
+            flavor.node_taints.push(Taint { key, value, effect: TaintEffect::NoSchedule });
+        }
+        events.push(Event::FlavorUpserted(flavor));
+    }
+    for (at, plan) in plan.cohorts.iter().enumerate() {
+        let mut cohort = model::Cohort::new(cohort_name(at));
+        cohort.parent = plan.parent.map(cohort_name);
+        cohort.fair_weight_milli = plan.weight;
+        cohort.resource_groups = group(plan.quotas.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
+        events.push(Event::CohortUpserted(cohort));
+    }
+    for (at, plan) in plan.queues.iter().enumerate() {
+        let mut queue = model::ClusterQueue::new(queue_name(at));
+        queue.cohort = plan.cohort.map(cohort_name);
+        queue.strategy = plan.strategy;
+        queue.fair_weight_milli = plan.weight;
+        queue.resource_groups = group(plan.flavors.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
+        queue.fungibility = FlavorFungibility {
+            when_can_borrow: plan.when_can_borrow,
+            when_can_preempt: plan.when_can_preempt,
+            preference: plan.preference,
+        };
+        queue.preemption = PreemptionPolicies {
+            within_cluster_queue: plan.within_queue,
+            reclaim_within_cohort: plan.reclaim,
+            borrow_within_cohort: plan.borrow,
+        };
+        events.push(Event::ClusterQueueUpserted(queue));
+        events.push(Event::LocalQueueUpserted(LocalQueue {
+            namespace: Name::from("default"),
+            name: queue_name(at),
+            cluster_queue: queue_name(at),
+            stop_policy: StopPolicy::None,
+            fair_weight_milli: 1000,
+        }));
+    }
+    events
+}
+
+impl Host {
+    /// A host with a plan's configuration.
+    pub fn new(plan: &Plan) -> Self {
+        Self::with_events(plan, configuration(plan))
+    }
+
+    /// The same with the configuration objects in another order.
+    pub fn with_events(plan: &Plan, events: Vec<Event>) -> Self {
+        let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
+        config.fair_sharing = plan.fair.clone().map(|preemption_strategies| FairSharing { preemption_strategies });
+        let now = Time::from_seconds(1000);
+        let mut host = Host { engine: Engine::new(config), now, workloads: BTreeMap::new(), arrived: 0 };
+        for event in events {
+            host.engine.apply(event, now);
+        }
+        host
+    }
+
+    fn tick(&mut self) {
+        self.now = self.now.after(Duration::from_secs(1));
+    }
+
+    /// A workload arrives.
+    pub fn arrive(&mut self, job: &Job) {
+        self.tick();
+        let name = job_name(self.arrived);
+        self.arrived += 1;
+        let mut workload = Workload::new("default", name.as_str());
+        workload.uid = Name::from(name.as_str());
+        workload.created = self.now;
+        workload.queue = queue_name(job.queue);
+        workload.priority = job.priority;
+        let mut template = PodTemplate::default();
+        if job.selects {
+            template.node_selector.insert(Name::from("tier"), Name::from("other"));
+        }
+        if job.tolerates {
+            template.tolerations.push(Toleration {
+                key: Name::from("dedicated"),
+                exists: true,
+                value: Name::from(""),
+                effect: None,
+            });
+        }
+        let template = Arc::new(template);
+        workload.pod_sets = job
+            .sets
+            .iter()
+            .enumerate()
+            .map(|(at, set)| model::PodSet {
+                name: Name::from(format!("s{at}")),
+                count: set.count,
+                min_count: set.least,
+                reclaimable: 0,
+                requests: RESOURCE_NAMES.iter().zip(set.requests).map(|(name, it)| (Name::from(*name), it)).collect(),
+                template: template.clone(),
+                topology: None,
+            })
+            .collect();
+        self.see(name, workload);
+    }
+
+    fn see(&mut self, name: String, workload: Workload) {
+        self.workloads.insert(name, workload.clone());
+        self.engine.apply(Event::WorkloadUpserted(Box::new(workload)), self.now);
+    }
+
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut Workload)) {
+        let Some(mut workload) = self.workloads.get(name).cloned() else { return };
+        change(&mut workload);
+        self.see(name.to_owned(), workload);
+    }
+
+    /// The n-th workload that is there, counted round, finishes. Its name.
+    pub fn finish(&mut self, at: usize) -> Option<String> {
+        let name = self.workloads.keys().nth(at % self.workloads.len().max(1))?.clone();
+        let workload = self.workloads.remove(&name)?;
+        self.engine.apply(Event::WorkloadRemoved(workload.key), self.now);
+        Some(name)
+    }
+
+    /// A cycle, and its decisions written to the objects.
+    pub fn cycle(&mut self) -> CycleOutcome {
+        let now = self.now;
+        let outcome = self.engine.cycle(now);
+        for decision in &outcome.decisions {
+            match &decision.verdict {
+                Verdict::Admit(admit) => self.change(&decision.workload.name, |workload| {
+                    workload.admission = Some(admit.admission.clone());
+                    workload.admitted = true;
+                    workload.reserved_at = Some(now);
+                    (workload.evicted, workload.preempted) = (None, None);
+                }),
+                Verdict::Preempt { victims, .. } => {
+                    for victim in victims.iter().filter(|victim| victim.write) {
+                        self.change(&victim.workload.name, |workload| {
+                            workload.evicted = Some(Eviction { reason: Name::from("Preempted"), at: now });
+                        });
+                    }
+                }
+                Verdict::Wait(_) | Verdict::Evict { .. } => {}
+            }
+        }
+        self.tick();
+        outcome
+    }
+
+    /// Workloads that are being evicted and still hold quota.
+    pub fn leaving(&self) -> BTreeSet<String> {
+        let leaving = self.workloads.iter().filter(|(_, it)| it.evicted.is_some() && it.admission.is_some());
+        leaving.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Evicted workloads stop, give back their quota and queue again. Their names.
+    pub fn stop(&mut self) -> BTreeSet<String> {
+        let leaving = self.leaving();
+        for name in &leaving {
+            self.change(name, |workload| {
+                (workload.admission, workload.reserved_at) = (None, None);
+                workload.admitted = false;
+                workload.requeued = Some(true);
+            });
+        }
+        leaving
+    }
+}

@@ -1,0 +1,237 @@
+//! What must be true of every history, whatever was decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_engine::lab::AssignOptions;
+use berth_engine::model::{Admission, PreemptionPolicy, WorkloadKey};
+use berth_engine::{Amount, Name, Verdict};
+use proptest::prelude::*;
+
+use super::config;
+use super::host::{Host, cohort_name, configuration, flavor_name, queue_name};
+use super::plan::{FLAVORS, Plan, RESOURCE_NAMES, RESOURCES, Step, plan};
+use crate::reference::quota::{self, Node};
+use crate::reference::{Amounts, Use};
+
+fn amounts(admission: &Admission) -> Amounts {
+    let mut amounts = Amounts::new();
+    for set in &admission.pod_sets {
+        for (resource, flavor) in &set.flavors {
+            let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
+            let at = (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the plan's resources");
+            *amounts.entry((flavor, at)).or_default() += set.usage.get(resource).copied().unwrap_or(0);
+        }
+    }
+    amounts
+}
+
+/// What objects say is in use, without some workloads.
+fn in_use(host: &Host, plan: &Plan, without: &BTreeSet<String>) -> Use {
+    let mut used = Use::new();
+    for (name, workload) in &host.workloads {
+        if let (Some(admission), false) = (&workload.admission, without.contains(name)) {
+            let queue = (0..plan.queues.len()).find(|at| queue_name(*at) == admission.cluster_queue);
+            quota::add(&mut used, queue.expect("the plan's queues"), &amounts(admission));
+        }
+    }
+    used
+}
+
+/// Carries out a history, with a look at the host after every step.
+fn follow(
+    host: &mut Host,
+    plan: &Plan,
+    mut look: impl FnMut(&mut Host) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    for step in &plan.steps {
+        match step {
+            Step::Arrive(job) => host.arrive(job),
+            Step::Finish(which) => drop(host.finish(*which)),
+            Step::Stop => drop(host.stop()),
+            Step::Cycle => drop(host.cycle()),
+        }
+        look(host)?;
+    }
+    Ok(())
+}
+
+fn nodes(plan: &Plan) -> impl Iterator<Item = Node> {
+    let queues = (0..plan.queues.len()).map(Node::Queue);
+    (0..plan.cohorts.len()).map(Node::Cohort).chain(queues)
+}
+
+/// Quota is kept at every node of the tree. Workloads that are being evicted do not count: their preemptors' room is
+/// given away the moment they are told to leave, as upstream.
+fn quota_is_kept(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+    let used = in_use(host, plan, &host.leaving());
+    for node in nodes(plan) {
+        for fr in quota::all_frs().filter(|fr| quota::usage(plan, &used, node, *fr) > 0) {
+            prop_assert!(quota::balance(plan, &used, node, fr) >= 0, "{node:?} has too much of {fr:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What the engine counts is what the objects say, at every node.
+fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+    let used = in_use(host, plan, &BTreeSet::new());
+    let lab = host.engine.lab();
+    for node in nodes(plan) {
+        let report = match node {
+            Node::Queue(at) => lab.queue_report(&queue_name(at)),
+            Node::Cohort(at) => lab.cohort_report(&cohort_name(at)),
+        };
+        let counted = report.expect("every node of the plan exists").usage;
+        for (flavor, resource) in quota::all_frs() {
+            let key = (flavor_name(flavor), Name::from(RESOURCE_NAMES[resource]));
+            let counted = counted.get(&key).copied().unwrap_or(Amount::ZERO);
+            prop_assert_eq!(
+                counted,
+                Amount::Bounded(quota::usage(plan, &used, node, (flavor, resource))),
+                "{:?}",
+                node
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Every workload is in one place.
+fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    for key in host.engine.holding() {
+        *seen.entry(key.name.to_string()).or_default() += 1;
+    }
+    for queue in 0..plan.queues.len() {
+        for position in host.engine.pending(&queue_name(queue)) {
+            *seen.entry(position.workload.name.to_string()).or_default() += 1;
+        }
+    }
+    let once: BTreeMap<String, u32> = host.workloads.keys().map(|name| (name.clone(), 1)).collect();
+    prop_assert_eq!(seen, once);
+    Ok(())
+}
+
+/// Everything a user could see of the state.
+fn fingerprint(host: &mut Host, plan: &Plan) -> String {
+    let mut text = String::new();
+    for at in 0..plan.queues.len() {
+        let name = queue_name(at);
+        let (status, pending) = (host.engine.cluster_queue_status(&name), host.engine.pending(&name));
+        text.push_str(&format!("{status:?} {pending:?}\n"));
+        let lab = host.engine.lab();
+        text.push_str(&format!("{:?} {:?} {:?}\n", lab.queue_report(&name), lab.generation(&name), lab.sticky(&name)));
+    }
+    text
+}
+
+/// Cycles without arrivals until nothing moves: how many it took, if it ended.
+fn settle(host: &mut Host) -> Option<u32> {
+    let mut quiet = 0;
+    for cycle in 0..150 {
+        let moved = host.cycle().decisions.iter().any(|decision| match &decision.verdict {
+            Verdict::Admit(_) | Verdict::Evict { .. } => true,
+            Verdict::Preempt { victims, .. } => victims.iter().any(|victim| victim.write),
+            Verdict::Wait(_) => false,
+        });
+        let stopped = !host.stop().is_empty();
+        quiet = if moved || stopped { 0 } else { quiet + 1 };
+        // Every queue tries its waiting workloads one by one.
+        if quiet > 20 {
+            return Some(cycle);
+        }
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(config(1000, "tests/it/random/invariants.regressions"))]
+
+    #[test]
+    fn quota_is_kept_counted_once_and_everybody_is_somewhere(plan in plan(10..50)) {
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |host| {
+            quota_is_kept(host, &plan)?;
+            usage_is_what_objects_say(host, &plan)?;
+            everybody_is_somewhere_once(host, &plan)
+        })?;
+    }
+
+    #[test]
+    fn the_order_of_configuration_does_not_matter(plan in plan(10..50)) {
+        let mut reversed = configuration(&plan);
+        reversed.reverse();
+        let (mut one, mut other) = (Host::new(&plan), Host::with_events(&plan, reversed));
+        for step in &plan.steps {
+            match step {
+                Step::Arrive(job) => {
+                    one.arrive(job);
+                    other.arrive(job);
+                }
+                Step::Finish(which) => prop_assert_eq!(one.finish(*which), other.finish(*which)),
+                Step::Stop => prop_assert_eq!(one.stop(), other.stop()),
+                Step::Cycle => {
+                    let decisions = |host: &mut Host| {
+                        let list = host.cycle().decisions.into_iter();
+                        list.map(|it| (it.workload.clone(), format!("{it:?}"))).collect::<BTreeMap<WorkloadKey, String>>()
+                    };
+                    prop_assert_eq!(decisions(&mut one), decisions(&mut other));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn questions_change_nothing(plan in plan(10..40)) {
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |_| Ok(()))?;
+        let before = fingerprint(&mut host, &plan);
+        let (now, keys) = (host.now, host.workloads.values().map(|it| (it.key.clone(), it.queue.clone())));
+        for (key, queue) in keys.collect::<Vec<_>>() {
+            host.engine.lab().assign(&key, &queue, &AssignOptions::default(), now);
+        }
+        prop_assert_eq!(before, fingerprint(&mut host, &plan));
+    }
+
+    #[test]
+    fn without_arrivals_everything_comes_to_rest(plan in plan(10..40)) {
+        // The exceptions, upstream's too (recorded histories call them unstable). Fair sharing: two queues whose shares
+        // each look smaller after the other's preemption chase each other. Reclaiming whatever the priority: what an owner
+        // takes back, a borrower of higher priority may get first again.
+        prop_assume!(plan.fair.is_none());
+        let mut plan = plan;
+        for queue in plan.queues.iter_mut().filter(|queue| queue.reclaim == PreemptionPolicy::Any) {
+            queue.reclaim = PreemptionPolicy::LowerPriority;
+        }
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |_| Ok(()))?;
+        prop_assert!(settle(&mut host).is_some(), "still moving");
+    }
+
+    #[test]
+    fn absurd_amounts_create_no_quota(
+        plan in plan(8..30),
+        amounts in proptest::collection::vec(
+            (prop_oneof![Just(i64::MAX), Just(i64::MIN), Just(-7), Just(i64::MAX / 2)], 1_i32..=i32::MAX), 30),
+    ) {
+        let mut plan = plan;
+        let jobs = plan.steps.iter_mut().filter_map(|step| match step {
+            Step::Arrive(job) => Some(job),
+            _ => None,
+        });
+        for (at, (job, (amount, count))) in jobs.zip(amounts).enumerate() {
+            if at % 2 == 0 {
+                job.sets[0].requests[at % 4 / 2] = amount;
+                job.sets[0].count = count;
+                job.sets[0].least = None;
+            }
+        }
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |host| {
+            usage_is_what_objects_say(host, &plan)?;
+            let used = in_use(host, &plan, &BTreeSet::new());
+            prop_assert!(used.values().all(|amount| *amount >= 0), "negative usage: {used:?}");
+            quota_is_kept(host, &plan)
+        })?;
+    }
+}

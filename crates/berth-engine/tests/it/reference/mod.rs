@@ -1,0 +1,162 @@
+//! A slow, obvious model of the engine: quota worked out from its definitions at every question, and a whole scheduling
+//! cycle told step by step as the semantics tell it. It shares no code with the engine, keeps nothing between questions
+//! but who holds what, and imagines things by copying them.
+//!
+//! Left out: topology, second passes, usage-based fairness, elastic slices, concurrent admission.
+
+pub mod assign;
+pub mod cycle;
+pub mod preempt;
+pub mod quota;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::random::plan::{Job, Plan};
+
+/// A flavor and a resource.
+pub type Fr = (usize, usize);
+
+/// Amounts per flavor and resource.
+pub type Amounts = BTreeMap<Fr, i64>;
+
+/// What is in use per queue, flavor and resource.
+pub type Use = BTreeMap<(usize, Fr), i64>;
+
+/// Everything the model knows.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub plan: Plan,
+    /// Workloads by name, in order of arrival; those that finished are gone.
+    pub jobs: BTreeMap<String, Entry>,
+    rooms: Vec<Room>,
+    /// Trees whose set-aside workloads get another chance before the next cycle, by any queue of theirs.
+    flushes: BTreeSet<usize>,
+    cycle: u64,
+    time: i64,
+}
+
+/// A workload.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub job: Job,
+    pub created: i64,
+    pub place: Place,
+    scan: Option<Scan>,
+}
+
+/// Where a workload is: in one place only.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Place {
+    Active,
+    Aside,
+    Holding(Held),
+}
+
+/// What a workload holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    /// Pods per pod set.
+    pub counts: Vec<i32>,
+    /// Flavor of all resources, per pod set.
+    pub flavors: Vec<usize>,
+    pub usage: Amounts,
+    pub since: i64,
+    pub evicted: bool,
+}
+
+/// How far a search through the flavors got.
+#[derive(Debug, Clone)]
+struct Scan {
+    /// Last flavor tried per pod set that got one; nothing when it was the last there is.
+    tried: Vec<Option<usize>>,
+    generation: u64,
+    cycle: u64,
+}
+
+/// What a queue remembers.
+#[derive(Debug, Clone, Default)]
+struct Room {
+    no_fit: Vec<Class>,
+    preemptor: Option<String>,
+    /// Counts workloads that left.
+    generation: u64,
+}
+
+/// Workloads no decision can tell apart.
+type Class = (i64, Vec<crate::random::plan::PodSet>, bool, bool);
+
+impl Entry {
+    fn class(&self) -> Class {
+        (self.job.priority, self.job.sets.clone(), self.job.selects, self.job.tolerates)
+    }
+
+    /// What it holds, if it does.
+    pub fn held(&self) -> Option<&Held> {
+        match &self.place {
+            Place::Holding(held) => Some(held),
+            Place::Active | Place::Aside => None,
+        }
+    }
+}
+
+impl Model {
+    /// A model of a plan's platform.
+    pub fn new(plan: &Plan) -> Self {
+        let rooms = plan.queues.iter().map(|_| Room::default()).collect();
+        Model { plan: plan.clone(), jobs: BTreeMap::new(), rooms, flushes: BTreeSet::new(), cycle: 0, time: 0 }
+    }
+
+    /// A workload arrives.
+    pub fn arrive(&mut self, name: String, job: &Job) {
+        self.time += 1;
+        let entry = Entry { job: job.clone(), created: self.time, place: Place::Aside, scan: None };
+        self.jobs.insert(name.clone(), entry);
+        self.queue_up(&name);
+    }
+
+    /// A workload finishes.
+    pub fn finish(&mut self, name: &str) {
+        let Some(entry) = self.jobs.remove(name) else { return };
+        let queue = entry.job.queue;
+        if entry.held().is_some() {
+            self.rooms[queue].generation += 1;
+        }
+        if self.rooms[queue].preemptor.as_deref() == Some(name) {
+            self.rooms[queue].preemptor = None;
+        }
+        self.flushes.insert(queue);
+    }
+
+    /// An evicted workload stops and queues again.
+    pub fn stop(&mut self, name: &str) {
+        let Some(entry) = self.jobs.get_mut(name) else { return };
+        let queue = entry.job.queue;
+        entry.place = Place::Aside;
+        self.rooms[queue].generation += 1;
+        self.flushes.insert(queue);
+        self.queue_up(name);
+    }
+
+    fn queue_up(&mut self, name: &str) {
+        let entry = &self.jobs[name];
+        let room = &self.rooms[entry.job.queue];
+        let hopeless = self.is_best_effort(entry.job.queue) && room.no_fit.contains(&entry.class());
+        let place = if hopeless { Place::Aside } else { Place::Active };
+        self.jobs.get_mut(name).expect("asked about above").place = place;
+    }
+
+    fn is_best_effort(&self, queue: usize) -> bool {
+        self.plan.queues[queue].strategy == berth_engine::model::QueueingStrategy::BestEffortFifo
+    }
+
+    /// What is in use: everything held, except by those imagined away.
+    pub fn in_use(&self, gone: &BTreeSet<String>) -> Use {
+        let mut usage = Use::new();
+        for (name, entry) in &self.jobs {
+            if let (Some(held), false) = (entry.held(), gone.contains(name)) {
+                quota::add(&mut usage, entry.job.queue, &held.usage);
+            }
+        }
+        usage
+    }
+}
