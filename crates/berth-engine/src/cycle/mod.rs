@@ -76,7 +76,7 @@ impl Entry {
         }
     }
 
-    /// Quota it takes beyond what it holds (§5.8).
+    /// Quota it takes beyond what it holds, or what the elastic slice it replaces holds (§5.8, §13.2).
     pub fn quota_usage(&self) -> FrAmounts {
         if self.second_pass { FrAmounts::new() } else { self.assignment.usage.clone() }
     }
@@ -86,7 +86,10 @@ impl Entry {
         let places = self.assignment.places(world, &self.asked);
         match &world.record(self.workload).holding {
             Some(holding) if self.second_pass => places.without(&holding.places),
-            _ => places,
+            _ => match self.replaced.and_then(|id| world.record(id).holding.as_ref()) {
+                Some(replaced) => places.without(&replaced.places),
+                None => places,
+            },
         }
     }
 }
@@ -145,7 +148,7 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
     let workload = world.record(entry.workload).key().clone();
     let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status == EntryStatus::Assumed {
-        let verdict = Verdict::Admit(admit(world, rooms, &entry));
+        let verdict = Verdict::Admit(admit(world, rooms, &entry, now));
         outcome.decisions.push(Decision { workload, cluster_queue, verdict });
         return true;
     }
@@ -234,12 +237,12 @@ pub(crate) fn put_back(
 }
 
 /// Counts an admission and describes what has to be written.
-fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry) -> Admit {
+fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry, now: Time) -> Admit {
     let admission = entry.assignment.admission(world, entry.queue);
     rooms.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone());
+    crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone(), now);
     world.record_mut(entry.workload).scan = None;
     Admit {
         admission,

@@ -160,6 +160,7 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
             workload: ask.workload,
             queue: ask.queue,
             node,
+            replaced: ask.replaced,
             need: assignment.frs_needing_preemption(),
             request: assignment.usage.clone(),
             placement: placement.as_ref(),

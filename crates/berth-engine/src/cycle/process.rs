@@ -113,7 +113,6 @@ fn process(
         return;
     }
     claimed.extend(entry.targets.iter().map(|target| target.workload));
-    claimed.extend(entry.replaced);
     world.add_usage(node, &usage);
     world.topologies.add_usage(&places);
     if mode == AssignmentMode::Preempt {
@@ -188,10 +187,11 @@ fn replace(
     entry.targets = targets;
 }
 
-/// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7).
+/// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7). An elastic slice that is
+/// replaced stays where it is: usage and places are what the newer one takes beyond it.
 fn fits(world: &mut World, entry: &Entry, claimed: &BTreeSet<WorkloadId>, usage: &FrAmounts, places: &Places) -> bool {
     let mark = world.mark();
-    for id in claimed.iter().copied().chain(entry.targets.iter().map(|it| it.workload)).chain(entry.replaced) {
+    for id in claimed.iter().copied().chain(entry.targets.iter().map(|it| it.workload)) {
         world.hide(id);
     }
     let node = world.queue(entry.queue).node;

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use crate::assignment::holding_usage;
 use crate::ids::{Name, QueueId, WorkloadId};
-use crate::model::Admission;
+use crate::model::{Admission, Time};
 use crate::topology::Places;
 use crate::world::{Holding, World};
 
 /// Counts quota and places of an admission that was just decided.
-pub(crate) fn assume(world: &mut World, id: WorkloadId, queue: QueueId, admission: Admission) {
+pub(crate) fn assume(world: &mut World, id: WorkloadId, queue: QueueId, admission: Admission, now: Time) {
     release(world, id);
     let no_checks = checks_for(world, queue, Some(&admission)).is_empty();
     let delayed = admission.pod_sets.iter().any(|set| set.delayed_topology_pending == Some(true));
     hold(world, id, queue, admission, no_checks && !delayed, true);
+    world.record_mut(id).facts.reserved_at.get_or_insert(now);
 }
 
 /// Counts quota and places a workload holds.

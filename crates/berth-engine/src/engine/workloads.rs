@@ -1,6 +1,7 @@
 //! Events about workloads: what a new version of an object means for what it holds and where it waits.
 
 use super::{Effects, Engine, hold};
+use crate::decision::{PendingReason, RequeueReason};
 use crate::ids::{QueueId, WorkloadId};
 use crate::model::{PodSet, StopPolicy, Time, Workload, WorkloadKey};
 use crate::waiting::is_queueable;
@@ -86,9 +87,14 @@ impl Engine {
         if old_local != local {
             world.local_mut(old_local).ledger.penalties.remove(&id);
             world.local_mut(old_local).members.remove(&id);
+            world.local_mut(old_local).ledger.penalties.remove(&id);
             world.local_mut(local).members.insert(id);
         }
         let record = world.record_mut(id);
+        if is_assumed(record) && facts.reserved_at.is_none() {
+            // An older version: the reservation was decided since.
+            facts.reserved_at = record.facts.reserved_at;
+        }
         if facts.evicted.is_some() || facts.admission.is_none() {
             record.eviction_expected = record.eviction_expected && facts.evicted.is_none() && facts.admission.is_some();
         }
@@ -233,7 +239,14 @@ impl Engine {
             self.rooms.second_pass.schedule(id, now);
             return;
         }
-        self.queue_up(id, true, now);
+        self.world.record_mut(id).facts.reserved_at = None;
+        match self.waiting_queue(id) {
+            Some(queue) => {
+                let (reason, shown) = (RequeueReason::FailedAfterNomination, PendingReason::PendingEvaluation);
+                self.rooms.requeue(&mut self.world, queue, id, reason, shown, now);
+            }
+            None => self.rooms.forget(&mut self.world, id),
+        }
     }
 }
 

@@ -378,7 +378,7 @@ impl Lab<'_> {
         need.dedup();
         let world = &mut self.engine.world;
         let node = world.queue(queue).node;
-        let preemptor = Preemptor { workload: id, queue, node, need, request, placement: None, now };
+        let preemptor = Preemptor { workload: id, queue, node, replaced: None, need, request, placement: None, now };
         let targets = find_targets(world, &preemptor);
         targets.into_iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect()
     }
@@ -418,8 +418,16 @@ impl Lab<'_> {
         };
         let world = &self.engine.world;
         let node = world.queue(queue).node;
-        let preemptor =
-            Preemptor { workload: id, queue, node, need: Vec::new(), request: Vec::new(), placement: None, now };
+        let preemptor = Preemptor {
+            workload: id,
+            queue,
+            node,
+            replaced: None,
+            need: Vec::new(),
+            request: Vec::new(),
+            placement: None,
+            now,
+        };
         let ids: Vec<_> = candidates.iter().filter_map(|key| world.workloads.id(key)).collect();
         let mut queues = crate::preemption::fair::VictimQueues::new(world, &preemptor, &ids);
         let mut order = Vec::new();

@@ -145,6 +145,7 @@ pub(crate) fn of_queue(
     holding
         .filter(|&id| {
             id != preemptor.workload
+                && Some(id) != preemptor.replaced
                 && !world.hidden.contains(&id)
                 && uses_any(world, id, &preemptor.need)
                 && satisfies(world, policy, preemptor.workload, id)

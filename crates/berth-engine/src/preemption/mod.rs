@@ -28,6 +28,8 @@ pub(crate) struct Preemptor<'a> {
     pub workload: WorkloadId,
     pub queue: QueueId,
     pub node: NodeId,
+    /// The elastic slice it replaces: its room is counted already, so it is nobody to preempt.
+    pub replaced: Option<WorkloadId>,
     /// Flavor-resources that are short.
     pub need: Vec<FrId>,
     /// All quota it would use.
@@ -100,6 +102,7 @@ impl Oracle for RealOracle {
             workload: ask.workload,
             queue: ask.queue,
             node,
+            replaced: ask.replaced,
             need: vec![fr],
             request: vec![(fr, amount)],
             placement: None,

@@ -1,6 +1,7 @@
 //! Entries of one cycle against each other, and the statuses that come of it.
 
 use berth_engine::model::{Admission, PodSetAssignment, WorkloadKey};
+use berth_engine::{Event, Name, Verdict};
 
 use crate::platform::{Platform, job, queue};
 
@@ -128,4 +129,47 @@ fn the_same_platform_decides_the_same_whatever_the_order_it_was_told_in() {
         (platform.running(), lines)
     };
     assert_eq!(build(false), build(true));
+}
+
+#[test]
+fn a_larger_slice_takes_what_it_needs_beyond_the_one_it_replaces() {
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    platform.queue(queue("a").cohort("all").flavor("default", 6)).queue(queue("b").cohort("all").flavor("default", 6));
+    platform.submit(job("old", "a", 5)).settle();
+    let slice = |cores| job("new", "a", cores).with(|it| it.replaces = Some(WorkloadKey::new("default", "old")));
+    // Seven cores fit while the old slice's five count as free; but only one is left when the rival has its own.
+    platform.submit(slice(7)).submit(job("rival", "b", 6));
+    assert_eq!(
+        platform.cycle(),
+        [
+            "admit rival on default x1",
+            "new waits: WaitingForQuota: Workload no longer fits after processing another workload",
+        ]
+    );
+    platform.finish("rival");
+    let outcome = platform.decide();
+    let Some(Verdict::Admit(admit)) = outcome.decisions.first().map(|decision| &decision.verdict) else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(admit.replaces, Some(WorkloadKey::new("default", "old")));
+    platform.finish("old");
+    assert_eq!(platform.running(), ["new"]);
+}
+
+#[test]
+fn a_cohort_whose_object_is_gone_keeps_its_queues_but_not_its_parent() {
+    let mut platform = Platform::new();
+    platform.flavor("default").cohort("team", Some("company"));
+    platform
+        .queue(queue("a").cohort("team").flavor("default", 1))
+        .queue(queue("b").cohort("team").flavor("default", 1));
+    platform.queue(queue("pool").cohort("company").flavor("default", 4));
+    platform.submit(job("two", "a", 2)).settle();
+    platform.apply(Event::CohortRemoved(Name::from("team")));
+    platform.submit(job("three", "b", 3));
+    let lines = platform.cycle();
+    assert!(lines[0].contains("maximum capacity (2)"), "{lines:?}");
+    platform.cohort("team", Some("company"));
+    assert_eq!(platform.cycle(), ["admit three on default x1"]);
 }

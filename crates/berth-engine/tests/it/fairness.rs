@@ -102,3 +102,37 @@ fn whether_a_queue_reclaims_its_own_is_judged_before_anybody_leaves() {
     platform.submit(job("a2", "a", 6).priority(5));
     assert_eq!(platform.cycle()[0], "preempt b0 (InCohortFairSharing) for a2");
 }
+
+#[test]
+fn usage_of_local_queues_is_recorded_at_intervals_and_fades() {
+    let mut platform = Platform::with(|config| {
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: Duration::from_secs(600),
+            usage_sampling_interval: Duration::from_secs(300),
+            resource_weights_milli: Default::default(),
+        });
+    });
+    platform.flavor("default").queue(queue("q").flavor("default", 9).with(|queue| {
+        queue.admission_scope = Some(AdmissionScope::UsageBased);
+    }));
+    let consumed = |platform: &Platform| {
+        let status = platform.engine.local_queue_status("default", "q").expect("it was made");
+        status.consumed.map(|(consumed, _)| consumed.values().sum::<f64>()).unwrap_or_default()
+    };
+    let sample =
+        |platform: &mut Platform| platform.engine.sample_usage("default", "q", platform.now).expect("it was made");
+    let start = platform.now;
+    platform.submit(job("long", "q", 4)).settle();
+    let at_admission = consumed(&platform);
+    platform.now = start.after(Duration::from_secs(299));
+    assert!(!sample(&mut platform).recorded);
+    platform.now = platform.now.after(Duration::from_secs(1));
+    assert!(sample(&mut platform).recorded);
+    let while_running = consumed(&platform);
+    assert!(while_running > at_admission, "{while_running} after {at_admission}");
+    platform.finish("long");
+    platform.now = platform.now.after(Duration::from_secs(600));
+    sample(&mut platform);
+    // One half life without usage leaves half.
+    assert!((while_running / 2.0 - consumed(&platform)).abs() < 1.0, "{} after {while_running}", consumed(&platform));
+}
