@@ -9,3 +9,4 @@ mod queues;
 mod random;
 mod reference;
 mod topology;
+mod topology_properties;
