@@ -24,6 +24,7 @@ pub mod rights;
 pub mod scheduler;
 pub mod selector;
 pub mod stores;
+pub mod topology;
 pub mod translate;
 pub mod webhooks;
 pub mod workload;
@@ -55,6 +56,7 @@ pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores);
+    topology::install(manager, &config, &stores);
     if config.provisioning_requests {
         provisioning::controller::install(manager, &config, &stores);
     }

@@ -4,4 +4,5 @@ mod cluster;
 mod provisioning;
 mod queueing;
 mod rights;
+mod topology;
 mod webhooks;

@@ -1,0 +1,229 @@
+//! Which nodes of a workload have failed, and what follows from that (queueing-engine §15).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{CheckState, ResourceFlavor, UnhealthyNode, Workload};
+use berth_engine::Name;
+use berth_engine::model::{Taint, TaintEffect, Toleration};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::{has_ended, is_gated, pinned_to};
+use crate::gates::Gates;
+use crate::keys;
+use crate::translate::admission::decode;
+use crate::translate::placement::{taints, tolerations};
+use crate::workload::status::{self, Eviction};
+
+/// Label by which a node is named in assignments.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Taint a node has while it is cordoned.
+const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+/// How long a node may be NotReady where only time decides.
+const NOT_READY_FOR: Duration = Duration::from_secs(30);
+/// Condition of pods that were ended because their node is no more.
+const TERMINATED_BY_KUEUE: &str = "TerminatedByKueue";
+/// Its reason.
+const UNSCHEDULABLE_ON_NODE: &str = "UnschedulableOnAssignedNode";
+
+/// What is looked at besides the workload and its pods.
+pub struct View<'a> {
+    /// Nodes by host name.
+    pub node: &'a dyn Fn(&str) -> Option<Arc<Node>>,
+    /// Flavors by name.
+    pub flavor: &'a dyn Fn(&str) -> Option<Arc<ResourceFlavor>>,
+    /// Feature gates.
+    pub gates: &'a Gates,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What to do about a workload's failed nodes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The workload as it should be, if it should be different.
+    pub workload: Option<Workload>,
+    /// Message of the eviction, when it is evicted.
+    pub evicted: Option<String>,
+    /// Pods that will never start where they were sent, ended so that others take their place.
+    pub ended: Vec<(Arc<Pod>, Pod)>,
+    /// When to look again although nothing has happened.
+    pub again: Option<Duration>,
+}
+
+/// The hosts a workload was assigned; nothing where domains are not hosts.
+pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
+    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+    let topologies = assignments.filter_map(|assignment| assignment.topology_assignment.as_ref());
+    let of_hosts = topologies.filter(|topology| topology.levels.last().is_some_and(|level| level == HOSTNAME));
+    of_hosts
+        .flat_map(|topology| decode(topology).domains)
+        .filter_map(|domain| domain.values.last().map(ToString::to_string))
+        .collect()
+}
+
+/// Looks at every node of a workload.
+///
+/// One failed node is written down, for the scheduler to replace; a second one costs the workload its admission; one that
+/// recovered is struck off.
+pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    if !status::is_admitted(workload) || status::is_evicted(workload) || status::is_finished(workload) {
+        return outcome;
+    }
+    let mut failed: Vec<String> = Vec::new();
+    for host in assigned_hosts(workload) {
+        let here: Vec<&Arc<Pod>> =
+            pods.iter().filter(|pod| is_on(pod, &host) && !has_ended(pod) && !is_gated(pod)).collect();
+        match judge(workload, &host, &here, view) {
+            Health::Failed => failed.push(host),
+            Health::Good => {}
+            Health::AskAgain(after) => outcome.again = Some(outcome.again.map_or(after, |known| known.min(after))),
+        }
+    }
+    let known: Vec<&str> =
+        workload.status.iter().flat_map(|status| &status.unhealthy_nodes).map(|node| node.name.as_str()).collect();
+    if failed.len() > 1 {
+        let message = format!(
+            "Workload eviction triggered due to multiple TAS assigned node failures, including: {}",
+            failed.join(", ")
+        );
+        let mut after = workload.clone();
+        let eviction = Eviction { reason: keys::EVICTED_BY_NODE_FAILURES, cause: "", message: &message };
+        status::evict(&mut after, &eviction, view.gates, view.now);
+        outcome.workload = Some(after);
+        outcome.evicted = Some(message);
+        return outcome;
+    }
+    if known != failed {
+        let mut after = workload.clone();
+        status::status_mut(&mut after).unhealthy_nodes =
+            failed.iter().map(|name| UnhealthyNode { name: name.clone() }).collect();
+        outcome.workload = Some(after);
+    }
+    if let [host] = failed.as_slice() {
+        let stuck = pods.iter().filter(|pod| is_on(pod, host) && is_stuck(pod));
+        outcome.ended = stuck.map(|pod| (pod.clone(), ended(pod, host, view.now))).collect();
+    }
+    outcome
+}
+
+enum Health {
+    Good,
+    Failed,
+    AskAgain(Duration),
+}
+
+/// Whether a node has failed for a workload (§15.1).
+fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -> Health {
+    let Some(node) = (view.node)(host) else { return Health::Failed };
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let Some(ready) = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready") else {
+        return Health::Failed;
+    };
+    let progressing = pods.iter().any(|pod| is_progressing(pod));
+    if ready.status != "True" {
+        if view.gates.on("TASReplaceNodeOnPodTermination") {
+            return if progressing { Health::Good } else { Health::Failed };
+        }
+        let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+        let passed = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();
+        return match NOT_READY_FOR.checked_sub(passed).filter(|left| !left.is_zero()) {
+            Some(left) => Health::AskAgain(left),
+            None => Health::Failed,
+        };
+    }
+    let tainted = view.gates.on("TASReplaceNodeOnNodeTaints") && is_repelled(workload, host, &node, view);
+    if tainted && !progressing { Health::Failed } else { Health::Good }
+}
+
+/// True if the node has a taint that new pods of the workload assigned to it do not tolerate for good.
+fn is_repelled(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> bool {
+    let spec = node.spec.as_ref();
+    let mut found = taints(spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default());
+    if spec.and_then(|spec| spec.unschedulable).unwrap_or(false) {
+        let (key, value) = (Name::from(UNSCHEDULABLE_TAINT), Name::from(""));
+        found.push(Taint { key, value, effect: TaintEffect::NoSchedule });
+    }
+    found.retain(|taint| taint.effect != TaintEffect::PreferNoSchedule);
+    if found.is_empty() {
+        return false;
+    }
+    let Some(status) = &workload.status else { return false };
+    let assignments = status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
+    let mut here = assignments.filter(|assignment| {
+        let topology = assignment.topology_assignment.as_ref().map(decode);
+        topology.is_some_and(|it| it.domains.iter().any(|domain| domain.values.last().is_some_and(|it| **it == *host)))
+    });
+    here.any(|assignment| {
+        let template = workload.spec.pod_sets.iter().find(|set| set.name == assignment.name).map(|set| &set.template);
+        let own = template.and_then(|template| template.spec.as_ref()?.tolerations.clone()).unwrap_or_default();
+        let checks = status.admission_checks.iter().filter(|check| check.state == CheckState::Ready);
+        let updates = checks.flat_map(|check| &check.pod_set_updates).filter(|update| update.name == assignment.name);
+        let flavors = assignment.flavors.values().filter_map(|name| (view.flavor)(name));
+        let all: Vec<_> = own
+            .into_iter()
+            .chain(updates.flat_map(|update| update.tolerations.clone()))
+            .chain(flavors.flat_map(|flavor| flavor.spec.tolerations.clone()))
+            .filter(|toleration| toleration.toleration_seconds.is_none())
+            .collect();
+        let tolerated: Vec<Toleration> = tolerations(&all);
+        found.iter().any(|taint| !tolerated.iter().any(|toleration| toleration.tolerates(taint)))
+    })
+}
+
+fn is_on(pod: &Pod, host: &str) -> bool {
+    pinned_to(pod, &[HOSTNAME]).is_some_and(|pinned| pinned == [host])
+}
+
+/// It runs, or a kubelet is about to run it.
+fn is_progressing(pod: &Pod) -> bool {
+    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+    bound && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
+}
+
+/// It was sent to its node and has not got there.
+fn is_stuck(pod: &Pod) -> bool {
+    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
+    !bound && !is_gated(pod) && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
+}
+
+fn ended(pod: &Pod, host: &str, now: Timestamp) -> Pod {
+    let mut pod = pod.clone();
+    let status = pod.status.get_or_insert_default();
+    status.phase = Some("Failed".to_owned());
+    status.conditions.get_or_insert_with(Vec::new).push(PodCondition {
+        type_: TERMINATED_BY_KUEUE.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(UNSCHEDULABLE_ON_NODE.to_owned()),
+        message: Some(format!("Pod cannot be scheduled on its assigned node {host}, which has failed")),
+        last_transition_time: Some(Time(now)),
+        ..PodCondition::default()
+    });
+    pod
+}
+
+/// What an event about an ended pod says.
+pub fn ended_message(pod: &Pod) -> String {
+    let host = pinned_to(pod, &[HOSTNAME]).map(|pinned| pinned.concat()).unwrap_or_default();
+    format!("Pod {} was terminated because its assigned node {host} has failed", pod.name_any())
+}
+
+/// What of a node this module looks at: whoever watches nodes can leave out other changes.
+pub fn facts(node: &Node) -> (Option<String>, bool, Vec<BTreeMap<String, String>>) {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions.into_iter().flatten().find(|it| it.type_ == "Ready").map(|it| it.status.clone());
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(|taint| {
+        let value = taint.value.clone().unwrap_or_default();
+        [("key", taint.key.clone()), ("value", value), ("effect", taint.effect.clone())]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into()
+    });
+    (ready, spec.and_then(|spec| spec.unschedulable).unwrap_or(false), taints.collect())
+}

@@ -1,0 +1,96 @@
+//! Topology-aware scheduling after admission: pods are sent to the domains their workload was given, and workloads hear of
+//! nodes that fail.
+//!
+//! [`release`] and [`health`] decide, as pure functions of a workload and its pods; [`ungater`] and [`nodes`] are the
+//! controllers that carry it out. Where pods go in the first place is the engine's decision.
+
+pub mod health;
+pub mod nodes;
+pub mod release;
+#[cfg(test)]
+mod tests;
+pub mod ungater;
+
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::Workload;
+use berth_runtime::{Cache, Index, Manager, ObjectKey};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+
+use crate::config::Config;
+use crate::keys;
+use crate::stores::Stores;
+
+/// Adds both controllers to the manager, as the gates say.
+pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+    let gates = config.gates();
+    if !gates.on("TopologyAwareScheduling") {
+        return;
+    }
+    let (pods, nodes): (Cache<Pod>, Cache<Node>) = (manager.cache(), manager.cache());
+    let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };
+    ungater::install(manager, stores, &pods, &of_workload);
+    if gates.on("TASFailedNodeReplacement") {
+        nodes::install(manager, config, stores, &pods, &nodes, &of_workload);
+    }
+}
+
+/// Finds the pods of workloads.
+#[derive(Clone)]
+pub(crate) struct WorkloadPods {
+    by_workload: Index<Pod>,
+}
+
+impl WorkloadPods {
+    /// The pods of a workload, in name order; those of the slices before it as well.
+    fn of(&self, workload: &Workload) -> Vec<Arc<Pod>> {
+        let namespace = workload.namespace().unwrap_or_default();
+        let own = workload.name_any();
+        let first_slice = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).filter(|first| **first != own);
+        let names = [Some(&own), first_slice].into_iter().flatten();
+        let mut pods: Vec<Arc<Pod>> = names.flat_map(|it| self.by_workload.get(&format!("{namespace}/{it}"))).collect();
+        pods.sort_by_key(|pod| pod.name_any());
+        pods.dedup_by_key(|pod| pod.name_any());
+        pods
+    }
+}
+
+/// The workloads a pod says it belongs to, as `namespace/name`.
+fn workloads_of_pod(pod: &Pod) -> Vec<String> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let names = [keys::WORKLOAD_ANNOTATION, keys::WORKLOAD_SLICE_ANNOTATION];
+    let mut found: Vec<String> =
+        names.iter().filter_map(|key| pod.annotations().get(*key)).map(|name| format!("{namespace}/{name}")).collect();
+    found.dedup();
+    found
+}
+
+/// The key of the workload a pod names.
+fn workload_of_pod(pod: &Pod) -> Option<ObjectKey> {
+    let name = pod.annotations().get(keys::WORKLOAD_ANNOTATION)?;
+    Some(ObjectKey::namespaced(pod.namespace().unwrap_or_default(), name.clone()))
+}
+
+/// The pod set a pod belongs to.
+fn pod_set_of(pod: &Pod) -> Option<&str> {
+    pod.labels().get(keys::POD_SET_LABEL).map(String::as_str)
+}
+
+/// It has ended, well or not.
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// It waits for a place in a topology.
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.into_iter().flatten().any(|gate| gate.name == keys::TOPOLOGY_GATE)
+}
+
+/// The values a pod is pinned to for some labels; nothing unless it is for all of them.
+fn pinned_to<'a>(pod: &'a Pod, levels: &[&str]) -> Option<Vec<&'a str>> {
+    let selector = pod.spec.as_ref()?.node_selector.as_ref()?;
+    levels.iter().map(|level| selector.get(*level).map(String::as_str)).collect()
+}

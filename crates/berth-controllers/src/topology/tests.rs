@@ -1,0 +1,216 @@
+//! What the two decisions say, from objects as they are written.
+
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::Workload;
+use berth_runtime::Cache;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::health::{Outcome, View, assess};
+use super::release::releases;
+use crate::gates::Gates;
+
+const NOW: &str = "2026-01-01T00:10:00Z";
+
+/// An admitted workload with these hosts and pods per host.
+fn workload(hosts: &[(&str, i32)], request: Value, unhealthy: &[&str]) -> Workload {
+    let count: i32 = hosts.iter().map(|(_, count)| count).sum();
+    let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let slices: Vec<Value> = hosts
+        .iter()
+        .map(|(host, count)| {
+            json!({"domainCount": 1, "valuesPerLevel": [{"universal": host}], "podCounts": {"universal": count}})
+        })
+        .collect();
+    let nodes: Vec<Value> = unhealthy.iter().map(|name| json!({"name": name})).collect();
+    serde_json::from_value(json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"queueName": "main", "podSets": [{
+            "name": "main", "count": count, "topologyRequest": request,
+            "template": {"spec": {"containers": [], "tolerations": [{"key": "tolerated", "operator": "Exists"}]}}}]},
+        "status": {
+            "conditions": [condition("QuotaReserved"), condition("Admitted")],
+            "unhealthyNodes": nodes,
+            "admission": {"clusterQueue": "q", "podSetAssignments": [{
+                "name": "main", "count": count, "flavors": {"cpu": "batch"}, "resourceUsage": {"cpu": "1"},
+                "topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": slices}}]}}
+    }))
+    .expect("a workload")
+}
+
+/// A pod with an index, waiting for its place, or sent to a host and perhaps running there.
+fn pod(index: usize, host: Option<&str>, phase: &str) -> Arc<Pod> {
+    let mut pod = json!({
+        "metadata": {"name": format!("train-{index}"), "namespace": "default",
+            "labels": {"kueue.x-k8s.io/podset": "main", "batch.kubernetes.io/job-completion-index": index.to_string()},
+            "annotations": {"kueue.x-k8s.io/workload": "train"}},
+        "spec": {"containers": [], "nodeSelector": {"tier": "batch"}}, "status": {"phase": phase}});
+    match host {
+        None => pod["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/topology"}, {"name": "other"}]),
+        Some(host) => {
+            pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] = json!(host);
+            if phase != "Pending" {
+                pod["spec"]["nodeName"] = json!(host);
+            }
+        }
+    }
+    Arc::new(serde_json::from_value(pod).expect("a pod"))
+}
+
+fn by_index() -> Value {
+    json!({"required": "rack", "podIndexLabel": "batch.kubernetes.io/job-completion-index"})
+}
+
+/// Pods and the hosts they are sent to.
+fn sent(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<(String, String)> {
+    let host = |selector: &std::collections::BTreeMap<String, String>| selector["kubernetes.io/hostname"].clone();
+    releases(workload, pods).iter().map(|it| (it.pod.name_any(), host(&it.node_selector))).collect()
+}
+
+fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(pod, host)| ((*pod).to_owned(), (*host).to_owned())).collect()
+}
+
+#[test]
+fn a_pod_goes_to_the_slot_of_its_rank_and_keeps_other_gates() {
+    let workload = workload(&[("a", 2), ("b", 1)], by_index(), &[]);
+    let pods = [pod(2, None, "Pending"), pod(0, None, "Pending")];
+    assert_eq!(sent(&workload, &pods), pairs(&[("train-2", "b"), ("train-0", "a")]));
+    let released = releases(&workload, &pods)[0].released();
+    let spec = released.spec.expect("a spec");
+    assert_eq!(spec.scheduling_gates.expect("gates").iter().map(|gate| &*gate.name).collect::<Vec<_>>(), ["other"]);
+    assert_eq!(spec.node_selector.expect("a selector")["tier"], "batch");
+}
+
+#[test]
+fn ranks_that_running_pods_contradict_are_not_used() {
+    let workload = workload(&[("a", 1), ("b", 1), ("c", 1)], by_index(), &[]);
+    let pods = [pod(0, Some("b"), "Running"), pod(1, None, "Pending"), pod(2, None, "Pending")];
+    assert_eq!(sent(&workload, &pods), pairs(&[("train-1", "a"), ("train-2", "c")]));
+}
+
+#[test]
+fn sub_groups_are_ranked_one_after_the_other() {
+    let request = json!({"podIndexLabel": "batch.kubernetes.io/job-completion-index", "subGroupIndexLabel": "group",
+        "subGroupCount": 2});
+    let workload = workload(&[("a", 2), ("b", 2)], request, &[]);
+    let in_group = |name: &str, group: &str, index: usize| {
+        let mut pod = (*pod(index, None, "Pending")).clone();
+        pod.metadata.name = Some(name.to_owned());
+        pod.labels_mut().insert("group".to_owned(), group.to_owned());
+        Arc::new(pod)
+    };
+    let pods = [in_group("y-1", "1", 1), in_group("x-0", "0", 0)];
+    assert_eq!(sent(&workload, &pods), pairs(&[("y-1", "b"), ("x-0", "a")]));
+}
+
+#[test]
+fn without_ranks_domains_are_filled_and_what_ended_makes_room() {
+    let workload = workload(&[("a", 1), ("b", 2)], json!({"required": "rack"}), &[]);
+    let pods = [
+        pod(0, Some("a"), "Succeeded"),
+        pod(1, Some("b"), "Running"),
+        pod(2, None, "Pending"),
+        pod(3, None, "Pending"),
+        pod(4, None, "Pending"),
+    ];
+    assert_eq!(sent(&workload, &pods), pairs(&[("train-2", "a"), ("train-3", "b")]));
+}
+
+#[test]
+fn nobody_is_sent_to_a_failed_node_or_for_a_workload_that_is_evicted() {
+    let pods = [pod(0, None, "Pending"), pod(1, None, "Pending")];
+    for request in [by_index(), json!({"required": "rack"})] {
+        let workload = workload(&[("a", 1), ("b", 1)], request, &["a"]);
+        assert_eq!(sent(&workload, &pods).iter().map(|it| &*it.1).collect::<Vec<_>>(), ["b"]);
+    }
+    let mut evicted = workload(&[("a", 2)], by_index(), &[]);
+    let now = NOW.parse().expect("a time");
+    crate::workload::status::set(&mut evicted, crate::keys::EVICTED, true, "Preempted", "", now);
+    assert_eq!(sent(&evicted, &pods), []);
+}
+
+fn node(name: &str, ready: &str, spec: Value) -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:09:50Z"}]}}))
+    .expect("a node")
+}
+
+fn look(workload: &Workload, pods: &[Arc<Pod>], nodes: Vec<Node>, gates: &Gates) -> Outcome {
+    let nodes: Cache<Node> = Cache::for_tests(nodes);
+    let node = |host: &str| nodes.get(&berth_runtime::ObjectKey::cluster(host));
+    let view = View { node: &node, flavor: &|_| None, gates, now: NOW.parse().expect("a time") };
+    assess(workload, pods, &view)
+}
+
+fn unhealthy(outcome: &Outcome) -> Option<Vec<String>> {
+    let status = outcome.workload.as_ref()?.status.as_ref()?;
+    Some(status.unhealthy_nodes.iter().map(|node| node.name.clone()).collect())
+}
+
+#[test]
+fn a_node_that_is_gone_is_written_down_and_its_waiting_pod_is_ended() {
+    let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
+    let pods = [pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Running")];
+    let outcome = look(&workload, &pods, vec![node("b", "True", json!({}))], &Gates::default());
+    assert_eq!(unhealthy(&outcome), Some(vec!["a".to_owned()]));
+    let [(before, after)] = outcome.ended.as_slice() else { panic!("{outcome:?}") };
+    let status = after.status.clone().expect("a status");
+    assert_eq!((before.name_any().as_str(), status.phase.as_deref()), ("train-0", Some("Failed")));
+    assert_eq!(status.conditions.expect("conditions")[0].type_, "TerminatedByKueue");
+}
+
+#[test]
+fn a_second_failed_node_evicts() {
+    let workload = workload(&[("a", 1), ("b", 1)], by_index(), &["a"]);
+    let outcome = look(&workload, &[], Vec::new(), &Gates::default());
+    assert_eq!(
+        outcome.evicted.as_deref(),
+        Some("Workload eviction triggered due to multiple TAS assigned node failures, including: a, b")
+    );
+    assert_eq!(unhealthy(&outcome), Some(Vec::new()));
+    assert_eq!(outcome.ended, []);
+}
+
+#[test]
+fn a_node_that_is_not_ready_counts_once_nothing_runs_on_it() {
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let nodes = || vec![node("a", "Unknown", json!({}))];
+    let running = look(&workload, &[pod(0, Some("a"), "Running")], nodes(), &Gates::default());
+    assert_eq!(running, Outcome::default());
+    let ended = look(&workload, &[pod(0, Some("a"), "Failed")], nodes(), &Gates::default());
+    assert_eq!(unhealthy(&ended), Some(vec!["a".to_owned()]));
+}
+
+#[test]
+fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
+    let gates = Gates::from_map(&[("TASReplaceNodeOnPodTermination".to_owned(), false)].into()).expect("gates");
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![node("a", "False", json!({}))], &gates);
+    assert_eq!((unhealthy(&outcome), outcome.again), (None, Some(std::time::Duration::from_secs(20))));
+}
+
+#[test]
+fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
+    let (running, waiting) = ([pod(0, Some("a"), "Running")], [pod(0, Some("a"), "Pending")]);
+    assert_eq!(look(&workload, &running, tainted("broken"), &Gates::default()), Outcome::default());
+    assert_eq!(look(&workload, &waiting, tainted("tolerated"), &Gates::default()), Outcome::default());
+    let outcome = look(&workload, &waiting, tainted("broken"), &Gates::default());
+    assert_eq!((unhealthy(&outcome), outcome.ended.len()), (Some(vec!["a".to_owned()]), 1));
+    let cordoned =
+        look(&workload, &waiting, vec![node("a", "True", json!({"unschedulable": true}))], &Gates::default());
+    assert_eq!(unhealthy(&cordoned), Some(vec!["a".to_owned()]));
+}
+
+#[test]
+fn a_node_that_recovers_is_struck_off() {
+    let workload = workload(&[("a", 1)], by_index(), &["a"]);
+    let outcome = look(&workload, &[], vec![node("a", "True", json!({}))], &Gates::default());
+    assert_eq!(unhealthy(&outcome), Some(Vec::new()));
+}

@@ -1,0 +1,57 @@
+//! The controller that releases pods into the topology domains of their workload.
+
+use std::sync::Arc;
+
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, ResourceExt};
+
+use super::release::releases;
+use super::{WorkloadPods, is_gated, workload_of_pod};
+use crate::execute::{Part, patch};
+use crate::stores::Stores;
+
+/// Adds the controller to the manager.
+pub(super) fn install(manager: &mut Manager, stores: &Stores, pods: &Cache<Pod>, of_workload: &WorkloadPods) {
+    let ungater = Ungater {
+        client: manager.client(),
+        stores: stores.clone(),
+        pods: pods.clone(),
+        of_workload: of_workload.clone(),
+    };
+    manager
+        .controller("topology-ungater")
+        .concurrency(16)
+        .watch_self(&stores.workloads)
+        .watch(pods, |delta| {
+            // A pod that came, or one that makes room for another.
+            let matters = |pod: &Arc<Pod>| is_gated(pod) || super::has_ended(pod) || delta.new.is_none();
+            delta.new.as_ref().or(delta.old.as_ref()).filter(|pod| matters(pod)).and_then(|pod| workload_of_pod(pod))
+        })
+        .run(ungater);
+}
+
+struct Ungater {
+    client: Client,
+    stores: Stores,
+    pods: Cache<Pod>,
+    of_workload: WorkloadPods,
+}
+
+impl Reconciler for Ungater {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        for release in releases(&workload, &self.of_workload.of(&workload)) {
+            let (before, after) = (release.pod.as_ref(), release.released());
+            // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
+            match patch(&api, before, &after, Part::Main, before.resource_version().as_deref()).await {
+                Ok(Some(answer)) => self.pods.observe(answer),
+                Ok(None) => {}
+                Err(error) if berth_runtime::is_not_found(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Action::Wait)
+    }
+}
