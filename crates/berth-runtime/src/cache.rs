@@ -132,7 +132,9 @@ impl<K: Resource + 'static> Cache<K> {
 
     /// Takes in an object this process was handed by the API (the answer to a create, update or patch), unless the
     /// cache already knows a newer state. Watches fire as if the change had come from the server.
-    pub fn observe(&self, object: K) {
+    pub fn observe(&self, mut object: K) {
+        // As the watch shows it; see `wire`.
+        object.meta_mut().managed_fields = None;
         self.apply(object);
     }
 
@@ -167,7 +169,18 @@ impl<K: Resource + 'static> Cache<K> {
         self.notify(&delta);
     }
 
-    pub(crate) fn remove(&self, object: &K) {
+    /// Whether the cache has this state of the object, or a later one.
+    pub(crate) fn knows(&self, object: &impl Resource) -> bool {
+        let key = ObjectKey::of(object);
+        let Some(version) = version_of(object) else { return false };
+        self.read(|state| {
+            let known = state.objects.get(&key).and_then(|known| version_of(known.as_ref()));
+            let deleted = state.forgotten.get(&key).copied();
+            known.max(deleted).is_some_and(|seen| version <= seen)
+        })
+    }
+
+    pub(crate) fn remove(&self, object: &impl Resource) {
         let key = ObjectKey::of(object);
         let delta = {
             let mut state = self.inner.state.write().expect(LOCK);
@@ -201,7 +214,7 @@ impl<K: Resource + 'static> Cache<K> {
             state.objects.iter().filter(|(key, _)| !listed.contains(key)).map(|(_, object)| object.clone()).collect()
         });
         for object in gone {
-            self.remove(&object);
+            self.remove(object.as_ref());
         }
     }
 

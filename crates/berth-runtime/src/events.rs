@@ -13,7 +13,7 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::Clock;
+use crate::{Clock, write};
 
 /// Events waiting to be written, at most; beyond it new ones are dropped, because a flood of events must never slow
 /// the work they describe.
@@ -53,7 +53,7 @@ impl Recorder {
     /// The recorder and the task that writes what it records; the task ends when all recorders are gone.
     pub(crate) fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(PENDING_MAX);
-        (Self { component: "berth".into(), clock, sender }, write(client, receiver))
+        (Self { component: "berth".into(), clock, sender }, post(client, receiver))
     }
 
     /// The same recorder speaking for another component (`source.component`, shown by `kubectl get events -o wide`).
@@ -100,7 +100,7 @@ fn truncate(message: &str) -> String {
 /// What makes two events the same one happening again.
 type Series = (String, String, String, String, String);
 
-async fn write(client: Client, mut receiver: mpsc::Receiver<Entry>) {
+async fn post(client: Client, mut receiver: mpsc::Receiver<Entry>) {
     let mut series: BTreeMap<Series, (String, i32)> = BTreeMap::new();
     let mut sequence: u64 = 0;
     while let Some(entry) = receiver.recv().await {
@@ -150,8 +150,8 @@ async fn write(client: Client, mut receiver: mpsc::Receiver<Entry>) {
             count: Some(1),
             ..Default::default()
         };
-        match api.create(&PostParams::default(), &event).await {
-            Ok(_) => {
+        match write::create_unread(&api, &PostParams::default(), &event).await {
+            Ok(()) => {
                 series.insert(key, (name, 1));
                 if series.len() > SERIES_MAX {
                     series.pop_first();

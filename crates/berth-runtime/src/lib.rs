@@ -16,6 +16,8 @@ mod events;
 mod leader;
 mod manager;
 mod queue;
+mod wire;
+pub mod write;
 
 pub use cache::{Cache, Delta, Index};
 pub use clock::Clock;
@@ -23,6 +25,7 @@ pub use events::{EventType, Recorder};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
+pub use wire::{Lean, decode};
 
 use std::fmt;
 use std::future::Future;

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::wire::Seen;
 use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder};
 
 /// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
@@ -110,7 +111,7 @@ impl Manager {
         let cache: Cache<K> = Cache::new();
         let (sender, synced) = watch::channel(false);
         let (group, plural) = (K::group(&()).into_owned(), K::plural(&()).into_owned());
-        let run = inform(Api::<K>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender);
+        let run = inform(Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender);
         self.informers.push(Informer { group, plural, synced, run: Box::pin(run) });
         self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
         cache
@@ -341,7 +342,7 @@ impl Controller {
 }
 
 /// Keeps a cache equal to the server's state: list, watch, and list again when the watch was lost too long.
-async fn inform<K>(api: Api<K>, cache: Cache<K>, clock: Clock, synced: watch::Sender<bool>)
+async fn inform<K>(api: Api<Seen<K>>, cache: Cache<K>, clock: Clock, synced: watch::Sender<bool>)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
@@ -353,7 +354,7 @@ where
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => {
                 listed.insert(ObjectKey::of(&object));
-                cache.apply(object);
+                take(&cache, &object);
             }
             Ok(watcher::Event::InitDone) => {
                 cache.retain(&listed);
@@ -364,7 +365,7 @@ where
             }
             Ok(watcher::Event::Apply(object)) => {
                 backoff = WATCH_BACKOFF_BASE;
-                cache.apply(object);
+                take(&cache, &object);
             }
             Ok(watcher::Event::Delete(object)) => {
                 backoff = WATCH_BACKOFF_BASE;
@@ -380,6 +381,23 @@ where
                 clock.sleep(backoff).await;
                 backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
             }
+        }
+    }
+}
+
+/// Takes in what a watch has shown, decoding it only if it is news.
+fn take<K>(cache: &Cache<K>, object: &Seen<K>)
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
+{
+    if cache.knows(object) {
+        return;
+    }
+    match object.decode() {
+        Ok(object) => cache.apply(object),
+        // One object that is not what its schema promises must not blind the controllers to all others.
+        Err(error) => {
+            tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot read an object");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
+use berth_runtime::{Action, Clock, Error, Lean, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, SelectAll, Stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -30,7 +30,8 @@ const CONCURRENCY: usize = 32;
 const RETRY: Duration = Duration::from_secs(1);
 
 type Meta = PartialObjectMeta<DynamicObject>;
-type Events = Pin<Box<dyn Stream<Item = (usize, Option<watcher::Result<watcher::Event<Meta>>>)> + Send>>;
+type Seen = watcher::Result<watcher::Event<Lean<Meta>>>;
+type Events = Pin<Box<dyn Stream<Item = (usize, Option<Seen>)> + Send>>;
 
 /// Adds the collector.
 pub fn install(manager: &mut Manager, kinds: Kinds) {
@@ -134,7 +135,7 @@ impl Watching {
 
     fn watch(&self, position: usize) -> Option<Events> {
         let kind = self.kinds.get(position)?;
-        let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
+        let api: Api<Lean<Meta>> = Api::all_with(self.client.clone(), &kind.resource);
         let events = watcher(api, watcher::Config::default()).scan(false, |failed, event| {
             // After an error the stream is given up and made anew, unhurried.
             let item = (!*failed).then_some(event);
@@ -145,17 +146,12 @@ impl Watching {
         Some(Box::pin(events.map(Some).chain(ended).map(move |event| (position, event))))
     }
 
-    fn take(
-        &self,
-        position: usize,
-        event: watcher::Result<watcher::Event<Meta>>,
-        listed: &mut std::collections::BTreeMap<usize, BTreeSet<String>>,
-    ) {
+    fn take(&self, position: usize, event: Seen, listed: &mut std::collections::BTreeMap<usize, BTreeSet<String>>) {
         match event {
             Ok(watcher::Event::Init) => {
                 listed.insert(position, BTreeSet::new());
             }
-            Ok(watcher::Event::InitApply(object)) => {
+            Ok(watcher::Event::InitApply(Lean(object))) => {
                 if let (Some(uid), Some(listed)) = (&object.metadata.uid, listed.get_mut(&position)) {
                     listed.insert(uid.clone());
                 }
@@ -168,8 +164,8 @@ impl Watching {
                     self.removed(&uid);
                 }
             }
-            Ok(watcher::Event::Apply(object)) => self.seen(position, &object),
-            Ok(watcher::Event::Delete(object)) => {
+            Ok(watcher::Event::Apply(Lean(object))) => self.seen(position, &object),
+            Ok(watcher::Event::Delete(Lean(object))) => {
                 if let Some(uid) = &object.metadata.uid {
                     self.removed(uid);
                 }

@@ -148,7 +148,7 @@ impl JobController {
         }
         let mut refused = None;
         for pod in &plan.create {
-            match pods.create(&PostParams::default(), pod).await {
+            match berth_runtime::write::create(&pods, &PostParams::default(), pod).await {
                 Ok(created) => {
                     let message = format!("Created pod: {}", name(&created));
                     self.recorder.event(job, EventType::Normal, "SuccessfulCreate", &message);
@@ -202,7 +202,7 @@ impl JobController {
         }
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         let changed = Job { status: Some(status), ..current.as_ref().clone() };
-        let stored = jobs.replace_status(&key.name, &PostParams::default(), &changed).await?;
+        let stored = berth_runtime::write::replace_status(&jobs, &key.name, &PostParams::default(), &changed).await?;
         let status = stored.status.clone().unwrap_or_default();
         self.jobs.observe(stored);
         Ok(status)
@@ -308,7 +308,7 @@ async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, cache: &Cache<Pod>) -> Resu
         "uid": pod.metadata.uid,
         "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
     }});
-    match pods.patch(name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+    match berth_runtime::write::patch(pods, name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
         Ok(stored) => {
             cache.observe(stored);
             Ok(())

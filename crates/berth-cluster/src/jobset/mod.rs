@@ -147,7 +147,7 @@ impl JobSetController {
             let owner = construct::owner_reference(set);
             let mut job = job.clone();
             job.metadata.owner_references = Some(vec![owner]);
-            match jobs.create(&PostParams::default(), &job).await {
+            match berth_runtime::write::create(&jobs, &PostParams::default(), &job).await {
                 Ok(created) => self.jobs.observe(created),
                 Err(error) => {
                     let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -165,7 +165,7 @@ impl JobSetController {
             let mut changed = resume.changed.clone();
             if resume.job.status.as_ref().is_some_and(|status| status.start_time.is_some()) {
                 let name = resume.job.metadata.name.as_deref().unwrap_or_default();
-                let reset = jobs.replace_status(name, &PostParams::default(), &changed).await?;
+                let reset = berth_runtime::write::replace_status(&jobs, name, &PostParams::default(), &changed).await?;
                 changed.metadata.resource_version = reset.metadata.resource_version.clone();
                 self.jobs.observe(reset);
             }
@@ -208,7 +208,7 @@ impl JobSetController {
 
     async fn update_job(&self, jobs: &Api<Job>, job: &Job) -> Result<(), Error> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        let stored = jobs.replace(name, &PostParams::default(), job).await?;
+        let stored = berth_runtime::write::replace(jobs, name, &PostParams::default(), job).await?;
         self.jobs.observe(stored);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl JobSetController {
             return Ok(());
         }
         let services: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
-        match services.create(&PostParams::default(), service).await {
+        match berth_runtime::write::create(&services, &PostParams::default(), service).await {
             Ok(created) => {
                 self.services.observe(created);
                 Ok(())
@@ -239,7 +239,7 @@ impl JobSetController {
             return Ok(());
         }
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-        match claims.create(&PostParams::default(), claim).await {
+        match berth_runtime::write::create(&claims, &PostParams::default(), claim).await {
             Ok(created) => {
                 self.claims.observe(created);
                 Ok(())
@@ -256,7 +256,7 @@ impl JobSetController {
         }
         let sets: Api<JobSet> = Api::namespaced(self.client.clone(), &key.namespace);
         let changed = JobSet { status: Some(status), ..set.clone() };
-        let stored = sets.replace_status(&key.name, &PostParams::default(), &changed).await?;
+        let stored = berth_runtime::write::replace_status(&sets, &key.name, &PostParams::default(), &changed).await?;
         self.sets.observe(stored);
         Ok(())
     }

@@ -114,7 +114,14 @@ impl Kubelet {
             "status": status,
         });
         let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
-        match api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch)).await {
+        match berth_runtime::write::patch_status(
+            &api,
+            &pod.name_any(),
+            &PatchParams::default(),
+            &Patch::Strategic(&patch),
+        )
+        .await
+        {
             Ok(written) => {
                 self.pods.observe(written);
                 Ok(true)

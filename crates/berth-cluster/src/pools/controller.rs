@@ -86,7 +86,7 @@ impl PoolReconciler {
         let now = self.clock.now();
         let api: Api<Node> = Api::all(self.client.clone());
         for node in &plan.register {
-            match api.create(&PostParams::default(), node).await {
+            match berth_runtime::write::create(&api, &PostParams::default(), node).await {
                 Ok(created) => {
                     let has_status = created.status.as_ref().is_some_and(|status| status.capacity.is_some());
                     self.nodes.observe(created);
@@ -107,7 +107,7 @@ impl PoolReconciler {
             let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != "node.kubernetes.io/not-ready").collect();
             let kept = if kept.is_empty() { taints(pool, true) } else { kept };
             let patch = json!({ "spec": { "taints": kept } });
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            match berth_runtime::write::patch(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(node) => self.nodes.observe(node),
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -136,14 +136,15 @@ impl PoolReconciler {
         let mut new = pool.clone();
         new.status = Some(status.clone());
         let api: Api<NodePool> = Api::all(self.client.clone());
-        let written = api.replace_status(&pool.name_any(), &PostParams::default(), &new).await?;
+        let written =
+            berth_runtime::write::replace_status(&api, &pool.name_any(), &PostParams::default(), &new).await?;
         self.pools.observe(written);
         Ok(())
     }
 
     async fn patch_status(&self, name: &str, patch: serde_json::Value) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
-        match api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match berth_runtime::write::patch_status(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(node) => self.nodes.observe(node),
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),
