@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use super::compare::compare;
-use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, is_reset};
+use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, is_reset, sort_entries};
 use super::path::PathElement;
 use super::remove::extract;
 use super::set::Set;
@@ -126,10 +126,26 @@ impl FieldManager {
     ///
     /// Never fails: an object that does not have its type keeps its owners.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
-        let managed = current_managed(live, new, write.subresource);
-        meta::take_managed_fields(new);
+        let sent = meta::take_managed_fields(new);
+        let managed = current_managed(live, sent.as_ref(), write.subresource);
         // Whoever resets the list, or has an object from before there were owners, is left alone until the first apply.
         if managed.managers.is_empty() && live.is_some() {
+            return;
+        }
+        if let Some(live) = live
+            && let Some(entries) = live.pointer("/metadata/managedFields")
+            && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| sent == entries))
+            && let Some(changes) = self.leaves_owners(live, new, &managed, write)
+        {
+            let mut entries = sent.filter(|sent| sent == entries).unwrap_or_else(|| entries.clone());
+            if changes && let Some(list) = entries.as_array_mut() {
+                let own = update_identity(new, write);
+                if let Some(entry) = list.iter_mut().find(|entry| Identity::from_value(entry) == own) {
+                    meta::map_mut(entry).insert("time".to_owned(), Value::from(write.now));
+                }
+                sort_entries(list);
+            }
+            meta::metadata_mut(new).insert("managedFields".to_owned(), entries);
             return;
         }
         let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
@@ -138,6 +154,22 @@ impl FieldManager {
         };
         managed.cap_updates(self.updates_max);
         store(new, &managed);
+    }
+
+    /// Whether an update leaves all owners as they are (it sets what its manager owns already and nobody else does, as
+    /// most updates of a controller do); and if so, whether it sets anything at all.
+    fn leaves_owners(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Option<bool> {
+        let version = meta::api_version(new);
+        let key = update_identity(new, write).key();
+        let is_plain = managed.managers.contains_key(&key)
+            && managed.times.contains_key(&key)
+            && meta::api_version(live) == version
+            && managed.managers.values().all(|owned| owned.version == version)
+            && managed.managers.len() <= self.updates_max;
+        if !is_plain {
+            return None;
+        }
+        self.updater().leaves_owners(live, new, &managed.managers, &key, &NEVER_OWNED).ok().flatten()
     }
 
     fn updated(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Result<Managed, ApplyError> {
@@ -152,13 +184,7 @@ impl FieldManager {
         )?;
         if let Some(mut current) = managers.remove(CURRENT) {
             current.set = current.set.difference(&NEVER_OWNED);
-            let identity = Identity {
-                manager: write.manager.to_owned(),
-                applied: false,
-                version: version.to_owned(),
-                subresource: write.subresource.to_owned(),
-            };
-            let key = identity.key();
+            let key = update_identity(new, write).key();
             let before = managers.remove(&key).map(|owned| owned.set).unwrap_or_default();
             let set = before.clone().union(current.set).difference(&NEVER_OWNED);
             if !set.is_empty() {
@@ -288,23 +314,30 @@ impl FieldManager {
     }
 }
 
-/// The list that counts: the stored one, unless the client sends a new one with the object itself.
-fn current_managed(live: Option<&Value>, new: &Value, subresource: &str) -> Managed {
-    fn of(object: Option<&Value>) -> Option<&Value> {
-        object?.pointer("/metadata/managedFields")
+/// Who an update of `object` is made by.
+fn update_identity(object: &Value, write: Write<'_>) -> Identity {
+    Identity {
+        manager: write.manager.to_owned(),
+        applied: false,
+        version: meta::api_version(object).to_owned(),
+        subresource: write.subresource.to_owned(),
     }
+}
+
+/// The list that counts: the stored one, unless the client sends a new one with the object itself.
+fn current_managed(live: Option<&Value>, sent: Option<&Value>, subresource: &str) -> Managed {
     // What cannot be read is treated as absent: an update must not fail for what somebody else wrote.
     let decode = |entries: Option<&Value>| Managed::decode(entries.unwrap_or(&Value::Null)).unwrap_or_default();
     if subresource.is_empty() {
-        if is_reset(of(Some(new))) {
+        if is_reset(sent) {
             return Managed::default();
         }
-        let sent = decode(of(Some(new)));
+        let sent = decode(sent);
         if !sent.managers.is_empty() {
             return sent;
         }
     }
-    decode(of(live))
+    decode(live.and_then(|live| live.pointer("/metadata/managedFields")))
 }
 
 fn store(object: &mut Value, managed: &Managed) {

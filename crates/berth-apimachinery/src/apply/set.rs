@@ -1,9 +1,13 @@
 //! Sets of paths to fields, and their compact form `fieldsV1`.
 //!
 //! A set is a tree: each node says whether it is a member itself and what is below it. A node that is neither a member
-//! nor has members below does not exist, so two sets are equal exactly if their trees are.
+//! nor has members below does not exist, so two sets are equal exactly if their trees are. Trees share what they have in
+//! common: a copy costs nothing, and most of what a write does to a manager's set is to leave it alone.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -12,7 +16,60 @@ use super::path::{PathElement, PathError};
 /// A set of paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    nodes: BTreeMap<PathElement, Node>,
+    nodes: Nodes,
+}
+
+/// One level of the tree, copied when it is written to while somebody else has it too.
+#[derive(Clone, Default)]
+struct Nodes(Option<Arc<BTreeMap<PathElement, Node>>>);
+
+static NOTHING: BTreeMap<PathElement, Node> = BTreeMap::new();
+
+impl Deref for Nodes {
+    type Target = BTreeMap<PathElement, Node>;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+impl DerefMut for Nodes {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl PartialEq for Nodes {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => true,
+            _ => **self == **other,
+        }
+    }
+}
+
+impl Eq for Nodes {}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl FromIterator<(PathElement, Node)> for Nodes {
+    fn from_iter<I: IntoIterator<Item = (PathElement, Node)>>(nodes: I) -> Self {
+        let nodes: BTreeMap<PathElement, Node> = nodes.into_iter().collect();
+        Nodes((!nodes.is_empty()).then(|| Arc::new(nodes)))
+    }
+}
+
+impl IntoIterator for Nodes {
+    type Item = (PathElement, Node);
+    type IntoIter = std::collections::btree_map::IntoIter<PathElement, Node>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.map(Arc::unwrap_or_clone).unwrap_or_default().into_iter()
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,6 +157,15 @@ impl Set {
         })
     }
 
+    /// Whether every member of the other set is one of this set.
+    pub fn has_all(&self, other: &Set) -> bool {
+        other.nodes.iter().all(|(element, theirs)| {
+            self.nodes
+                .get(element)
+                .is_some_and(|mine| (mine.member || !theirs.member) && mine.below.has_all(&theirs.below))
+        })
+    }
+
     /// What is below one step, if anything.
     pub(super) fn below(&self, element: &PathElement) -> Option<&Set> {
         self.nodes.get(element).map(|node| &node.below).filter(|below| !below.is_empty())
@@ -118,7 +184,7 @@ impl Set {
                 path.push(element.clone());
                 paths.push(path);
             }
-            for (element, node) in &set.nodes {
+            for (element, node) in set.nodes.iter() {
                 prefix.push(element.clone());
                 walk(&node.below, prefix, paths);
                 prefix.pop();
@@ -164,7 +230,7 @@ impl Set {
     /// Members of this one alone.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
-        if other.is_empty() {
+        if !self.intersects(other) {
             return self.clone();
         }
         let mine = self.nodes.iter().filter_map(|(element, mine)| {
@@ -182,7 +248,7 @@ impl Set {
     /// Members of this one that neither are members of the other nor lie below one.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
-        if other.is_empty() {
+        if other.is_empty() || self.is_empty() {
             return self.clone();
         }
         let mine = self.nodes.iter().filter_map(|(element, mine)| {
@@ -249,7 +315,7 @@ impl Set {
     /// The `fieldsV1` form as a value. Key order is that of the map type; see [`Set::to_fields_v1_text`] for the canonical one.
     pub fn to_fields_v1(&self) -> Value {
         let mut map = Map::new();
-        for (element, node) in &self.nodes {
+        for (element, node) in self.nodes.iter() {
             let mut below = match node.below.to_fields_v1() {
                 Value::Object(below) => below,
                 _ => Map::new(),
@@ -276,7 +342,7 @@ impl Set {
             text.push_str("\".\":{}");
             first = false;
         }
-        for (element, node) in &self.nodes {
+        for (element, node) in self.nodes.iter() {
             if !first {
                 text.push(',');
             }

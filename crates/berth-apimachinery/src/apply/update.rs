@@ -286,6 +286,33 @@ impl Updater<'_> {
         }
     }
 
+    /// Whether an update within one version leaves all owners as they are: whatever it sets (`never` aside) is owned by
+    /// its manager and nobody else, and nothing goes. If so, whether it sets anything at all.
+    pub(super) fn leaves_owners(
+        &self,
+        live: &Value,
+        new: &Value,
+        managers: &Managers,
+        manager: &str,
+        never: &Set,
+    ) -> Result<Option<bool>, ApplyError> {
+        let version = crate::meta::api_version(new);
+        let Comparison { added, modified, removed } = self.comparison(live, new, version)?;
+        if !removed.difference(never).is_empty() {
+            return Ok(None);
+        }
+        let changed = modified.union(added).difference(never);
+        let typing = self.typing(version)?;
+        for (name, owned) in managers {
+            let fits = if name == manager { owned.set.has_all(&changed) } else { !owned.set.intersects(&changed) };
+            // A set that does not fit the schema any more is rewritten.
+            if !fits || reconcile(&typing.types, &typing.root, live, &owned.set)?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(!changed.is_empty()))
+    }
+
     /// An update replaces the object: the manager takes over what changed, and only that.
     pub fn update(
         &self,
