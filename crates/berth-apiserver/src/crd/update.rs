@@ -4,7 +4,7 @@
 //! `cr-status-prepare-for-update`).
 
 use berth_apimachinery::meta;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 fn put(object: &mut Value, field: &str, value: Option<&Value>) {
     let map = meta::map_mut(object);
@@ -21,7 +21,7 @@ fn put(object: &mut Value, field: &str, value: Option<&Value>) {
 /// Prepares a write to the resource itself: where status has its own subresource it stays, and the generation counts
 /// whatever else changed besides metadata.
 pub fn prepare(new: &mut Value, old: &Value, status_subresource: bool) {
-    if status_subresource {
+    if status_subresource && new.get("status") != old.get("status") {
         put(new, "status", old.get("status"));
     }
     if changes_specification(new, old) {
@@ -35,13 +35,24 @@ fn changes_specification(new: &Value, old: &Value) -> bool {
     new.iter().any(differs) || old.keys().any(|key| key != "metadata" && !new.contains_key(key))
 }
 
-/// Prepares a write to the status: it is all that changes, and who manages which field.
+/// Prepares a write to the status: it is all that changes, and who manages which field. What a client sends (or a patch
+/// was made of) is mostly what there is already, and comparing costs less than copying.
 pub fn prepare_status(new: &mut Value, old: &Value) {
-    let managed = new.get("metadata").and_then(|metadata| metadata.get("managedFields")).cloned();
-    let status = new.get("status").cloned();
-    *new = old.clone();
-    put(new, "status", status.as_ref());
-    if let Some(metadata) = new.get_mut("metadata").filter(|metadata| metadata.is_object()) {
-        put(metadata, "managedFields", managed.as_ref());
+    restore(meta::map_mut(new), old, &["status", "metadata"]);
+    match (new.get_mut("metadata"), old.get("metadata")) {
+        (Some(Value::Object(metadata)), Some(old)) if old.is_object() => restore(metadata, old, &["managedFields"]),
+        (_, old) => put(new, "metadata", old),
+    }
+}
+
+/// Makes a map equal to another one but for some fields.
+fn restore(map: &mut Map<String, Value>, old: &Value, but: &[&str]) {
+    let empty = Map::new();
+    let old = old.as_object().unwrap_or(&empty);
+    map.retain(|field, _| but.contains(&field.as_str()) || old.contains_key(field));
+    for (field, value) in old.iter().filter(|(field, _)| !but.contains(&field.as_str())) {
+        if map.get(field) != Some(value) {
+            map.insert(field.clone(), value.clone());
+        }
     }
 }

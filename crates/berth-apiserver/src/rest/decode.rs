@@ -87,6 +87,13 @@ impl Call {
     /// Brings a decoded object into the shape of its schema: coerces metadata, removes what the schema does not know
     /// (complaining as `fieldValidation` asks), drops nulls, fills defaults in. `patched` tells how errors are phrased.
     pub(crate) fn complete(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
+        let mut object = self.complete_shape(decoded, patched)?;
+        self.strategy().default(&mut object);
+        Ok(object)
+    }
+
+    /// [`Call::complete`] without the defaults that are code.
+    fn complete_shape(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
         let Decoded { mut object, mut complaints } = decoded;
         let version = self.version().name.clone();
         if let Some(schema) = self.row.schema(&version) {
@@ -105,6 +112,23 @@ impl Call {
         }
         drop_empty_metadata(&mut object);
         self.complain(complaints, patched)?;
+        Ok(object)
+    }
+
+    /// [`Call::complete`] for what a patch made of `old`: parts the patch left alone have their shape already.
+    pub(crate) fn complete_changed(&mut self, mut object: Value, old: &Value) -> Result<Value, Status> {
+        let same = |(field, value): &(&String, &Value)| *field != "metadata" && old.get(*field) == Some(*value);
+        let unchanged: Vec<String> =
+            meta::map_mut(&mut object).iter().filter(same).map(|(field, _)| field.clone()).collect();
+        let map = meta::map_mut(&mut object);
+        let kept: Vec<(String, Value)> = unchanged.into_iter().filter_map(|field| map.remove_entry(&field)).collect();
+        for field in ["apiVersion", "kind"] {
+            if let Some((field, value)) = kept.iter().find(|(kept, _)| kept == field) {
+                map.insert(field.clone(), value.clone());
+            }
+        }
+        let mut object = self.complete_shape(Decoded { object, complaints: Vec::new() }, true)?;
+        meta::map_mut(&mut object).extend(kept);
         self.strategy().default(&mut object);
         Ok(object)
     }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::{Tracking, store_new};
-use super::decode::Decoded;
 use super::encode::Stored;
 use super::update;
 use crate::Body;
@@ -93,7 +92,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
     let api_version = call.api_version();
     let kind = call.row.kind.clone();
     call.check_kind(&mut object, &api_version, &kind)?;
-    let object = call.complete(Decoded { object, complaints: Vec::new() }, true)?;
+    let object = call.complete_changed(object, old)?;
     Ok((object, Tracking::Update(call.manager_name())))
 }
 

@@ -180,7 +180,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     }
     match target {
         Target::Main if is_custom => crd::update::prepare(new, old, call.has_status_subresource()),
-        Target::Main if call.has_status_subresource() => {
+        Target::Main if call.has_status_subresource() && new.get("status") != old.get("status") => {
             put(meta::map_mut(new), "status", old.get("status").cloned());
         }
         Target::Status if !is_custom => {
@@ -188,7 +188,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
             let of_old = old.as_object().into_iter().flat_map(|map| map.keys().cloned());
             let map = meta::map_mut(new);
             for field in fields.into_iter().chain(of_old) {
-                if !matches!(field.as_str(), "status" | "metadata" | "apiVersion" | "kind") {
+                if !matches!(field.as_str(), "status" | "metadata" | "apiVersion" | "kind")
+                    && map.get(&field) != old.get(&field)
+                {
                     put(map, &field, old.get(&field).cloned());
                 }
             }
