@@ -1,8 +1,8 @@
 //! The pod scheduler: pending pods get nodes, or a condition that says why not.
 //!
 //! One reconcile takes every pod worth trying, most important first, and decides them in memory; then it writes. A pod
-//! that fits nowhere is tried again when something happened that could change the answer: a node came or changed, a
-//! pod went. Nothing is polled.
+//! that fits nowhere is tried again when something happened that could change the answer: a node came or changed that
+//! could take it, a pod went from such a node. Nothing is polled.
 //!
 //! What it leaves out: volumes, scheduling profiles, extenders, and pod disruption budgets in preemption.
 
@@ -213,7 +213,9 @@ impl Scheduler {
         // The uid keeps the words from reaching a later pod of the same name.
         let patch = json!({ "metadata": { "uid": uid }, "status": status });
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+        match berth_runtime::write::patch_status(&api, &key.name, &PatchParams::default(), &Patch::Strategic(&patch))
+            .await
+        {
             Ok(pod) => self.pods.observe(pod),
             Err(error) if is_not_found(&error) || is_conflict(&error) => {}
             Err(error) => return Err(error),

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
 
-use crate::scheduling::{Cluster, Packing, Placement, PodInfo, Preemption, place, preempt, unschedulable_message};
+use crate::scheduling::{
+    Cluster, Packing, Placement, PodInfo, Preemption, Resources, Unfit, fits, place, preempt, unschedulable_message,
+};
 
 /// What was decided for one pod.
 #[derive(Clone, Debug)]
@@ -70,8 +72,8 @@ pub struct State {
     turns: BTreeMap<Turn, ObjectKey>,
     /// New ones, not tried yet.
     active: BTreeMap<Turn, ObjectKey>,
-    /// Something happened that may help any of them.
-    retries_all: bool,
+    /// Nodes on which there may be more room than when the waiting pods were last tried.
+    changed: BTreeSet<String>,
     /// Pods whose binding is being written: they count on their node, and changes of the unbound pod mean nothing.
     assumed: BTreeSet<ObjectKey>,
 }
@@ -88,7 +90,7 @@ impl State {
             waiting: BTreeMap::new(),
             turns: BTreeMap::new(),
             active: BTreeMap::new(),
-            retries_all: false,
+            changed: BTreeSet::new(),
             assumed: BTreeSet::new(),
         }
     }
@@ -150,14 +152,12 @@ impl State {
                 });
                 if matters {
                     self.cluster.set_node(node.clone());
-                    self.activate_all();
+                    self.changed.insert(node.name_any());
                 }
             }
             None => {
                 if let Some(old) = old {
                     self.cluster.remove_node(&old.name_any());
-                    // What waits fits no better, but its reasons have changed.
-                    self.activate_all();
                 }
             }
         }
@@ -165,7 +165,7 @@ impl State {
     }
 
     fn soon(&self) -> Wake {
-        let has_work = !self.active.is_empty() || self.retries_all && !self.waiting.is_empty();
+        let has_work = !self.active.is_empty() || !self.changed.is_empty() && !self.waiting.is_empty();
         if has_work { Wake::Soon } else { Wake::Never }
     }
 
@@ -187,13 +187,22 @@ impl State {
     /// Decides every pod worth trying.
     pub fn decide(&mut self) -> Vec<Decision> {
         let new = std::mem::take(&mut self.active);
-        let turns = if std::mem::take(&mut self.retries_all) { self.turns.clone() } else { new };
+        let changed = std::mem::take(&mut self.changed);
+        let turns = if changed.is_empty() { new.clone() } else { self.turns.clone() };
+        let mut helped: BTreeMap<Arc<str>, bool> = BTreeMap::new();
         let mut decisions = Vec::new();
         // Placing pods only takes room away: what does not fit now fits no pod of the same class later in this round.
         let mut hopeless: BTreeMap<Arc<str>, String> = BTreeMap::new();
-        for key in turns.into_values() {
+        for (turn, key) in turns {
             let Some(Waiting { pod, class, .. }) = self.waiting.get(&key).cloned() else { continue };
             let class = class.filter(|_| pod.nominated_node().is_none());
+            // As with kube-scheduler's queueing hints: a change that cannot help a pod is no reason to try it again.
+            if let (false, Some(class)) = (new.contains_key(&turn), &class) {
+                let may_help = || changed.iter().any(|node| self.could_take(node, &pod));
+                if !*helped.entry(class.clone()).or_insert_with(may_help) {
+                    continue;
+                }
+            }
             if let Some(message) = class.as_ref().and_then(|class| hopeless.get(class)) {
                 if !is_said(&pod, message) {
                     let message = message.clone();
@@ -228,6 +237,9 @@ impl State {
                     {
                         hopeless.insert(class, message.clone());
                     }
+                    if nominated.is_none() && is_said(&pod, &message) {
+                        continue;
+                    }
                     decisions.push(Decision::Wait { pod, message, nominated, victims });
                 }
             }
@@ -243,8 +255,9 @@ impl State {
     fn forget(&mut self, key: &ObjectKey) {
         self.stop_waiting(key);
         self.assumed.remove(key);
+        let node = self.cluster.place_of(key).map(str::to_owned);
         if self.cluster.remove_pod(key).is_some() {
-            self.activate_all();
+            self.changed.extend(node);
         }
     }
 
@@ -265,8 +278,17 @@ impl State {
         }
     }
 
-    fn activate_all(&mut self) {
-        self.retries_all = true;
+    fn could_take(&self, node: &str, pod: &PodInfo) -> bool {
+        let Some(node) = self.cluster.node(node) else { return false };
+        match fits(pod, node, &Resources::default()) {
+            Ok(()) => true,
+            // Room that others would have to make.
+            Err(reasons) => {
+                self.preemption
+                    && reasons.iter().all(Unfit::is_resolvable)
+                    && node.pods.values().any(|other| other.priority < pod.priority)
+            }
+        }
     }
 }
 
