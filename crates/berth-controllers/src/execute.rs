@@ -1,7 +1,7 @@
 //! Carries plans out: the difference between what was known and what should be is sent as a merge patch that only
 //! applies to the version that was looked at. Answers go into the caches at once, so the next reconcile reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::plan::{Plan, Step};
@@ -48,30 +49,68 @@ where
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = after.name_any();
     let answer = match part {
-        Part::Main => api.patch(&name, &params, &Patch::Merge(&difference)).await?,
-        Part::Status => api.patch_status(&name, &params, &Patch::Merge(&difference)).await?,
+        Part::Main => berth_runtime::write::patch(api, &name, &params, &Patch::Merge(&difference)).await?,
+        Part::Status => berth_runtime::write::patch_status(api, &name, &params, &Patch::Merge(&difference)).await?,
     };
     Ok(Some(answer))
 }
 
 fn difference<K: Serialize>(before: &K, after: &K, part: Part) -> Result<Option<Value>, kube::Error> {
-    let read = |object: &K| -> Result<Value, kube::Error> {
-        let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-        let Some(map) = value.as_object_mut() else { return Ok(Value::Null) };
-        match part {
-            Part::Main => {
-                map.remove("status");
-                if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
-                    metadata.retain(|key, _| {
-                        matches!(key.as_str(), "labels" | "annotations" | "finalizers" | "ownerReferences")
-                    });
-                }
+    let (before, after) = (to_text(before)?, to_text(after)?);
+    let (mut before, mut after) = (fields(&before)?, fields(&after)?);
+    let mut patch = Map::new();
+    match part {
+        Part::Main => {
+            let metadata = [before.remove("metadata"), after.remove("metadata")];
+            let [old, new] = metadata.map(|text| text.map_or_else(|| Ok(BTreeMap::new()), |text| fields(text.get())));
+            let (mut old, mut new) = (old?, new?);
+            for fields in [&mut old, &mut new] {
+                fields.retain(|key, _| matches!(*key, "labels" | "annotations" | "finalizers" | "ownerReferences"));
             }
-            Part::Status => map.retain(|key, _| key == "status"),
+            let mut changed = Map::new();
+            put_differences(&old, &new, &mut changed)?;
+            if !changed.is_empty() {
+                patch.insert("metadata".to_owned(), Value::Object(changed));
+            }
+            before.remove("status");
+            after.remove("status");
         }
-        Ok(value)
-    };
-    Ok(merge_difference(&read(before)?, &read(after)?))
+        Part::Status => {
+            before.retain(|key, _| *key == "status");
+            after.retain(|key, _| *key == "status");
+        }
+    }
+    put_differences(&before, &after, &mut patch)?;
+    Ok((!patch.is_empty()).then_some(Value::Object(patch)))
+}
+
+fn to_text<K: Serialize>(object: &K) -> Result<String, kube::Error> {
+    serde_json::to_string(object).map_err(kube::Error::SerdeError)
+}
+
+/// The members of an object, as text: most are compared and never read.
+fn fields(text: &str) -> Result<BTreeMap<&str, &RawValue>, kube::Error> {
+    serde_json::from_str(text).map_err(kube::Error::SerdeError)
+}
+
+/// Adds to a merge patch what turns one object's members into the other's.
+fn put_differences(
+    before: &BTreeMap<&str, &RawValue>,
+    after: &BTreeMap<&str, &RawValue>,
+    patch: &mut Map<String, Value>,
+) -> Result<(), kube::Error> {
+    let keys: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+    for key in keys {
+        let texts = [before.get(key), after.get(key)].map(|text| text.map_or("null", |text| text.get()));
+        if texts[0] == texts[1] {
+            continue;
+        }
+        let [old, new] = texts.map(|text| serde_json::from_str::<Value>(text).map_err(kube::Error::SerdeError));
+        if let Some(change) = merge_difference(&old?, &new?) {
+            patch.insert(key.to_owned(), change);
+        }
+    }
+    Ok(())
 }
 
 /// The JSON merge patch (RFC 7386) that turns one value into the other; nothing when they are equal. Lists are replaced
@@ -153,7 +192,7 @@ where
                 Step::CreateWorkload(workload) => {
                     let api = self.api_of::<Workload>(&workload);
                     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                    let made = api.create(&params, &workload).await?;
+                    let made = berth_runtime::write::create(&api, &params, &workload).await?;
                     self.workloads.observe(made);
                 }
                 Step::PatchWorkload(after) => self.write_workload(&mut workloads, *after, Part::Main).await?,

@@ -46,6 +46,8 @@ pub struct Metrics {
 
 #[derive(Default)]
 struct Families {
+    /// What a queue's gauges are made of when somebody asks; queues change far more often than that.
+    queues: BTreeMap<String, (ClusterQueueStatus, bool)>,
     /// Family, then labels as they are written, then value.
     values: BTreeMap<&'static str, BTreeMap<String, f64>>,
     histograms: BTreeMap<&'static str, BTreeMap<String, Histogram>>,
@@ -108,46 +110,12 @@ impl Metrics {
 
     /// The figures of a cluster queue.
     pub fn cluster_queue(&self, name: &str, figures: &ClusterQueueStatus, terminating: bool) {
-        let mut families = self.lock();
-        families.forget(name);
-        let queue = [("cluster_queue", name)];
-        let active = figures.readiness.active;
-        let (pending, inadmissible) = if active { (figures.pending, 0) } else { (0, figures.pending) };
-        families.set("kueue_pending_workloads", &[("cluster_queue", name), ("status", "active")], f64::from(pending));
-        let labels = [("cluster_queue", name), ("status", "inadmissible")];
-        families.set("kueue_pending_workloads", &labels, f64::from(inadmissible));
-        families.set("kueue_reserving_active_workloads", &queue, f64::from(figures.reserving));
-        families.set("kueue_admitted_active_workloads", &queue, f64::from(figures.admitted));
-        families.set("kueue_cluster_queue_weighted_share", &queue, figures.weighted_share.value as f64);
-        for status in ["pending", "active", "terminating"] {
-            let is = match status {
-                "terminating" => terminating,
-                "active" => !terminating && active,
-                _ => !terminating && !active,
-            };
-            let labels = [("cluster_queue", name), ("status", status)];
-            families.set("kueue_cluster_queue_status", &labels, f64::from(u8::from(is)));
-        }
-        for (family, usage) in [
-            ("kueue_cluster_queue_resource_reservation", &figures.flavors_reservation),
-            ("kueue_cluster_queue_resource_usage", &figures.flavors_usage),
-        ] {
-            for (flavor, resources) in usage {
-                for (resource, amount) in resources {
-                    let labels =
-                        [("cluster_queue", name), ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
-                    // Kueue reports cpu in cores.
-                    let value =
-                        if resource.as_ref() == "cpu" { amount.total as f64 / 1000.0 } else { amount.total as f64 };
-                    families.set(family, &labels, value);
-                }
-            }
-        }
+        self.lock().queues.insert(name.to_owned(), (figures.clone(), terminating));
     }
 
     /// A cluster queue is gone.
     pub fn cluster_queue_gone(&self, name: &str) {
-        self.lock().forget(name);
+        self.lock().queues.remove(name);
     }
 
     /// A decision was written.
@@ -198,9 +166,13 @@ impl Metrics {
     /// All figures in the Prometheus text format.
     pub fn text(&self) -> String {
         let families = self.lock();
+        let mut gauges = Families::default();
+        for (name, (figures, terminating)) in &families.queues {
+            gauges.set_queue(name, figures, *terminating);
+        }
         let mut text = String::new();
         for (name, type_, help) in FAMILIES {
-            let Some(values) = families.values.get(name) else { continue };
+            let Some(values) = gauges.values.get(name).or_else(|| families.values.get(name)) else { continue };
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {type_}");
             for (labels, value) in values {
                 let _ = writeln!(text, "{name}{{{labels}}} {value}");
@@ -243,16 +215,39 @@ impl Families {
         histogram.count += 1;
     }
 
-    /// Gauges of a queue are written anew each time, so that flavors it lost disappear.
-    fn forget(&mut self, queue: &str) {
-        let prefix = render(&[("cluster_queue", queue)]);
-        for (family, type_, _) in FAMILIES {
-            if *type_ == "gauge"
-                && let Some(values) = self.values.get_mut(family)
-            {
-                values.retain(|labels, _| {
-                    labels.strip_prefix(&prefix).is_none_or(|rest| !rest.is_empty() && !rest.starts_with(','))
-                });
+    /// The gauges of one queue.
+    fn set_queue(&mut self, name: &str, figures: &ClusterQueueStatus, terminating: bool) {
+        let queue = [("cluster_queue", name)];
+        let active = figures.readiness.active;
+        let (pending, inadmissible) = if active { (figures.pending, 0) } else { (0, figures.pending) };
+        self.set("kueue_pending_workloads", &[("cluster_queue", name), ("status", "active")], f64::from(pending));
+        let labels = [("cluster_queue", name), ("status", "inadmissible")];
+        self.set("kueue_pending_workloads", &labels, f64::from(inadmissible));
+        self.set("kueue_reserving_active_workloads", &queue, f64::from(figures.reserving));
+        self.set("kueue_admitted_active_workloads", &queue, f64::from(figures.admitted));
+        self.set("kueue_cluster_queue_weighted_share", &queue, figures.weighted_share.value as f64);
+        for status in ["pending", "active", "terminating"] {
+            let is = match status {
+                "terminating" => terminating,
+                "active" => !terminating && active,
+                _ => !terminating && !active,
+            };
+            let labels = [("cluster_queue", name), ("status", status)];
+            self.set("kueue_cluster_queue_status", &labels, f64::from(u8::from(is)));
+        }
+        for (family, usage) in [
+            ("kueue_cluster_queue_resource_reservation", &figures.flavors_reservation),
+            ("kueue_cluster_queue_resource_usage", &figures.flavors_usage),
+        ] {
+            for (flavor, resources) in usage {
+                for (resource, amount) in resources {
+                    let labels =
+                        [("cluster_queue", name), ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
+                    // Kueue reports cpu in cores.
+                    let value =
+                        if resource.as_ref() == "cpu" { amount.total as f64 / 1000.0 } else { amount.total as f64 };
+                    self.set(family, &labels, value);
+                }
             }
         }
     }

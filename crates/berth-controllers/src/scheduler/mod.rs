@@ -19,11 +19,15 @@ pub use cycle::install;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use berth_engine::model::{Time, Workload, WorkloadKey};
 use berth_engine::{Effects, Engine, EngineConfig, Event};
 use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
+
+/// Figures of a queue are written this long after the first change, with all that came since; as Kueue does.
+const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
 /// The engine and who has to hear about changes; clones share it.
 #[derive(Clone)]
@@ -123,12 +127,12 @@ impl Brain {
         let listeners = self.listeners();
         if let Some(queue) = listeners.cluster_queues.as_ref() {
             for name in &effects.cluster_queues {
-                queue.add(ObjectKey::cluster(name.as_ref()));
+                queue.add_after(ObjectKey::cluster(name.as_ref()), UPDATES_BATCH);
             }
         }
         if let Some(queue) = listeners.local_queues.as_ref() {
             for (namespace, name) in &effects.local_queues {
-                queue.add(ObjectKey::namespaced(namespace.as_ref(), name.as_ref()));
+                queue.add_after(ObjectKey::namespaced(namespace.as_ref(), name.as_ref()), UPDATES_BATCH);
             }
         }
         if effects.wake
