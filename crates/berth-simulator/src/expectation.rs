@@ -3,7 +3,7 @@
 //! Without `within` an expectation is exact: it is looked at once. With it, it may become true at any moment until
 //! then. A failed expectation names every cell that differs, what was expected and what was seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use regex::Regex;
@@ -226,6 +226,25 @@ impl Expectation {
             return format!("number of {}", count.of);
         }
         self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
+    }
+
+    /// The kinds whose objects decide whether this holds.
+    pub fn kinds(&self) -> BTreeSet<&str> {
+        let (own, matchers): (Option<&str>, Vec<&Matcher>) = match (&self.object, &self.count, &self.table) {
+            (Some(object), ..) => (Some(&object.is.kind), object.fields.values().collect()),
+            (_, Some(count), _) => {
+                (Some(&count.of), count.filter.values().chain(&count.is).chain(count.groups.values()).collect())
+            }
+            (.., Some(table)) => {
+                (Some(&table.of), table.rows.values().flat_map(BTreeMap::values).chain(table.others.values()).collect())
+            }
+            _ => (None, Vec::new()),
+        };
+        let others = matchers.into_iter().filter_map(|matcher| match matcher {
+            Matcher::ContainsField(reference) => Some(reference.of.kind.as_str()),
+            _ => None,
+        });
+        own.into_iter().chain(others).collect()
     }
 
     /// Looks once.

@@ -3,8 +3,10 @@
 //! A scenario says `jobs`, `Job`, `cq` or `clusterqueues.kueue.x-k8s.io`, as kubectl does; discovery says what that
 //! is. Objects are found by name, or by the object that owns them, because a Workload's name is not for people.
 
+use std::pin::Pin;
 use std::sync::{Arc, RwLock};
 
+use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope};
@@ -115,6 +117,19 @@ impl Found {
         }
     }
 
+    /// The path of the objects of a namespace, or of all.
+    fn url(&self, namespace: Option<&str>) -> String {
+        let resource = &self.resource;
+        let mut url = match resource.group.as_str() {
+            "" => format!("/api/{}", resource.version),
+            group => format!("/apis/{group}/{}", resource.version),
+        };
+        if let Some(namespace) = namespace.filter(|_| self.namespaced) {
+            url += &format!("/namespaces/{namespace}");
+        }
+        url + "/" + &resource.plural
+    }
+
     /// The objects of every namespace.
     pub fn everywhere(&self, client: &Client) -> Api<DynamicObject> {
         Api::all_with(client.clone(), &self.resource)
@@ -205,14 +220,7 @@ impl Resources {
         accept: &str,
     ) -> Result<Value, ResourceError> {
         let resource = &found.resource;
-        let mut url = match resource.group.as_str() {
-            "" => format!("/api/{}", resource.version),
-            group => format!("/apis/{group}/{}", resource.version),
-        };
-        if let Some(namespace) = namespace.filter(|_| found.namespaced) {
-            url += &format!("/namespaces/{namespace}");
-        }
-        url += &format!("/{}", resource.plural);
+        let mut url = found.url(namespace);
         if let Some(selector) = selector {
             let encoded: String = selector.bytes().map(percent_encode).collect();
             url += &format!("?labelSelector={encoded}");
@@ -232,6 +240,29 @@ impl Resources {
         Ok(list.map_err(|error| ResourceError::api("revision", error))?.metadata.resource_version)
     }
 
+    /// Follows changes of all objects of these kinds after a revision (as [`Resources::revision`] tells it).
+    pub async fn changes(
+        &self,
+        kinds: impl IntoIterator<Item = &str>,
+        revision: Option<String>,
+    ) -> Result<Changes, ResourceError> {
+        let mut watches = Vec::new();
+        for kind in kinds {
+            let found = self.by_name(kind).await?;
+            watches.push(Watch { url: found.url(None), stream: None, revision: revision.clone() });
+        }
+        Ok(Changes { resources: self.clone(), watches })
+    }
+
+    async fn watch(&self, watch: &Watch) -> Result<Lines, ResourceError> {
+        let revision = watch.revision.as_ref().map(|revision| format!("&resourceVersion={revision}"));
+        let url = format!("{}?watch=true{}", watch.url, revision.unwrap_or_default());
+        let request =
+            http::Request::get(&url).body(Vec::new()).expect("a path of names and a number is a valid request");
+        let stream = self.client.request_stream(request).await;
+        stream.map(|stream| Box::pin(stream) as Lines).map_err(|error| ResourceError::api(url, error))
+    }
+
     /// Fetches one object; `None` when it does not exist.
     pub async fn get(&self, reference: &Reference) -> Result<Option<Value>, ResourceError> {
         let found = self.by_name(&reference.kind).await?;
@@ -249,6 +280,49 @@ impl Resources {
             let owners = object["metadata"]["ownerReferences"].as_array();
             owners.into_iter().flatten().any(|owner| owner["kind"] == kind && owner["name"] == name)
         }))
+    }
+}
+
+type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
+
+/// Tells whether objects of some kinds have changed, by watches whose events are counted, not read.
+pub struct Changes {
+    resources: Resources,
+    watches: Vec<Watch>,
+}
+
+struct Watch {
+    url: String,
+    stream: Option<Lines>,
+    revision: Option<String>,
+}
+
+impl Changes {
+    /// Whether anything has changed since the last call (or the revision this began at). Never waits for a change.
+    pub async fn any(&mut self) -> Result<bool, ResourceError> {
+        let mut changed = false;
+        for watch in &mut self.watches {
+            if watch.stream.is_none() {
+                watch.stream = Some(self.resources.watch(watch).await?);
+            }
+            while let Some(stream) = &mut watch.stream {
+                let read = stream.fill_buf().now_or_never().map(|read| read.map(<[u8]>::len));
+                match read {
+                    None => break,
+                    Some(Ok(length)) if length > 0 => {
+                        stream.consume_unpin(length);
+                        changed = true;
+                    }
+                    // The server has ended the watch: whatever happened meanwhile counts, and the next one begins now.
+                    Some(_) => {
+                        watch.stream = None;
+                        watch.revision = self.resources.revision().await?;
+                        changed = true;
+                    }
+                }
+            }
+        }
+        Ok(changed)
     }
 }
 

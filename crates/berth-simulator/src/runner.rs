@@ -13,7 +13,7 @@ use crate::embedded::{Embedded, EmbeddedError, Options};
 use crate::expectation::{Differences, Expectation};
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::report::Report;
-use crate::resource::{ApiFailure, ResourceError, Resources};
+use crate::resource::{ApiFailure, Changes, ResourceError, Resources};
 use crate::scenario::{
     Action, ClusterSource, DeleteAction, Loop, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show,
     Step,
@@ -21,8 +21,7 @@ use crate::scenario::{
 use crate::table::Table;
 use berth_runtime::Clock;
 
-/// How often a condition that may become true is looked at, in cluster time. A look costs a request for one object
-/// unless something has changed since the last.
+/// How often a condition that may become true is looked at, in cluster time, if something it is about has changed.
 const POLL: Duration = Duration::from_secs(1);
 /// The same for conditions that have not come true for [`PATIENCE`]: who waits for an hour does not mind some seconds.
 const POLL_SLOW: Duration = Duration::from_secs(5);
@@ -205,17 +204,22 @@ impl<'a> Run<'a> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
         let started = self.clock.now();
+        let seen = self.resources.revision().await?;
+        let mut changes: Option<Changes> = None;
         loop {
-            let seen = self.resources.revision().await?;
             let differences = expectation.check(&self.resources).await?;
             if differences.is_empty() || self.clock.now() >= deadline {
                 return Ok(differences);
             }
-            // What is true changes only with the API's revision, and asking for that is cheap.
+            let changes = match &mut changes {
+                Some(changes) => changes,
+                None => changes.insert(self.resources.changes(expectation.kinds(), seen.clone()).await?),
+            };
+            // Nothing is looked at again before something it is about has changed.
             while self.clock.now() < deadline {
                 let waited = Duration::try_from(self.clock.now().duration_since(started)).unwrap_or_default();
                 self.clock.sleep(if waited < PATIENCE { POLL } else { POLL_SLOW }).await;
-                if self.resources.revision().await? != seen {
+                if changes.any().await? {
                     break;
                 }
             }
