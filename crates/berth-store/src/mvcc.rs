@@ -14,6 +14,10 @@ use crate::record::{Change, Event, Record};
 use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
 use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
+/// Writes whose parsed form is kept, so that an object that changes often is not parsed for each change: at some
+/// tens of kilobytes each a few megabytes.
+const RECENT_MAX: usize = 256;
+
 /// The live objects by key.
 type State = rpds::RedBlackTreeMapSync<Arc<str>, Arc<Record>>;
 
@@ -31,6 +35,8 @@ struct Feed {
     history: VecDeque<Arc<Event>>,
     compacted: u64,
     watchers: Watchers,
+    /// The parsed form of what was written last: it is what is read, changed and compared next.
+    recent: VecDeque<Arc<Value>>,
     /// Revisions whose rows no reader can ask for any more, if an engine wants to know.
     garbage: Option<Vec<u64>>,
 }
@@ -134,6 +140,7 @@ impl Mvcc {
                 history: VecDeque::new(),
                 compacted: 0,
                 watchers: Watchers::default(),
+                recent: VecDeque::with_capacity(RECENT_MAX),
                 garbage: collect_garbage.then(Vec::new),
             }),
             history_max,
@@ -163,6 +170,10 @@ impl Mvcc {
         for write in writes {
             feed.history.push_back(Arc::new(write.event.light()));
             feed.watchers.publish(&write.event);
+            if feed.recent.len() == RECENT_MAX {
+                feed.recent.pop_front();
+            }
+            feed.recent.push_back(write.value.clone());
         }
         *current = plan.base;
         drop(current);
