@@ -16,7 +16,7 @@ use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
 /// Writes whose parsed form is kept, so that an object that changes often is not parsed for each change: at some
 /// tens of kilobytes each a few megabytes.
-const RECENT_MAX: usize = 256;
+const RECENT_MAX: usize = 64;
 
 /// The live objects by key.
 type State = rpds::RedBlackTreeMapSync<Arc<str>, Arc<Record>>;
