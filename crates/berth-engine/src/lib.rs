@@ -33,6 +33,9 @@
 //! * **Status.** [`Engine::cluster_queue_status`], [`Engine::local_queue_status`], [`Engine::cohort_status`] give the
 //!   figures of the objects' statuses; [`Effects`] lists whose figures an event or cycle may have changed.
 //!
+//! * **Explain.** Decisions carry what was tried. [`Engine::explain`] answers, when asked, why a workload is where it is: its
+//!   place and who is ahead, what is short at which level of the tree, who holds it, and which policy protects whom.
+//!
 //! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
 //! and events (rendered by the controllers from decisions), reconciling jobs.
 
@@ -44,6 +47,7 @@ mod cycle;
 mod decision;
 mod engine;
 mod event;
+mod explain;
 mod ids;
 pub mod lab;
 pub mod model;
@@ -67,6 +71,7 @@ pub use decision::{
 };
 pub use engine::{Effects, Engine};
 pub use event::Event;
+pub use explain::{Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing, WorkloadExplanation};
 pub use ids::Name;
 pub use status::{
     ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, WeightedShare,

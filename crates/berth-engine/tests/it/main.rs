@@ -1,6 +1,7 @@
 //! What the engine decides, told as short platforms and the plans that come out.
 
 mod cycle;
+mod explain;
 mod fairness;
 mod flavors;
 mod platform;

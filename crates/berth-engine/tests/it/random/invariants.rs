@@ -189,6 +189,7 @@ proptest! {
         let (now, keys) = (host.now, host.workloads.values().map(|it| (it.key.clone(), it.queue.clone())));
         for (key, queue) in keys.collect::<Vec<_>>() {
             host.engine.lab().assign(&key, &queue, &AssignOptions::default(), now);
+            prop_assert!(host.engine.explain(&key, now).is_some());
         }
         prop_assert_eq!(before, fingerprint(&mut host, &plan));
     }

@@ -1,0 +1,360 @@
+//! Why a workload is where it is, worked out when somebody asks.
+//!
+//! Every answer of a cycle carries what was tried ([`crate::Explanation`]). What costs more than the decision itself is
+//! gathered here, on request: the whole tree above a quota that is short, who holds it, who of them could be preempted and
+//! which policy protects the others, and who is ahead in the queue. The search is the cycle's own, run on the live state
+//! and rolled back; nothing is decided and nothing changes.
+
+use crate::amount::Amount;
+use crate::cycle::Entry;
+use crate::cycle::nominate::{Nomination, nominate};
+use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PodSetExplanation, PreemptionReason};
+use crate::engine::Engine;
+use crate::ids::{FrId, Name, NodeId, QueueId, WorkloadId};
+use crate::model::{PreemptionPolicy, Time, WorkloadKey};
+use crate::preemption::{Preemptor, candidates, satisfies};
+use crate::quota::amount_of;
+use crate::status::QueuePosition;
+use crate::waiting::{is_backoff_over, is_queueable};
+use crate::world::World;
+
+/// Workloads ahead, and holders of a quota, that are listed at most.
+const LISTED_MAX: usize = 50;
+
+/// Why a workload is where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkloadExplanation {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// The cluster queue it holds quota in or waits for; `None` when its local queue leads nowhere.
+    pub cluster_queue: Option<Name>,
+    /// Where it is.
+    pub standing: Standing,
+    /// What would be said about it if its turn came now; `None` for what does not wait.
+    pub verdict: Option<Outlook>,
+}
+
+/// Where a workload is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Standing {
+    /// It holds quota.
+    Holding {
+        /// True when it may run.
+        admitted: bool,
+        /// True while the reservation is decided but not yet seen on the object.
+        assumed: bool,
+    },
+    /// It waits.
+    Waiting {
+        /// Its place.
+        position: QueuePosition,
+        /// Who is looked at before it, next first; at most fifty.
+        ahead: Vec<WorkloadKey>,
+        /// True while a back-off keeps it from being looked at (§4.6).
+        backing_off: bool,
+    },
+    /// It waits nowhere.
+    NotQueued(NotQueued),
+}
+
+/// Why a workload waits nowhere (§4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotQueued {
+    /// It has finished.
+    Finished,
+    /// `spec.active` is false.
+    Inactive,
+    /// An admission gate is closed.
+    AdmissionGated,
+    /// QuotaReserved=False with reason OnHold.
+    OnHold,
+    /// It waits for replacement pods.
+    WaitingForReplacementPods,
+    /// There is no such local queue, it is stopped, or its cluster queue does not exist.
+    NoQueue,
+}
+
+/// What would be said about a waiting workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// How well it would be served.
+    pub mode: AssignmentMode,
+    /// The reason its condition would show; `None` when it would be served.
+    pub reason: Option<PendingReason>,
+    /// The message, in Kueue's words.
+    pub message: String,
+    /// Flavors tried per pod set.
+    pub pod_sets: Vec<PodSetExplanation>,
+    /// Quotas that are short, in the order they were met.
+    pub shortages: Vec<Shortage>,
+    /// Whom it would preempt, and why that is allowed.
+    pub victims: Vec<(WorkloadKey, PreemptionReason)>,
+}
+
+/// A quota that is short for a pod set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shortage {
+    /// Pod set.
+    pub pod_set: Name,
+    /// Flavor.
+    pub flavor: Name,
+    /// Resource.
+    pub resource: Name,
+    /// Asked for by this and earlier pod sets of the workload.
+    pub asked: i64,
+    /// Available now.
+    pub available: Amount,
+    /// The queue and its cohorts up to the root.
+    pub levels: Vec<Level>,
+    /// The level whose limit decides: the one that runs out, or whose borrowing limit does.
+    pub short_at: Name,
+    /// Who holds it anywhere in the tree, largest first; at most fifty.
+    pub holders: Vec<Holder>,
+}
+
+/// Quota of one level of the tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Level {
+    /// Queue or cohort.
+    pub name: Name,
+    /// True for a cohort.
+    pub is_cohort: bool,
+    /// Its own nominal quota.
+    pub nominal: Amount,
+    /// That and what its children lend it.
+    pub subtree: Amount,
+    /// In use; for a cohort, what its children could not cover by what they keep for themselves.
+    pub in_use: Amount,
+    /// How much more it may take from above.
+    pub borrowing_limit: Option<Amount>,
+    /// How much of its quota others may take.
+    pub lending_limit: Option<Amount>,
+    /// What could still be taken from here; negative when more is in use than there is.
+    pub available: Amount,
+}
+
+/// Somebody who holds a quota that is short.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Holder {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// Its cluster queue.
+    pub cluster_queue: Name,
+    /// How much.
+    pub amount: i64,
+    /// Effective priority.
+    pub priority: i64,
+    /// Whether it could be preempted.
+    pub preemptible: Preemptible,
+}
+
+/// Whether a holder could be preempted for a workload, and what protects it if not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemptible {
+    /// It could.
+    Yes,
+    /// It is on its way out already.
+    Leaving,
+    /// The policy allows nobody: `withinClusterQueue` in the workload's own queue, `reclaimWithinCohort` elsewhere.
+    PolicyNever,
+    /// The policy allows others, by priority and age, but not this one.
+    PolicyExcludes(PreemptionPolicy),
+    /// Its queue, or a cohort between, uses no more than it owns.
+    WithinNominal,
+}
+
+impl Engine {
+    /// Why a workload is where it is; `None` if it is not known. Costs about as much as deciding about the workload, and
+    /// the listing of its queue.
+    pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<WorkloadExplanation> {
+        let id = self.world.workloads.id(workload)?;
+        self.world.tree.refresh();
+        let record = self.world.record(id);
+        if let Some(holding) = &record.holding {
+            return Some(WorkloadExplanation {
+                workload: workload.clone(),
+                cluster_queue: Some(self.world.queue(holding.queue).name.clone()),
+                standing: Standing::Holding { admitted: holding.admitted, assumed: holding.assumed },
+                verdict: None,
+            });
+        }
+        let queue = self.waiting_queue(id);
+        let name = queue.map(|queue| self.world.queue(queue).name.clone());
+        let waits = queue.filter(|_| record.place.queue().is_some()).zip(name.clone());
+        let Some((queue, queue_name)) = waits else {
+            let standing = Standing::NotQueued(self.not_queued(id));
+            return Some(WorkloadExplanation {
+                workload: workload.clone(),
+                cluster_queue: name,
+                standing,
+                verdict: None,
+            });
+        };
+        let backing_off = !is_backoff_over(&record.facts, now);
+        let line = self.pending(&queue_name);
+        let at = line.iter().position(|position| position.workload == *workload)?;
+        let ahead = line[..at].iter().take(LISTED_MAX).map(|position| position.workload.clone()).collect();
+        let standing = Standing::Waiting { position: line[at].clone(), ahead, backing_off };
+        let verdict = Some(outlook(&mut self.world, id, queue, now));
+        Some(WorkloadExplanation { workload: workload.clone(), cluster_queue: name, standing, verdict })
+    }
+
+    fn not_queued(&self, id: WorkloadId) -> NotQueued {
+        let facts = &self.world.record(id).facts;
+        let gates = &self.world.config.gates;
+        match facts {
+            _ if facts.finished => NotQueued::Finished,
+            _ if !facts.active => NotQueued::Inactive,
+            _ if facts.on_hold => NotQueued::OnHold,
+            _ if facts.waiting_for_replacement_pods => NotQueued::WaitingForReplacementPods,
+            _ if !is_queueable(facts, gates) => NotQueued::AdmissionGated,
+            _ => NotQueued::NoQueue,
+        }
+    }
+}
+
+/// Nominates the workload as a cycle would, from the first flavor on, and looks at what is short.
+fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outlook {
+    let mut entry = Entry::new(id, queue, false, false);
+    let scan = world.record_mut(id).scan.take();
+    let mark = world.mark();
+    let nomination = nominate(world, &mut entry, now);
+    world.rollback(mark);
+    world.record_mut(id).scan = scan;
+    if !matches!(nomination, Nomination::Considered) {
+        return Outlook {
+            mode: AssignmentMode::NoFit,
+            reason: Some(entry.reason),
+            message: entry.message,
+            pod_sets: Vec::new(),
+            shortages: Vec::new(),
+            victims: Vec::new(),
+        };
+    }
+    let mode = entry.assignment.mode();
+    let reason = match mode {
+        AssignmentMode::NoFit => Some(entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor)),
+        AssignmentMode::Preempt if entry.targets.is_empty() => Some(PendingReason::WaitingForQuota),
+        AssignmentMode::Preempt => Some(PendingReason::WaitingForPreemptedWorkloads),
+        AssignmentMode::DeferredFit | AssignmentMode::Fit => None,
+    };
+    let pod_sets = entry.assignment.explanation().pod_sets;
+    let mut shortages = Vec::new();
+    for set in &pod_sets {
+        for attempt in &set.attempts {
+            shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, now));
+        }
+    }
+    let victims = entry.targets.iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect();
+    Outlook { mode, reason, message: entry.message, pod_sets, shortages, victims }
+}
+
+/// What an attempt found short.
+fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &FlavorAttempt, now: Time) -> Vec<Shortage> {
+    let mut list = Vec::new();
+    for finding in &attempt.findings {
+        let (flavor, resource, asked) = match finding {
+            Finding::InsufficientQuota { resource, flavor, requested, .. } => (flavor, resource, *requested),
+            Finding::ExceedsMaximum { resource, flavor, assumed, requested, .. } => {
+                (flavor, resource, assumed.saturating_add(*requested))
+            }
+            _ => continue,
+        };
+        let (flavor_id, resource_id) = (world.flavor_id(flavor), world.resources.intern(resource));
+        let fr = world.frs.intern(flavor_id, resource_id);
+        let node = world.queue(entry.queue).node;
+        list.push(Shortage {
+            pod_set: pod_set.clone(),
+            flavor: flavor.clone(),
+            resource: resource.clone(),
+            asked,
+            available: world.tree.available(node, fr).or_zero(),
+            levels: world.tree.path_to_root(node).map(|node| level(world, node, fr)).collect(),
+            short_at: world.tree.node(short_at(world, node, fr)).name.clone(),
+            holders: holders(world, entry, fr, now),
+        });
+    }
+    list
+}
+
+fn level(world: &World, node: NodeId, fr: FrId) -> Level {
+    let (cell, entry) = (world.tree.cell(node, fr), world.tree.node(node));
+    Level {
+        name: entry.name.clone(),
+        is_cohort: !entry.is_queue,
+        nominal: cell.quota.nominal,
+        subtree: cell.subtree,
+        in_use: cell.usage,
+        borrowing_limit: cell.quota.borrowing_limit,
+        lending_limit: cell.quota.lending_limit,
+        available: world.tree.available(node, fr),
+    }
+}
+
+/// The level whose limit decides how much is available at a node.
+fn short_at(world: &World, node: NodeId, fr: FrId) -> NodeId {
+    let Some(parent) = world.tree.node(node).parent else { return node };
+    let cell = world.tree.cell(node, fr);
+    let within_limit = cell.quota.borrowing_limit.is_some_and(|limit| {
+        let taken = (cell.usage - cell.guaranteed).or_zero();
+        cell.subtree - cell.guaranteed - taken + limit <= world.tree.available(parent, fr)
+    });
+    if within_limit { node } else { short_at(world, parent, fr) }
+}
+
+/// Everybody in the tree who holds some of a flavor-resource, largest first.
+fn holders(world: &World, entry: &Entry, fr: FrId, now: Time) -> Vec<Holder> {
+    let node = world.queue(entry.queue).node;
+    let preemptor = Preemptor {
+        workload: entry.workload,
+        queue: entry.queue,
+        node,
+        replaced: entry.replaced,
+        need: vec![fr],
+        request: entry.assignment.usage.clone(),
+        placement: None,
+        now,
+    };
+    let mut list = Vec::new();
+    for leaf in world.tree.queues_below(world.tree.node(node).root) {
+        let Some(queue) = world.queue_of_node(leaf) else { continue };
+        for id in &world.queue(queue).holding {
+            let record = world.record(*id);
+            let amount = record.holding.as_ref().map_or(0, |holding| amount_of(&holding.usage, fr));
+            if amount > 0 {
+                list.push(Holder {
+                    workload: record.key().clone(),
+                    cluster_queue: world.queue(queue).name.clone(),
+                    amount,
+                    priority: record.priority,
+                    preemptible: preemptible(world, &preemptor, *id, queue),
+                });
+            }
+        }
+    }
+    list.sort_by(|a, b| b.amount.cmp(&a.amount).then_with(|| a.workload.cmp(&b.workload)));
+    list.truncate(LISTED_MAX);
+    list
+}
+
+/// Whether the policies expose a holder (§9.3, §9.4, §10.4); asked of the predicates the search uses.
+fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: QueueId) -> Preemptible {
+    if candidates::is_evicted(world, id) {
+        return Preemptible::Leaving;
+    }
+    let policies = world.queue(preemptor.queue).config.preemption;
+    let own = queue == preemptor.queue;
+    let policy = if own { policies.within_cluster_queue } else { policies.reclaim_within_cohort };
+    if policy == PreemptionPolicy::Never {
+        return Preemptible::PolicyNever;
+    }
+    if !satisfies(world, policy, preemptor.workload, id) {
+        return Preemptible::PolicyExcludes(policy);
+    }
+    let mine: Vec<NodeId> = world.tree.path_to_root(preemptor.node).collect();
+    let mut way = world.tree.path_to_root(world.queue(queue).node).take_while(|node| !mine.contains(node));
+    if !own && way.any(|node| world.tree.is_within_nominal(node, &preemptor.need)) {
+        return Preemptible::WithinNominal;
+    }
+    Preemptible::Yes
+}
