@@ -125,7 +125,7 @@ fn engine(machines: &[Machine], order: &[usize]) -> Engine {
     let quota = Quota { nominal: Amount::Bounded(1 << 40), borrowing_limit: None, lending_limit: None };
     queue.resource_groups = vec![ResourceGroup {
         resources: resources.to_vec(),
-        flavors: vec![FlavorQuotas { flavor: name("racks"), quotas: resources.map(|it| (it, quota.clone())).to_vec() }],
+        flavors: vec![FlavorQuotas { flavor: name("racks"), quotas: resources.map(|it| (it, quota)).to_vec() }],
     }];
     for event in [
         Event::NamespaceUpserted { name: name("default"), labels: Default::default() },
