@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
     /// Admission webhooks, as last looked at.
     pub(crate) hooks: admission::webhooks::Cache,
+    /// Admission policies, as last looked at.
+    pub(crate) policies: admission::policies::Cache,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
     tokens: Option<Arc<Tokens>>,
@@ -121,6 +123,7 @@ impl ApiServer {
                 objects,
                 plugins,
                 hooks: admission::webhooks::Cache::default(),
+                policies: admission::policies::Cache::default(),
                 quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),

@@ -17,7 +17,6 @@ pub const NEWEST: u32 = 35;
 pub struct Env {
     pub(crate) version: u32,
     pub(crate) variables: Vec<(String, Type)>,
-    pub(crate) types: BTreeMap<String, Arc<ObjectType>>,
     pub(crate) extra: BTreeMap<String, Vec<Overload>>,
     pub(crate) patches: bool,
     pub(crate) selectors: bool,
@@ -33,14 +32,7 @@ impl Env {
     /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled with the version before
     /// the server's own, so that a rollback finds nothing it does not know; stored ones with [`NEWEST`].
     pub fn new(version: u32) -> Self {
-        Env {
-            version,
-            variables: Vec::new(),
-            types: BTreeMap::new(),
-            extra: BTreeMap::new(),
-            patches: false,
-            selectors: version >= 31,
-        }
+        Env { version, variables: Vec::new(), extra: BTreeMap::new(), patches: false, selectors: version >= 31 }
     }
 
     /// With one more variable; values are handed to [`Program::run`] in the order of declaration.
@@ -86,9 +78,6 @@ impl Env {
 
     /// The type an object literal of this name makes.
     pub(crate) fn struct_type(&self, name: &str) -> Option<Arc<ObjectType>> {
-        if let Some(found) = self.types.get(name) {
-            return Some(found.clone());
-        }
         if !self.patches {
             return None;
         }
@@ -102,7 +91,12 @@ impl Env {
 
     /// The overloads of a function that this environment has.
     pub(crate) fn overloads(&self, name: &str) -> Option<Vec<&Overload>> {
-        if matches!(name, "fieldSelector" | "labelSelector") && !self.selectors {
+        let is_missing = match name {
+            "fieldSelector" | "labelSelector" => !self.selectors,
+            "jsonpatch.escapeKey" => !self.patches,
+            _ => false,
+        };
+        if is_missing {
             return None;
         }
         let known = crate::types::FUNCTIONS.get(name).into_iter().flatten();

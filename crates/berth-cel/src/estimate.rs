@@ -227,9 +227,8 @@ impl Coster<'_> {
 
     fn call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) -> Estimate {
         if function == "_?._"
-            && let [operand, Expr { kind: Kind::Literal(Literal::String(field)), .. }] = args
+            && let [operand, _] = args
         {
-            let _ = field;
             return self.cost(operand).plus(Estimate::exactly(1));
         }
         let costs: Vec<Estimate> = args.iter().map(|arg| self.cost(arg)).collect();

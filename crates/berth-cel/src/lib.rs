@@ -10,7 +10,9 @@
 //! | running it | [`program`], `eval`, [`value`], [`variables`] |
 //! | functions | [`library`] |
 //! | `x-kubernetes-validations` | [`rules`] |
+//! | expressions about requests | [`admission`] |
 
+pub mod admission;
 mod ast;
 mod check;
 pub mod decl;

@@ -12,6 +12,9 @@ mod values;
 
 use serde_json::Value;
 
+#[cfg(feature = "cel")]
+pub use custom::errors;
+
 use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.

@@ -1,6 +1,9 @@
 //! Recorded cases of Kubernetes' expressions (CEL): rules of custom resources, the function library, policies.
 
+mod definitions;
 mod library;
+mod mutations;
+mod policies;
 mod rules;
 
 use serde_json::Value;
@@ -9,7 +12,11 @@ use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
-    rules::runner(suite).or_else(|| library::runner(suite))
+    rules::runner(suite)
+        .or_else(|| library::runner(suite))
+        .or_else(|| policies::runner(suite))
+        .or_else(|| mutations::runner(suite))
+        .or_else(|| definitions::runner(suite))
 }
 
 /// The case's input field, or null.

@@ -6,6 +6,7 @@
 
 mod lifecycle;
 mod limit_ranger;
+pub mod policies;
 mod priority;
 pub(crate) mod quota;
 mod service_account;
@@ -102,9 +103,10 @@ pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_
     webhooks::mutate(server, request, plugins).await
 }
 
-/// Runs the validating side: all plugins, then webhooks, then quotas.
+/// Runs the validating side: all plugins, then policies, then webhooks, then quotas.
 pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
+    policies::validate(server, request)?;
     webhooks::validate(server, request).await?;
     // Last: what is charged to a quota is not given back when somebody else refuses.
     quota::check(server, request).await

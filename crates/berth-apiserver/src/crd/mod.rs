@@ -147,6 +147,7 @@ pub(crate) fn after_write<'a>(
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
     if row.group == webhooks::GROUP {
         server.inner.hooks.forget();
+        server.inner.policies.forget();
     }
     if is_definitions(row) {
         if gone {

@@ -8,6 +8,7 @@ mod harness;
 mod kubectl;
 mod patches;
 mod pods;
+mod policies;
 mod quotas;
 mod watches;
 mod webhooks;

@@ -9,8 +9,8 @@ use crate::value::Value;
 /// What is asked of an authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// A service account (namespace, name) to ask for instead of the user of the request.
-    pub service_account: Option<(String, String)>,
+    /// Whom to ask for instead of the user of the request.
+    pub user: Option<User>,
     /// The verb.
     pub verb: String,
     /// The path, for questions that are not about a resource.
@@ -29,6 +29,17 @@ pub struct Attributes {
     pub field_selector: Option<String>,
     /// The label selector as written.
     pub label_selector: Option<String>,
+}
+
+/// Somebody who may or may not do something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The identifier, or empty.
+    pub uid: String,
+    /// The groups.
+    pub groups: Vec<String>,
 }
 
 /// An authorizer's answer.
@@ -117,8 +128,15 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
                 if let Some(error) = wrong {
                     return Err(error);
                 }
-                let account = (namespace.to_string(), name.to_string());
-                check.with(Kind::Authorizer, |attributes| attributes.service_account = Some(account))
+                let account = User {
+                    name: berth_apimachinery::names::service_account_user_name(namespace, name),
+                    uid: String::new(),
+                    groups: vec![
+                        "system:serviceaccounts".to_owned(),
+                        format!("system:serviceaccounts:{}", &**namespace),
+                    ],
+                };
+                check.with(Kind::Authorizer, |attributes| attributes.user = Some(account))
             }
             _ => no_overload(),
         },

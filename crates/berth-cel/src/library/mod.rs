@@ -15,7 +15,7 @@ mod text;
 mod time;
 mod url;
 
-pub use authorizer::{Attributes, Authorizer, Check, Decision, Verdict};
+pub use authorizer::{Attributes, Authorizer, Check, Decision, User, Verdict};
 pub(crate) use collections::sum;
 pub(crate) use convert::{bytes_of, text_of_bytes, text_of_double};
 pub use named_format::NamedFormat;
@@ -177,6 +177,7 @@ pub(crate) const SIGNATURES: &[(u32, &str)] = &[
         string :: substring(int, int) string
         string :: trim() string
         list(string) :: join() string
+        jsonpatch.escapeKey(string) string
         list(string) :: join(string) string
         url(string) kubernetes.URL
         isURL(string) bool

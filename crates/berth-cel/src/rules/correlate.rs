@@ -31,9 +31,6 @@ impl<'a> Correlated<'a> {
     /// The field or map entry of this name.
     pub fn key(&self, key: &str) -> Option<Correlated<'a>> {
         let schema = self.schema;
-        if schema.is_some_and(|schema| schema.atomic_map) {
-            return None;
-        }
         let (new, old) = (self.new.as_object()?.get(key)?, self.old.as_object()?.get(key)?);
         let below = schema.and_then(|schema| match (schema.properties.get(key), &schema.additional_properties) {
             (Some(property), _) => Some(&**property),

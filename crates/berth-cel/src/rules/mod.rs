@@ -3,6 +3,7 @@
 //! Only branches of a schema that hold rules are walked, and objects are borrowed: a rule sees a view on the JSON.
 
 mod correlate;
+mod definition;
 mod field_path;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use berth_apimachinery::schema::{AdditionalProperties, Rule, Schema, Type as Sch
 use serde_json::Value as Json;
 
 pub use correlate::{Correlated, MapList};
+pub use definition::{NothingStored, Options, StoredExpressions, check_defaults, check_definition};
 pub use field_path::valid_field_path;
 
 use crate::decl::{Decl, REQUEST_BYTES_MAX};
@@ -113,7 +115,7 @@ fn compile_rule(rule: &Rule, schema: &Schema, decl: Option<&Arc<Decl>>, env: &En
         compiled.uses_old_self = program.uses(OLD_SELF);
         compiled.max_cost = program.estimate(&SelfSizes(decl)).max;
         compiled.max_cardinality = REQUEST_BYTES_MAX / (decl.min_size + 1);
-        compiled.message = rule.message_expression.as_ref().map(|text| {
+        compiled.message = rule.message_expression.as_ref().filter(|text| !text.trim().is_empty()).map(|text| {
             let wrong = "messageExpression must evaluate to a string";
             compile_expression(&message_env, text, &Type::String, "messageExpression ", wrong)
         });
@@ -225,20 +227,8 @@ impl Rules {
     }
 }
 
-fn has_rules(schema: &Schema) -> bool {
-    schema.has_rules || schema.all_of.iter().any(|branch| has_rules(branch)) || {
-        let additional = match &schema.additional_properties {
-            Some(AdditionalProperties::Schema(values)) => Some(values),
-            _ => None,
-        };
-        let below = schema.properties.values().chain(&schema.items).chain(additional);
-        below.into_iter().any(|below| !below.all_of.is_empty() && has_rules(below))
-    }
-}
-
 impl Node {
     fn new(schema: &Arc<Schema>, structure: &Arc<Schema>, resource: bool) -> Option<Node> {
-        let target = |schema: &Arc<Schema>| schema.clone();
         let mut properties = BTreeMap::new();
         for (name, property) in &schema.properties {
             let declared = structure.properties.get(name).unwrap_or(property);
@@ -267,8 +257,8 @@ impl Node {
             return None;
         }
         Some(Node {
-            schema: target(schema),
-            structure: target(structure),
+            schema: schema.clone(),
+            structure: structure.clone(),
             resource,
             ready: OnceLock::new(),
             properties,
@@ -355,7 +345,7 @@ impl<'a> Validation<'a> {
         }
         match value {
             Json::Object(map) => {
-                let old = old.and_then(Json::as_object).filter(|_| !node.structure.atomic_map);
+                let old = old.and_then(Json::as_object);
                 for (key, value) in map {
                     let is_declared = node.structure.properties.contains_key(key);
                     let old = old.and_then(|old| old.get(key));
@@ -575,9 +565,4 @@ fn failed_rule(path: &Path<'_>, value: &Json, detail: String, reason: Option<&st
         error.detail.clear();
     }
     error
-}
-
-/// Whether a schema has rules anywhere.
-pub fn any_rules(schema: &Schema) -> bool {
-    has_rules(schema)
 }

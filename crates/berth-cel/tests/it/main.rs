@@ -2,4 +2,5 @@
 
 mod hostile;
 mod language;
+mod published;
 mod rules;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::schema::structural::{self, Exceptions, StructuralOptions};
+use berth_apimachinery::schema::structural::{self, Exceptions};
 use berth_apimachinery::schema::{CoerceOptions, Root, Schema, coerce_metadata, decode_metadata};
 use berth_apimachinery::table::{Column, CustomColumn, IncludeObject, custom_cells, row, table};
 use berth_apimachinery::{meta, names, selector, validation};
@@ -29,8 +29,6 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "object-meta" => object_meta,
         "list-options" => list_options,
         "structural-schema" | "structural-completeness" => structural_schema,
-        "crd-schema" => crd_schema,
-        "schema-validate-defaults" => validate_defaults,
         _ => return None,
     })
 }
@@ -381,46 +379,4 @@ fn structural_schema(case: &Case) -> Verdict {
         got.retain(|error| error.detail.starts_with("because"));
     }
     errors(case, &got)
-}
-
-fn crd_schema(case: &Case) -> Verdict {
-    let schema = input(case, "schema");
-    if schema.to_string().contains("x-kubernetes-validations") {
-        return Err("needs CEL".to_owned());
-    }
-    let opts = input(case, "opts");
-    let option = |key: &str| opts.get(key).and_then(Value::as_bool).unwrap_or_default();
-    let options = StructuralOptions {
-        structural: option("requireStructuralSchema"),
-        valid_types: option("requireValidPropertyType"),
-        atomic_sets: option("requireAtomicSetType"),
-        map_keys: option("requireMapListKeysMapSetValidation"),
-        defaults: option("allowDefaults"),
-        status_subresource: input(case, "statusSubresource").as_bool().unwrap_or_default(),
-    };
-    let path = Path::new("spec.validation.openAPIV3Schema");
-    errors(case, &structural::check(schema, options, &path))
-}
-
-fn validate_defaults(case: &Case) -> Verdict {
-    if defaults_meet_rules(input(case, "schema")) {
-        return Err("needs CEL".to_owned());
-    }
-    let prefix = input_text(case, "path");
-    let path = if prefix.is_empty() { Path::root() } else { Path::new(prefix) };
-    let root = if is_root(case) { Root::Resource } else { Root::Value };
-    let pruned = input(case, "requirePrunedDefaults").as_bool().unwrap_or_default();
-    errors(case, &schema(case)?.validate_defaults(root, pruned, &path))
-}
-
-/// Whether there is a default in a part of the schema that has rules, which a server would evaluate on it.
-fn defaults_meet_rules(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => {
-            let here = map.contains_key("default") && schema.to_string().contains("x-kubernetes-validations");
-            here || map.values().any(defaults_meet_rules)
-        }
-        Value::Array(list) => list.iter().any(defaults_meet_rules),
-        _ => false,
-    }
 }

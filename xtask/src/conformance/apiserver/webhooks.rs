@@ -2,6 +2,7 @@
 
 use berth_apimachinery::field::Path;
 use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
+use berth_apiserver::admission::policies::matching as policies;
 use berth_apiserver::admission::webhooks::matching::{self, Asked, Lookup, MatchError, Target};
 use berth_apiserver::admission::webhooks::review::{self, ReviewVersion};
 use berth_apiserver::crd::conversion;
@@ -21,6 +22,7 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
         "webhook-object-selector" => object_selector,
         "webhook-response" => response,
         "webhook-should-call" => should_call,
+        "vap-matching" => policy_matching,
         _ => return None,
     })
 }
@@ -92,6 +94,33 @@ fn object_selector(case: &Case) -> Verdict {
     let webhook = json!({"objectSelector": input(case, "objectSelector")});
     let got = matching::object_matches(&webhook, &asked(input(case, "attrs"), &target));
     same("call", got, Ok(want(case, "expectCall").as_bool().unwrap_or_default()))
+}
+
+fn policy_matching(case: &Case) -> Verdict {
+    let attributes = input(case, "attrs");
+    let target = target(attributes);
+    let question = asked(attributes, &target);
+    let got = policies::matches(input(case, "criteria"), &question, text(attributes, "name"), &Recorded);
+    let error = text(&case.data["want"], "expectErr");
+    let got = match got {
+        Err(MatchError::Broken(why)) if !error.is_empty() && why.contains(error) => return Ok(()),
+        Err(other) => return Err(format!("{other:?}")),
+        Ok(_) if !error.is_empty() => return Err(format!("must fail with {error}")),
+        Ok(got) => got,
+    };
+    same("match", got.is_some(), want(case, "expectMatches").as_bool().unwrap_or_default())?;
+    let Some(got) = got else { return Ok(()) };
+    let wanted = self::target(&json!({
+        "resource": want(case, "expectMatchResource"), "kind": want(case, "expectMatchKind"), "subresource": "",
+    }));
+    // Nothing is recorded where the request is taken as it came.
+    if !wanted.kind.kind.is_empty() {
+        same("kind", &got.kind, &wanted.kind)?;
+    }
+    if !wanted.resource.resource.is_empty() {
+        same("resource", &got.resource, &wanted.resource)?;
+    }
+    Ok(())
 }
 
 fn should_call(case: &Case) -> Verdict {

@@ -69,7 +69,7 @@ fn selector(webhook: &Value, field: &str) -> Result<LabelSelector, MatchError> {
     LabelSelector::from_object(&webhook[field]).map_err(|error| MatchError::Broken(error.to_string()))
 }
 
-fn namespace_matches(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<bool, MatchError> {
+pub(crate) fn namespace_matches(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<bool, MatchError> {
     // What belongs to no namespace cannot be exempted by one.
     if asked.namespace.is_empty() && !is_namespaces(asked) {
         return Ok(true);
@@ -102,7 +102,11 @@ pub fn should_call(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> R
     Ok(matches.then_some(target))
 }
 
-fn matched_rule(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<Option<Target>, MatchError> {
+pub(crate) fn matched_rule(
+    webhook: &Value,
+    asked: &Asked<'_>,
+    lookup: &dyn Lookup,
+) -> Result<Option<Target>, MatchError> {
     let rules: &[Value] = webhook["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     let resource = &asked.target.resource;
     let subject = Subject {

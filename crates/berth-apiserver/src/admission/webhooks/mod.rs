@@ -16,7 +16,11 @@ use berth_apimachinery::patch::apply_json;
 use berth_apimachinery::status::Status;
 use serde_json::{Map, Value};
 
-use super::{AdmissionRequest, Operation};
+use berth_cel::Env;
+use berth_cel::admission::conditions::{MatchConditions, Matched};
+use berth_cel::admission::policy::FailurePolicy;
+
+use super::{AdmissionRequest, Operation, policies};
 use crate::registry::Origin;
 use crate::webhook::client::Endpoint;
 use crate::{ApiServer, Objects, strategy};
@@ -39,6 +43,7 @@ struct Hook {
     version: Option<ReviewVersion>,
     timeout: Duration,
     ignores_failure: bool,
+    conditions: MatchConditions,
 }
 
 impl Hook {
@@ -50,6 +55,11 @@ impl Hook {
             version: ReviewVersion::pick(versions.filter_map(Value::as_str)),
             timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT_SECONDS)),
             ignores_failure: webhook["failurePolicy"] == "Ignore",
+            conditions: MatchConditions::compile(
+                &webhook["matchConditions"],
+                FailurePolicy::parse(webhook["failurePolicy"].as_str()),
+                Env::default(),
+            ),
             webhook: webhook.clone(),
         }
     }
@@ -97,15 +107,15 @@ impl Cache {
 }
 
 /// A request as webhooks are asked about it.
-struct Request {
-    target: Target,
-    operation: &'static str,
-    namespace: String,
+pub(crate) struct Request {
+    pub(crate) target: Target,
+    pub(crate) operation: &'static str,
+    pub(crate) namespace: String,
 }
 
 impl Request {
     /// `None` for what no webhook may stand in the way of: the configurations themselves.
-    fn new(request: &AdmissionRequest<'_>) -> Option<Request> {
+    pub(crate) fn new(request: &AdmissionRequest<'_>) -> Option<Request> {
         if request.group == GROUP {
             return None;
         }
@@ -130,7 +140,7 @@ impl Request {
     }
 }
 
-struct ServerLookup<'a>(&'a ApiServer);
+pub(crate) struct ServerLookup<'a>(pub(crate) &'a ApiServer);
 
 impl Lookup for ServerLookup<'_> {
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)> {
@@ -295,7 +305,19 @@ fn concerns(
         object: request.object.as_ref(),
         old_object: request.old_object.as_deref(),
     };
-    matching::should_call(&hook.webhook, &question, &ServerLookup(server)).map_err(match_status)
+    let target = matching::should_call(&hook.webhook, &question, &ServerLookup(server)).map_err(match_status)?;
+    let Some(target) = target else { return Ok(None) };
+    if hook.conditions.is_empty() {
+        return Ok(Some(target));
+    }
+    let matched = policies::with_inputs(server, request, asked, &target, &Value::Null, |inputs| {
+        hook.conditions.evaluate(inputs)
+    })?;
+    match matched {
+        Matched::Yes => Ok(Some(target)),
+        Matched::No(_) => Ok(None),
+        Matched::Failed(why) => Err(policies::condition_failed(request, &why)),
+    }
 }
 
 async fn call(
@@ -340,7 +362,7 @@ async fn call(
 }
 
 /// An object in the version a webhook asked for.
-fn converted(server: &ApiServer, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
+pub(crate) fn converted(server: &ApiServer, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
     if target.kind == asked.target.kind {
         return Ok(object);
     }

@@ -80,6 +80,11 @@ pub(crate) fn user_info(user: &UserInfo) -> Value {
 
 /// The body to send.
 pub(crate) fn question(version: ReviewVersion, asked: &Question<'_>) -> Value {
+    json!({"apiVersion": version.api_version(), "kind": "AdmissionReview", "request": request(asked)})
+}
+
+/// The request in a review, which is also what expressions see.
+pub(crate) fn request(asked: &Question<'_>) -> Value {
     let options = match asked.operation {
         "CREATE" => "CreateOptions",
         "UPDATE" => "UpdateOptions",
@@ -115,7 +120,7 @@ pub(crate) fn question(version: ReviewVersion, asked: &Question<'_>) -> Value {
             request[field] = text.into();
         }
     }
-    json!({"apiVersion": version.api_version(), "kind": "AdmissionReview", "request": request})
+    request
 }
 
 /// What a webhook answered.

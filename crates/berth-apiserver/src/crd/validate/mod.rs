@@ -13,6 +13,8 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::schema::structural::{self, StructuralOptions};
 use berth_apimachinery::schema::{Root, Schema};
 use berth_apimachinery::{meta, names::is_dns1035_label, names::is_dns1123_subdomain};
+use berth_cel::Env;
+use berth_cel::rules::{self, StoredExpressions};
 use serde_json::Value;
 
 pub use parts::deprecation_warning;
@@ -341,6 +343,8 @@ fn check_schema(
         // The defaults of a schema that is not structural cannot be judged.
         Ok(schema) if is_structural && options.structural => {
             errors.extend(schema.validate_defaults(Root::Resource, checks.pruned_defaults, &place));
+            let budget = Some(rules::OBJECT_COST_MAX);
+            errors.extend(rules::check_defaults(&schema, &place, budget, &Env::new(berth_cel::NEWEST)));
         }
         Ok(_) => {}
         Err(error) if is_structural && options.structural && options.valid_types => {
@@ -348,6 +352,22 @@ fn check_schema(
         }
         Err(_) => {}
     }
+    errors.extend(check_rules(schema, checks, &place));
+}
+
+/// Whether the rules of a schema compile and can be afforded. What was stored before may use whatever the server knows
+/// and cost what it costs.
+fn check_rules(schema: &Value, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Error> {
+    let mut stored = StoredExpressions::default();
+    checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
+    let options = rules::Options {
+        // One version back, so that whoever goes back finds nothing that is not known there.
+        env: Env::new(berth_cel::NEWEST),
+        env_stored: Env::new(berth_cel::NEWEST),
+        stored: &stored,
+        suppress_expression_cost: checks.old.is_some_and(|old| schemas(old).any(|(_, before)| before == schema)),
+    };
+    rules::check_definition(schema, &options, place)
 }
 
 fn stored_versions(definition: &Value) -> Vec<Error> {

@@ -1,0 +1,43 @@
+//! The same question is asked once per request.
+
+use std::cell::RefCell;
+
+use berth_apimachinery::selector::{FieldSelector, LabelSelector};
+
+use crate::library::{Attributes, Authorizer, Verdict};
+
+/// An authorizer that remembers answers, for as long as one request is judged.
+pub struct CachingAuthorizer<'a> {
+    authorizer: &'a dyn Authorizer,
+    known: RefCell<Vec<(Attributes, Verdict)>>,
+}
+
+impl<'a> CachingAuthorizer<'a> {
+    /// Puts a memory before an authorizer.
+    pub fn new(authorizer: &'a dyn Authorizer) -> Self {
+        CachingAuthorizer { authorizer, known: RefCell::new(Vec::new()) }
+    }
+}
+
+impl Authorizer for CachingAuthorizer<'_> {
+    fn authorize(&self, attributes: &Attributes) -> Verdict {
+        let key = key(attributes);
+        if let Some((_, verdict)) = self.known.borrow().iter().find(|(known, _)| *known == key) {
+            return verdict.clone();
+        }
+        let verdict = self.authorizer.authorize(attributes);
+        self.known.borrow_mut().push((key, verdict.clone()));
+        verdict
+    }
+}
+
+/// The question in a form in which the same questions are equal: groups in order, selectors that say nothing left out.
+fn key(attributes: &Attributes) -> Attributes {
+    let mut key = attributes.clone();
+    if let Some(user) = &mut key.user {
+        user.groups.sort();
+    }
+    key.field_selector = key.field_selector.filter(|selector| FieldSelector::parse(selector).is_ok());
+    key.label_selector = key.label_selector.filter(|selector| LabelSelector::parse(selector).is_ok());
+    key
+}

@@ -1,0 +1,83 @@
+//! Warnings about policies: expressions that cannot work for a kind the policy is about.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::{Declared, environment};
+use crate::decl::Decl;
+use crate::env::Env;
+use crate::program::Program;
+use crate::types::{ObjectType, Type};
+
+/// A kind the policy is about, with the declaration of its objects where there is one.
+pub struct Kind {
+    /// As messages call it: `apps/v1, Kind=Deployment`.
+    pub name: String,
+    /// What its objects are.
+    pub decl: Option<Arc<Decl>>,
+}
+
+/// One warning, as in `status.typeChecking.expressionWarnings`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The expression.
+    pub field_ref: String,
+    /// What is wrong, kind by kind.
+    pub warning: String,
+}
+
+/// Checks the expressions of a ValidatingAdmissionPolicy's `spec` against the kinds it is about.
+pub fn check(spec: &Json, kinds: &[Kind], base: &Env) -> Vec<Warning> {
+    let list = |field: &str| spec.get(field).and_then(Json::as_array).into_iter().flatten();
+    let text = |value: &Json, field: &str| value.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
+    let environments: Vec<(&Kind, Env)> = kinds.iter().map(|kind| (kind, environment_for(spec, kind, base))).collect();
+    let mut warnings = Vec::new();
+    let mut check = |expression: String, field_ref: String| {
+        let mut warning = String::new();
+        for (kind, env) in &environments {
+            if let Err(issues) = env.compile(&expression) {
+                warning.push_str(&format!("{}: {issues}\n", kind.name));
+            }
+        }
+        if !warning.is_empty() {
+            warnings.push(Warning { field_ref, warning });
+        }
+    };
+    for (index, validation) in list("validations").enumerate() {
+        check(text(validation, "expression"), format!("spec.validations[{index}].expression"));
+        let message = text(validation, "messageExpression");
+        if !message.is_empty() {
+            check(message, format!("spec.validations[{index}].messageExpression"));
+        }
+    }
+    warnings
+}
+
+fn environment_for(spec: &Json, kind: &Kind, base: &Env) -> Env {
+    let text = |value: &Json, field: &str| value.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
+    let mut declared = Declared {
+        params: spec.get("paramKind").is_some_and(|kind| !kind.is_null()),
+        authorizer: true,
+        object: kind.decl.as_ref().map(|decl| decl.type_().clone()),
+        variables: None,
+    };
+    let mut types: BTreeMap<String, Type> = BTreeMap::new();
+    for variable in spec.get("variables").and_then(Json::as_array).into_iter().flatten() {
+        declared.variables = Some(variables_type(&types));
+        let env = environment(base.clone(), &declared);
+        // Mistakes in variables are not reported here; what uses them is taken to be right.
+        let type_ = env
+            .compile(&text(variable, "expression"))
+            .as_ref()
+            .map_or(Type::Dyn, |p: &Program| p.result_type().clone());
+        types.insert(text(variable, "name"), type_);
+    }
+    declared.variables = Some(variables_type(&types));
+    environment(base.clone(), &declared)
+}
+
+fn variables_type(types: &BTreeMap<String, Type>) -> Type {
+    Type::Object(ObjectType::new("kubernetes.variables", types.clone()))
+}

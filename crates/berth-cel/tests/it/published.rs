@@ -1,0 +1,67 @@
+//! Definitions other projects publish: their rules must be fine as they are. Skipped where the files are not at hand.
+
+use std::path::{Path, PathBuf};
+
+use berth_apimachinery::field;
+use berth_cel::Env;
+use berth_cel::rules::{NothingStored, Options, check_definition};
+use serde_json::Value;
+
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            found.push(path);
+        }
+    }
+}
+
+/// Every CustomResourceDefinition in a document, however deep.
+fn definitions<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(map) if map.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition") => {
+            found.push(value)
+        }
+        Value::Object(map) => map.values().for_each(|below| definitions(below, found)),
+        Value::Array(list) => list.iter().for_each(|below| definitions(below, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn rules_of_published_definitions_compile_and_can_be_afforded() {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/kubernetes");
+    let mut paths = Vec::new();
+    files(&shared, &mut paths);
+    if paths.is_empty() {
+        println!("skipped: no definitions in {}", shared.display());
+        return;
+    }
+    let options = Options {
+        env: Env::default(),
+        env_stored: Env::default(),
+        stored: &NothingStored,
+        suppress_expression_cost: false,
+    };
+    let mut problems = Vec::new();
+    let mut checked = 0;
+    for path in paths {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Ok(document) = serde_saphyr::from_str::<Value>(&text) else { continue };
+        let mut found = Vec::new();
+        definitions(&document, &mut found);
+        for definition in found {
+            for version in definition["spec"]["versions"].as_array().into_iter().flatten() {
+                checked += 1;
+                let name = format!("{}/{}", definition["metadata"]["name"], version["name"]);
+                let root = field::Path::new(&name);
+                let errors = check_definition(&version["schema"]["openAPIV3Schema"], &options, &root);
+                problems.extend(errors.iter().map(ToString::to_string));
+            }
+        }
+    }
+    println!("{checked} versions");
+    assert!(problems.is_empty(), "{checked} versions: {problems:#?}");
+}
