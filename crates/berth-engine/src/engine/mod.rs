@@ -87,11 +87,13 @@ impl Engine {
             }
             Event::NamespaceUpserted { name, labels } => {
                 if self.world.namespaces.insert(name, labels.clone()) != Some(labels) {
+                    self.world.selection += 1;
                     self.facts_changed(|engine, queue| engine.selects_namespaces(queue), effects, now);
                 }
             }
             Event::NamespaceRemoved(name) => {
                 self.world.namespaces.remove(&name);
+                self.world.selection += 1;
             }
             Event::NodeUpserted(node) => {
                 if self.world.topologies.upsert_node(node) {
@@ -158,7 +160,7 @@ impl Engine {
 
     /// True if some active queue has a workload to look at.
     pub fn has_candidates(&self) -> bool {
-        self.rooms.queues_with_candidates().iter().any(|queue| self.world.queue(*queue).is_active())
+        self.rooms.has_candidates(&self.world)
     }
 
     /// Asks for another look at what was set aside in a queue's whole tree (§4.7).

@@ -31,6 +31,12 @@ impl Engine {
         for workload in &waiting {
             self.rooms.take_out(&mut self.world, *workload);
         }
+        if strategy_changed {
+            self.rooms.room_mut(id).unpark();
+        }
+        if before.as_ref().is_none_or(|old| old.namespace_selector != spec.namespace_selector) {
+            self.world.selection += 1;
+        }
         let groups_changed = before.as_ref().is_none_or(|old| old.resource_groups != spec.resource_groups);
         let queue = self.world.queue_mut(id);
         queue.spec = Some(Arc::new(spec));
@@ -226,7 +232,6 @@ impl Engine {
     /// Every workload in a place of this queue.
     fn waiting_in(&self, queue: QueueId) -> Vec<WorkloadId> {
         let Some(room) = self.rooms.room(queue) else { return Vec::new() };
-        let heap = room.heap().iter().map(|key| key.id);
-        heap.chain(room.inadmissible.iter().copied()).chain(room.in_flight).collect()
+        room.active().map(|key| key.id).chain(room.set_aside()).chain(room.in_flight).collect()
     }
 }

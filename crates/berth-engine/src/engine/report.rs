@@ -111,7 +111,7 @@ impl Engine {
         let sticky = room.preemptor.map(|(id, _)| id);
         let mut order: Vec<(WorkloadId, bool)> =
             sorted(&self.world, id, room, sticky).into_iter().map(|id| (id, false)).collect();
-        let mut aside: Vec<WorkloadId> = room.inadmissible.iter().copied().collect();
+        let mut aside: Vec<WorkloadId> = room.set_aside().collect();
         aside.sort_by_cached_key(|id| {
             let record = self.world.record(*id);
             (std::cmp::Reverse(record.priority), record.order_time, record.facts.uid.clone(), record.key().clone())

@@ -79,7 +79,7 @@ impl Engine {
             || record.local != local
             || old.uid != facts.uid;
         let place = record.place;
-        if reorders && matches!(place, Place::Heap(_)) {
+        if reorders && matches!(place, Place::Queued(_)) {
             self.rooms.take_out(&mut self.world, id);
         }
         let world = &mut self.world;

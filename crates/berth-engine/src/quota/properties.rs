@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::tree::{NodeQuota, QuotaTree};
 use crate::amount::Amount;
-use crate::ids::{FrId, Id, Name, NodeId};
+use crate::ids::{FrId, Id, Name, NodeId, QueueId};
 
 /// A cohort or queue of a random tree: which earlier cohort is its parent, and its quota.
 #[derive(Debug, Clone)]
@@ -64,8 +64,9 @@ fn fr() -> FrId {
 fn build(platform: &Platform) -> (QuotaTree, Vec<NodeId>, Vec<NodeId>) {
     let mut tree = QuotaTree::default();
     let name = |kind: &str, at: usize| Name::from(format!("{kind}-{at}"));
-    let cohorts: Vec<NodeId> = (0..platform.cohorts.len()).map(|at| tree.add_node(name("cohort", at), false)).collect();
-    let queues: Vec<NodeId> = (0..platform.queues.len()).map(|at| tree.add_node(name("queue", at), true)).collect();
+    let cohorts: Vec<NodeId> = (0..platform.cohorts.len()).map(|at| tree.add_node(name("cohort", at), None)).collect();
+    let queues: Vec<NodeId> =
+        (0..platform.queues.len()).map(|at| tree.add_node(name("queue", at), Some(QueueId::from_index(at)))).collect();
     for (plan, id) in platform.cohorts.iter().zip(&cohorts).chain(platform.queues.iter().zip(&queues)) {
         tree.configure(*id, plan.parent.map(|at| cohorts[at]), 1000, &[(fr(), quota(plan))]);
     }

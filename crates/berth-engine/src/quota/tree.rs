@@ -9,7 +9,7 @@
 //! [`QuotaTree::rollback`] restores the exact values, also where saturated arithmetic could not be reversed.
 
 use crate::amount::Amount;
-use crate::ids::{FrId, Id, Name, NodeId};
+use crate::ids::{FrId, Id, Name, NodeId, QueueId};
 
 /// Quota of one node for one flavor-resource, as configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,6 +45,8 @@ impl Cell {
 pub(crate) struct TreeNode {
     pub name: Name,
     pub is_queue: bool,
+    /// The cluster queue, of a leaf.
+    pub queue: Option<QueueId>,
     /// Exists: as an object, or because another node names it.
     pub alive: bool,
     /// Parent by configuration.
@@ -88,15 +90,18 @@ pub(crate) struct QuotaTree {
     log: Vec<Undo>,
     open_marks: u32,
     dirty: bool,
+    /// Queues of each tree, by root.
+    queues: Vec<Vec<QueueId>>,
 }
 
 impl QuotaTree {
     /// Adds a node without parent or quota.
-    pub fn add_node(&mut self, name: Name, is_queue: bool) -> NodeId {
+    pub fn add_node(&mut self, name: Name, queue: Option<QueueId>) -> NodeId {
         let id = NodeId::from_index(self.nodes.len());
         self.nodes.push(TreeNode {
             name,
-            is_queue,
+            is_queue: queue.is_some(),
+            queue,
             alive: true,
             declared_parent: None,
             parent: None,
@@ -187,6 +192,10 @@ impl QuotaTree {
                 root = parent;
             }
             self.nodes[index].root = root;
+        }
+        self.queues = vec![Vec::new(); count];
+        for node in &self.nodes {
+            self.queues[node.root.index()].extend(node.queue);
         }
         for index in 0..count {
             let mut children = std::mem::take(&mut self.nodes[index].children);
@@ -419,6 +428,11 @@ impl QuotaTree {
             }
         }
         queues
+    }
+
+    /// All queues of a tree, by its root, in order of their ids.
+    pub fn queues_of_root(&self, root: NodeId) -> &[QueueId] {
+        self.queues.get(root.index()).map_or(&[], Vec::as_slice)
     }
 
     /// `/root/…/name` as messages print it (§11.1).

@@ -23,8 +23,8 @@ use second_pass::SecondPass;
 #[derive(Debug, Default)]
 pub(crate) struct Rooms {
     rooms: Vec<Room>,
-    /// Queues with something in their heap.
-    nonempty: BTreeSet<QueueId>,
+    /// Queues with a workload that may be popped.
+    candidates: BTreeSet<QueueId>,
     /// Trees whose set-aside workloads get another chance, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
     pub second_pass: SecondPass,
@@ -69,21 +69,22 @@ impl Rooms {
     pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
         let strategy = strategy(world, queue);
         let record = world.record(id);
+        let class_set_aside = self.room_mut(queue).no_fit_reason(record.class).is_some();
+        let backoff_over = is_backoff_over(&record.facts, now);
         match record.place {
             Place::InFlight(at) if at == queue => return,
-            Place::Inadmissible(at) if at == queue && !relevant => return,
+            Place::Aside(at) if at == queue && !relevant => return,
+            // What it is ordered by has not changed: it was taken out before.
+            Place::Queued(at) if at == queue && (!class_set_aside || (backoff_over && !relevant)) => return,
             _ => {}
         }
-        let in_heap = record.place == Place::Heap(queue);
-        let set_aside = !in_heap
-            && (!is_backoff_over(&record.facts, now)
-                || strategy == QueueingStrategy::BestEffortFifo
-                    && self.room_mut(queue).no_fit_reason(record.class).is_some());
         self.take_out(world, id);
-        if set_aside {
+        let class_set_aside = class_set_aside && strategy == QueueingStrategy::BestEffortFifo;
+        let selected = world.is_selected(queue, world.record(id).local);
+        if !backoff_over || (class_set_aside && !selected) {
             self.put_aside(world, queue, id);
         } else {
-            self.put_in_heap(world, queue, id);
+            self.put_in_line(world, queue, id, false);
         }
     }
 
@@ -100,12 +101,13 @@ impl Rooms {
         let gates = world.config.gates.clone();
         let strategy = strategy(world, queue);
         let record = world.record(id);
-        if matches!(record.place, Place::Heap(_)) {
-            return Requeued { active: true, ..Requeued::default() };
-        }
-        let was_aside = matches!(record.place, Place::Inadmissible(_));
         let generation = record.facts.generation;
         let class = record.class;
+        let class_set_aside = self.room_mut(queue).no_fit_reason(class).is_some();
+        if matches!(record.place, Place::Queued(_)) && !class_set_aside {
+            return Requeued { active: true, ..Requeued::default() };
+        }
+        let was_aside = matches!(record.place, Place::Aside(_) | Place::Queued(_));
         let queueable = is_queueable(&record.facts, &gates) && record.holding.is_none();
         let backoff_over = is_backoff_over(&record.facts, now);
         let more_flavors = record.scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
@@ -128,26 +130,25 @@ impl Rooms {
             ),
         };
         if backoff_over && (immediate || room.was_flushed_since_pop() || more_flavors) {
-            self.put_in_heap(world, queue, id);
+            self.put_in_line(world, queue, id, false);
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }
-        self.put_aside(world, queue, id);
         if was_aside {
+            self.put_aside(world, queue, id);
             return Requeued::default();
         }
-        let mut bypassed = Vec::new();
-        if gates.scheduling_equivalence_hashing
-            && strategy == QueueingStrategy::BestEffortFifo
-            && sets_class_aside(reason)
-        {
-            let room = self.room_mut(queue);
-            room.remember_no_fit(class, shown);
-            bypassed = room.heap_of_class(class);
-            for &other in &bypassed {
-                self.take_out(world, other);
-                self.put_aside(world, queue, other);
-            }
+        let hashing = world.config.gates.scheduling_equivalence_hashing;
+        if !hashing || strategy != QueueingStrategy::BestEffortFifo || !sets_class_aside(reason) {
+            self.put_aside(world, queue, id);
+            return Requeued { added: true, active: false, bypassed: Vec::new() };
         }
+        let bypassed = self.room_mut(queue).park(class, shown);
+        if backoff_over && world.is_selected(queue, world.record(id).local) {
+            self.put_in_line(world, queue, id, true);
+        } else {
+            self.put_aside(world, queue, id);
+        }
+        self.note_candidates(queue);
         Requeued { added: true, active: false, bypassed }
     }
 
@@ -168,35 +169,44 @@ impl Rooms {
         let place = std::mem::take(&mut world.record_mut(id).place);
         match place {
             Place::None => {}
-            Place::Heap(queue) => {
+            Place::Queued(queue) => {
                 let key = order::key(world, queue, id);
                 let class = world.record(id).class;
-                let room = self.room_mut(queue);
-                room.remove_from_heap(&key, class);
-                if room.is_heap_empty() {
-                    self.nonempty.remove(&queue);
-                }
+                self.room_mut(queue).remove(&key, class);
+                self.note_candidates(queue);
             }
-            Place::Inadmissible(queue) => {
-                self.room_mut(queue).inadmissible.remove(&id);
-            }
-            Place::InFlight(queue) => {
-                self.room_mut(queue).in_flight = None;
-            }
+            Place::Aside(queue) => self.room_mut(queue).remove_aside(id),
+            Place::InFlight(queue) => self.room_mut(queue).in_flight = None,
         }
     }
 
-    fn put_in_heap(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
-        world.record_mut(id).place = Place::Heap(queue);
+    /// Puts a workload in line with its class; see [`Room::insert`] for `told`.
+    fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
+        world.record_mut(id).place = Place::Queued(queue);
         let key = order::key(world, queue, id);
-        let class = world.record(id).class;
-        self.room_mut(queue).insert_into_heap(key, class);
-        self.nonempty.insert(queue);
+        let (class, local) = (world.record(id).class, world.record(id).local);
+        let selected = world.is_selected(queue, local);
+        let room = self.room_mut(queue);
+        if !selected {
+            // A flush leaves it where it is: it has to look at each of the line.
+            room.selection = None;
+        }
+        room.insert(key, class, told);
+        self.note_candidates(queue);
     }
 
     fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
-        world.record_mut(id).place = Place::Inadmissible(queue);
-        self.room_mut(queue).inadmissible.insert(id);
+        world.record_mut(id).place = Place::Aside(queue);
+        self.room_mut(queue).insert_aside(id);
+    }
+
+    /// Keeps the list of queues with candidates true.
+    fn note_candidates(&mut self, queue: QueueId) {
+        if self.rooms[queue.index()].has_no_candidate() {
+            self.candidates.remove(&queue);
+        } else {
+            self.candidates.insert(queue);
+        }
     }
 
     /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue remembers (§3.4).
@@ -213,9 +223,14 @@ impl Rooms {
         Some((id, preemptor == Some((id, record.facts.generation))))
     }
 
-    /// The queues whose heap is not empty.
+    /// The queues with a workload that may be popped.
     pub fn queues_with_candidates(&self) -> Vec<QueueId> {
-        self.nonempty.iter().copied().collect()
+        self.candidates.iter().copied().collect()
+    }
+
+    /// True if some active queue has a workload to look at.
+    pub fn has_candidates(&self, world: &World) -> bool {
+        self.candidates.iter().any(|queue| world.queue(*queue).is_active())
     }
 
     /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).
@@ -243,37 +258,52 @@ impl Rooms {
         if world.tree.node(root).cyclic {
             return 0;
         }
-        let leaves = world.tree.queues_below(root);
-        let queues: Vec<QueueId> = leaves.into_iter().filter_map(|node| world.queue_of_node(node)).collect();
+        let queues = world.tree.queues_of_root(root).to_vec();
         queues.into_iter().map(|queue| self.flush_queue(world, queue, now)).sum()
     }
 
     /// Moves back to the heap the set-aside workloads of one queue.
     pub fn flush_queue(&mut self, world: &mut World, queue: QueueId, now: Time) -> usize {
-        let selector = world.queue(queue).spec.as_ref().and_then(|spec| spec.namespace_selector.clone());
+        if self.rooms.len() <= queue.index() {
+            return 0;
+        }
+        if self.room_mut(queue).selection != Some(world.selection) {
+            self.set_unselected_aside(world, queue);
+        }
         let room = self.room_mut(queue);
-        room.note_flush();
-        let mut moved = 0;
-        let waiting: Vec<WorkloadId> = room.inadmissible.iter().copied().collect();
-        for id in waiting {
-            let facts = &world.record(id).facts;
-            let selected = match (&selector, world.namespaces.get(&facts.key.namespace)) {
-                (Some(selector), Some(labels)) => selector.matches(labels),
-                _ => false,
-            };
-            if selected && is_backoff_over(facts, now) {
+        let mut moved = room.unpark();
+        for id in room.aside() {
+            let (local, backoff_over) = (world.record(id).local, is_backoff_over(&world.record(id).facts, now));
+            if backoff_over && world.is_selected(queue, local) {
                 self.take_out(world, id);
-                self.put_in_heap(world, queue, id);
+                self.put_in_line(world, queue, id, false);
                 moved += 1;
             }
         }
+        self.note_candidates(queue);
         moved
+    }
+
+    /// Takes workloads whose namespace the queue does not select out of the lines that are set aside: a flush does not help
+    /// them.
+    fn set_unselected_aside(&mut self, world: &mut World, queue: QueueId) {
+        let mut all_selected = true;
+        for id in self.room_mut(queue).parked() {
+            if !world.is_selected(queue, world.record(id).local) {
+                self.take_out(world, id);
+                self.put_aside(world, queue, id);
+            }
+        }
+        let active: Vec<WorkloadId> = self.room_mut(queue).active().map(|key| key.id).collect();
+        for id in active {
+            all_selected &= world.is_selected(queue, world.record(id).local);
+        }
+        self.room_mut(queue).selection = all_selected.then_some(world.selection);
     }
 
     /// Waiting workloads of a queue: heap, set aside, in flight.
     pub fn pending(&self, queue: QueueId) -> usize {
-        self.room(queue)
-            .map_or(0, |room| room.heap_len() + room.inadmissible.len() + usize::from(room.in_flight.is_some()))
+        self.room(queue).map_or(0, Room::len)
     }
 }
 

@@ -7,42 +7,56 @@ use crate::config::{EngineConfig, RequeuingTimestamp};
 use crate::ids::{Id, LocalQueueId, Name, QueueId, WorkloadId};
 use crate::model::{AdmissionScope, Time, Workload};
 use crate::world::World;
+use crate::world::record::Place;
 
 /// Place of a workload in its queue's heap; smaller pops first.
 ///
 /// The lane is the local queue where usage decides between local queues (§16) and the same for all elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeapKey {
-    lane: LocalQueueId,
+    pub lane: LocalQueueId,
     priority: Reverse<i64>,
     time: Time,
-    uid: Name,
-    name: Name,
+    /// The UID, or the name where there is none; those without come first.
+    tie: (bool, Name),
     pub id: WorkloadId,
+}
+
+impl HeapKey {
+    /// A key before every workload of a lane.
+    pub fn before_lane(lane: LocalQueueId) -> HeapKey {
+        HeapKey {
+            lane,
+            priority: Reverse(i64::MAX),
+            time: Time::UNSET,
+            tie: (false, Name::default()),
+            id: WorkloadId::from_index(0),
+        }
+    }
 }
 
 /// The heap key of a workload as its record stands.
 pub(crate) fn key(world: &World, queue: QueueId, id: WorkloadId) -> HeapKey {
     let record = world.record(id);
     let lane = if is_usage_based(world, queue) { record.local } else { LocalQueueId::from_index(0) };
-    HeapKey {
-        lane,
-        priority: Reverse(record.priority),
-        time: record.order_time,
-        uid: record.facts.uid.clone(),
-        name: record.facts.key.name.clone(),
-        id,
-    }
+    let facts = &record.facts;
+    let tie = if facts.uid.is_empty() { (false, facts.key.name.clone()) } else { (true, facts.uid.clone()) };
+    HeapKey { lane, priority: Reverse(record.priority), time: record.order_time, tie, id }
 }
 
 /// The workload to pop: by usage of the local queue where that counts, then the sticky one, then by key (§3.3).
 pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Option<WorkloadId> {
-    let sticky_key = sticky.map(|id| key(world, queue, id)).filter(|key| room.heap().contains(key));
+    let may_be_popped = |id: &WorkloadId| {
+        let record = world.record(*id);
+        record.place == Place::Queued(queue) && room.no_fit_reason(record.class).is_none()
+    };
+    let sticky = sticky.filter(may_be_popped);
     if !is_usage_based(world, queue) {
-        return sticky_key.or_else(|| room.heap().first().cloned()).map(|key| key.id);
+        return sticky.or_else(|| room.first().map(|key| key.id));
     }
+    let sticky_key = sticky.map(|id| key(world, queue, id));
     let mut best: Option<(f64, HeapKey)> = None;
-    let mut at = room.heap().first();
+    let mut at = room.first();
     while let Some(head) = at {
         let head_of_lane = match &sticky_key {
             Some(sticky) if sticky.lane == head.lane => sticky,
@@ -50,36 +64,25 @@ pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<W
         };
         let usage = world.local_usage(head.lane);
         let better = best.as_ref().is_none_or(|(least, key)| {
-            let rank =
-                |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.uid.clone(), key.name.clone());
+            let rank = |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.tie.clone());
             usage.total_cmp(least).then_with(|| rank(head_of_lane).cmp(&rank(key))) == Ordering::Less
         });
         if better {
             best = Some((usage, head_of_lane.clone()));
         }
-        // The first key of the next lane.
-        let lane = head.lane;
-        let beyond = HeapKey {
-            lane: LocalQueueId::from_index(lane.index() + 1),
-            priority: Reverse(i64::MAX),
-            time: Time::UNSET,
-            uid: Name::from(""),
-            name: Name::from(""),
-            id: WorkloadId::from_index(0),
-        };
-        at = room.heap().range(beyond..).next();
+        at = room.first_from_lane(LocalQueueId::from_index(head.lane.index() + 1));
     }
     best.map(|(_, key)| key.id)
 }
 
 /// Every waiting workload of a heap in the order they would be popped.
 pub(crate) fn sorted(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Vec<WorkloadId> {
-    let mut keys: Vec<&HeapKey> = room.heap().iter().collect();
+    let mut keys: Vec<&HeapKey> = room.active().collect();
     let usage_based = is_usage_based(world, queue);
     keys.sort_by(|a, b| {
         let usage =
             if usage_based { world.local_usage(a.lane).total_cmp(&world.local_usage(b.lane)) } else { Ordering::Equal };
-        let rank = |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.uid.clone(), key.name.clone());
+        let rank = |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.tie.clone(), key.id);
         usage.then_with(|| rank(a).cmp(&rank(b)))
     });
     keys.into_iter().map(|key| key.id).collect()

@@ -1,78 +1,203 @@
 //! One cluster queue's waiting workloads.
+//!
+//! Workloads that no decision can tell apart wait together, in order, in one line per class. A class that does not fit is
+//! set aside as a whole and given another chance as a whole, so both cost the same for one workload and for a hundred
+//! thousand. Workloads that wait for a reason of their own (a back-off, their namespace) are set aside one by one.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::order::HeapKey;
 use crate::decision::PendingReason;
-use crate::ids::{ClassId, WorkloadId};
+use crate::ids::{ClassId, LocalQueueId, WorkloadId};
 
 /// The places of one queue and what it remembers. See [`super`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Room {
-    heap: BTreeSet<HeapKey>,
-    by_class: HashMap<ClassId, BTreeSet<WorkloadId>>,
-    pub inadmissible: BTreeSet<WorkloadId>,
+    lines: HashMap<LineId, Line>,
+    /// The first of every line that may be popped.
+    heads: BTreeSet<(HeapKey, ClassId)>,
+    /// Lines of classes that are set aside.
+    parked: BTreeSet<LineId>,
+    /// Workloads in lines that may be popped, and in lines that are set aside.
+    active: usize,
+    waiting: usize,
+    /// Workloads set aside one by one.
+    aside: BTreeSet<WorkloadId>,
     pub in_flight: Option<WorkloadId>,
     /// The workload that waits for preemptions it started, and the generation that started them (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
     /// Classes that do not fit until something changes (§4.8).
     no_fit: HashMap<ClassId, PendingReason>,
-    pub pop_cycle: i64,
-    flush_cycle: i64,
+    /// Number of the last pop, and of the last pop before the last flush; pops count from 1.
+    pub pop_cycle: u64,
+    flush_cycle: Option<u64>,
+    /// The count of changes to namespaces and selectors for which every workload in line is known to be selected.
+    pub selection: Option<u64>,
 }
 
-impl Default for Room {
-    fn default() -> Self {
-        Room {
-            heap: BTreeSet::new(),
-            by_class: HashMap::new(),
-            inadmissible: BTreeSet::new(),
-            in_flight: None,
-            preemptor: None,
-            no_fit: HashMap::new(),
-            pop_cycle: 0,
-            flush_cycle: -1,
-        }
+/// A class, and the local queue where local queues are ordered among themselves.
+type LineId = (ClassId, LocalQueueId);
+
+/// Workloads of one class, in order.
+#[derive(Debug)]
+struct Line {
+    first: HeapKey,
+    rest: BTreeSet<HeapKey>,
+    /// The reason its members were last told when the class was set aside, and who came since.
+    told: Option<PendingReason>,
+    untold: BTreeSet<WorkloadId>,
+}
+
+impl Line {
+    fn keys(&self) -> impl Iterator<Item = &HeapKey> {
+        std::iter::once(&self.first).chain(&self.rest)
     }
 }
 
 impl Room {
-    pub fn heap(&self) -> &BTreeSet<HeapKey> {
-        &self.heap
+    /// The first workload that may be popped, by key.
+    pub fn first(&self) -> Option<&HeapKey> {
+        self.heads.first().map(|(key, _)| key)
     }
 
-    pub fn heap_len(&self) -> usize {
-        self.heap.len()
+    /// The first workload of the first lane at or after the given one.
+    pub fn first_from_lane(&self, lane: LocalQueueId) -> Option<&HeapKey> {
+        let from = (HeapKey::before_lane(lane), <ClassId as crate::ids::Id>::from_index(0));
+        self.heads.range(from..).next().map(|(key, _)| key)
     }
 
-    pub fn is_heap_empty(&self) -> bool {
-        self.heap.is_empty()
+    /// Workloads that may be popped, in no particular order of classes.
+    pub fn active(&self) -> impl Iterator<Item = &HeapKey> {
+        self.heads.iter().filter_map(|(key, class)| self.lines.get(&(*class, key.lane))).flat_map(Line::keys)
     }
 
-    pub fn insert_into_heap(&mut self, key: HeapKey, class: ClassId) {
-        self.by_class.entry(class).or_default().insert(key.id);
-        self.heap.insert(key);
+    /// Workloads set aside until something changes.
+    pub fn set_aside(&self) -> impl Iterator<Item = WorkloadId> {
+        let parked = self.parked.iter().filter_map(|line| self.lines.get(line)).flat_map(Line::keys);
+        parked.map(|key| key.id).chain(self.aside.iter().copied())
     }
 
-    pub fn remove_from_heap(&mut self, key: &HeapKey, class: ClassId) {
-        let removed = self.heap.remove(key);
-        debug_assert!(removed, "a workload's heap key changed while it was in the heap");
-        if let Some(members) = self.by_class.get_mut(&class) {
-            members.remove(&key.id);
-            if members.is_empty() {
-                self.by_class.remove(&class);
+    /// Workloads in any place.
+    pub fn len(&self) -> usize {
+        self.waiting + self.aside.len() + usize::from(self.in_flight.is_some())
+    }
+
+    /// True if nothing may be popped.
+    pub fn has_no_candidate(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Adds a workload to its line. `told` says that it knows the reason its class is set aside for.
+    pub fn insert(&mut self, key: HeapKey, class: ClassId, told: bool) {
+        let id = (class, key.lane);
+        let parked = self.no_fit.contains_key(&class);
+        self.waiting += 1;
+        self.active += usize::from(!parked);
+        match self.lines.get_mut(&id) {
+            None => {
+                if parked {
+                    self.parked.insert(id);
+                } else {
+                    self.heads.insert((key.clone(), class));
+                }
+                let reason = self.no_fit.get(&class).copied().filter(|_| told);
+                self.lines
+                    .insert(id, Line { first: key, rest: BTreeSet::new(), told: reason, untold: BTreeSet::new() });
+            }
+            Some(line) => {
+                if line.told.is_some() && !told {
+                    line.untold.insert(key.id);
+                }
+                if key < line.first {
+                    if !parked {
+                        self.heads.remove(&(line.first.clone(), class));
+                        self.heads.insert((key.clone(), class));
+                    }
+                    let first = std::mem::replace(&mut line.first, key);
+                    line.rest.insert(first);
+                } else {
+                    line.rest.insert(key);
+                }
             }
         }
     }
 
-    /// Workloads of a class in the heap.
-    pub fn heap_of_class(&self, class: ClassId) -> Vec<WorkloadId> {
-        self.by_class.get(&class).map(|members| members.iter().copied().collect()).unwrap_or_default()
+    /// Takes a workload out of its line.
+    pub fn remove(&mut self, key: &HeapKey, class: ClassId) {
+        let id = (class, key.lane);
+        let parked = self.no_fit.contains_key(&class);
+        let Some(line) = self.lines.get_mut(&id) else {
+            debug_assert!(false, "a workload's class changed while it waited");
+            return;
+        };
+        self.waiting -= 1;
+        self.active -= usize::from(!parked);
+        line.untold.remove(&key.id);
+        if line.first != *key {
+            let removed = line.rest.remove(key);
+            debug_assert!(removed, "a workload's key changed while it waited");
+            return;
+        }
+        if !parked {
+            self.heads.remove(&(line.first.clone(), class));
+        }
+        match line.rest.pop_first() {
+            Some(next) => {
+                if !parked {
+                    self.heads.insert((next.clone(), class));
+                }
+                line.first = next;
+            }
+            None => {
+                self.lines.remove(&id);
+                self.parked.remove(&id);
+            }
+        }
     }
 
-    /// Remembers that workloads of a class do not fit.
-    pub fn remember_no_fit(&mut self, class: ClassId, reason: PendingReason) {
-        self.no_fit.insert(class, reason);
+    /// Sets one workload aside for a reason of its own.
+    pub fn insert_aside(&mut self, id: WorkloadId) {
+        self.aside.insert(id);
+    }
+
+    /// Takes a workload back that was set aside for a reason of its own.
+    pub fn remove_aside(&mut self, id: WorkloadId) {
+        self.aside.remove(&id);
+    }
+
+    /// Workloads set aside for reasons of their own.
+    pub fn aside(&self) -> Vec<WorkloadId> {
+        self.aside.iter().copied().collect()
+    }
+
+    /// Workloads of lines that are set aside.
+    pub fn parked(&self) -> Vec<WorkloadId> {
+        self.parked.iter().filter_map(|line| self.lines.get(line)).flat_map(Line::keys).map(|key| key.id).collect()
+    }
+
+    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet.
+    pub fn park(&mut self, class: ClassId, reason: PendingReason) -> Vec<WorkloadId> {
+        if self.no_fit.insert(class, reason).is_some() {
+            return Vec::new();
+        }
+        // One line, or one per local queue.
+        let lanes: Vec<LineId> =
+            self.heads.iter().filter(|(_, other)| *other == class).map(|(key, _)| (class, key.lane)).collect();
+        let mut untold = Vec::new();
+        for id in lanes {
+            let Some(line) = self.lines.get_mut(&id) else { continue };
+            self.heads.remove(&(line.first.clone(), class));
+            self.parked.insert(id);
+            self.active -= 1 + line.rest.len();
+            if line.told == Some(reason) {
+                untold.extend(std::mem::take(&mut line.untold));
+            } else {
+                untold.extend(line.keys().map(|key| key.id));
+                line.told = Some(reason);
+                line.untold.clear();
+            }
+        }
+        untold
     }
 
     /// Why workloads of a class are set aside unseen, if they are.
@@ -80,14 +205,23 @@ impl Room {
         self.no_fit.get(&class).copied()
     }
 
-    /// Notes a flush: what failed before may fit now, and what is in flight may not be set aside (§4.5).
-    pub fn note_flush(&mut self) {
+    /// Gives the classes that were set aside another chance; what is in flight may not be set aside (§4.5). The number of
+    /// workloads that may be popped again.
+    pub fn unpark(&mut self) -> usize {
         self.no_fit.clear();
-        self.flush_cycle = self.pop_cycle;
+        self.flush_cycle = Some(self.pop_cycle);
+        let before = self.active;
+        for id in std::mem::take(&mut self.parked) {
+            if let Some(line) = self.lines.get(&id) {
+                self.active += 1 + line.rest.len();
+                self.heads.insert((line.first.clone(), id.0));
+            }
+        }
+        self.active - before
     }
 
     /// True if a flush came after the last pop.
     pub fn was_flushed_since_pop(&self) -> bool {
-        self.flush_cycle >= self.pop_cycle
+        self.flush_cycle.is_some_and(|at| at >= self.pop_cycle)
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct World {
     pub flavors: Vec<Option<Arc<ResourceFlavor>>>,
     pub checks: BTreeMap<Name, AdmissionCheck>,
     pub namespaces: BTreeMap<Name, Labels>,
+    /// Counts changes of namespaces and of queues' namespace selectors.
+    pub selection: u64,
     pub queues: Vec<Queue>,
     pub queue_ids: HashMap<Name, QueueId>,
     pub cohorts: HashMap<Name, CohortEntry>,
@@ -64,6 +66,8 @@ pub(crate) struct Local {
     pub queue: Option<QueueId>,
     /// Workloads of this local queue, waiting or not, finished ones excepted.
     pub members: BTreeSet<WorkloadId>,
+    /// Whether a queue selects its namespace, for a count of [`World::selection`].
+    pub selected: Option<((u64, QueueId), bool)>,
     /// Usage-based fairness (§16).
     pub ledger: crate::afs::Ledger,
 }
@@ -103,6 +107,7 @@ impl World {
             flavors: Vec::new(),
             checks: BTreeMap::new(),
             namespaces: BTreeMap::new(),
+            selection: 0,
             queues: Vec::new(),
             queue_ids: HashMap::new(),
             cohorts: HashMap::new(),
@@ -136,7 +141,7 @@ impl World {
             return id;
         }
         let id = QueueId::from_index(self.queues.len());
-        let node = self.tree.add_node(name.clone(), true);
+        let node = self.tree.add_node(name.clone(), Some(id));
         self.tree.set_alive(node, false);
         self.queues.push(Queue::named(name.clone(), node));
         self.queue_ids.insert(name.clone(), id);
@@ -153,7 +158,7 @@ impl World {
 
     /// The queue behind a leaf of the tree.
     pub fn queue_of_node(&self, node: NodeId) -> Option<QueueId> {
-        self.queue_ids.get(&self.tree.node(node).name).copied().filter(|id| self.queue(*id).node == node)
+        self.tree.node(node).queue
     }
 
     /// The cohort's node of a name, made now if the name is new.
@@ -161,7 +166,7 @@ impl World {
         if let Some(entry) = self.cohorts.get(name) {
             return entry.node;
         }
-        let node = self.tree.add_node(name.clone(), false);
+        let node = self.tree.add_node(name.clone(), None);
         self.cohorts.insert(name.clone(), CohortEntry { node, spec: None });
         node
     }
@@ -192,6 +197,21 @@ impl World {
 
     pub fn record_mut(&mut self, id: WorkloadId) -> &mut Record {
         self.workloads.get_mut(id)
+    }
+
+    /// True if a queue takes workloads of a local queue's namespace; a namespace that is not known is selected by none.
+    pub fn is_selected(&mut self, queue: QueueId, local: LocalQueueId) -> bool {
+        let state = (self.selection, queue);
+        if let Some((known, selected)) = self.local(local).selected
+            && known == state
+        {
+            return selected;
+        }
+        let selector = self.queue(queue).spec.as_ref().and_then(|spec| spec.namespace_selector.as_ref());
+        let labels = self.local(local).namespace.as_ref().and_then(|namespace| self.namespaces.get(namespace));
+        let selected = selector.zip(labels).is_some_and(|(selector, labels)| selector.matches(labels));
+        self.local_mut(local).selected = Some((state, selected));
+        selected
     }
 
     pub fn resource_name(&self, id: ResourceId) -> &Name {

@@ -38,10 +38,10 @@ pub(crate) enum Place {
     /// Nowhere: it holds quota, has finished, or its queue does not exist.
     #[default]
     None,
-    /// In the queue's active heap.
-    Heap(QueueId),
-    /// Set aside until something changes.
-    Inadmissible(QueueId),
+    /// In line with its class: may be popped, unless the class is set aside.
+    Queued(QueueId),
+    /// Set aside for a reason of its own, until something changes.
+    Aside(QueueId),
     /// Popped and being decided about.
     InFlight(QueueId),
 }
@@ -51,7 +51,7 @@ impl Place {
     pub fn queue(self) -> Option<QueueId> {
         match self {
             Place::None => None,
-            Place::Heap(queue) | Place::Inadmissible(queue) | Place::InFlight(queue) => Some(queue),
+            Place::Queued(queue) | Place::Aside(queue) | Place::InFlight(queue) => Some(queue),
         }
     }
 }
