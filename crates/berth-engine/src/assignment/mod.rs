@@ -8,6 +8,7 @@ pub(crate) mod reduce;
 pub(crate) mod search;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::decision::{
     AssignmentMode, Explanation, Finding, FlavorAttempt, PendingReason, PodSetExplanation, PreemptionMode,
@@ -41,7 +42,7 @@ pub(crate) type Pins = BTreeMap<Name, BTreeMap<ResourceId, FlavorId>>;
 /// One pod set of an ask.
 #[derive(Debug, Clone)]
 pub(crate) struct AskedPodSet {
-    pub info: PodSetInfo,
+    pub info: Arc<PodSetInfo>,
     pub count: i32,
     /// Total request of all pods, in resource name order.
     pub requests: Vec<(ResourceId, i64)>,
@@ -224,13 +225,13 @@ impl Assignment {
         Admission { cluster_queue: world.queue(queue).name.clone(), pod_sets: pod_sets.collect() }
     }
 
-    /// What was tried, for whoever asks.
-    pub fn explanation(&self) -> Explanation {
+    /// Gives away what was tried, for whoever asks.
+    pub fn take_explanation(&mut self) -> Explanation {
         Explanation {
             pod_sets: self
                 .pod_sets
-                .iter()
-                .map(|set| PodSetExplanation { pod_set: set.name.clone(), attempts: set.attempts.clone() })
+                .iter_mut()
+                .map(|set| PodSetExplanation { pod_set: set.name.clone(), attempts: std::mem::take(&mut set.attempts) })
                 .collect(),
             borrowing_level: self.borrowing,
         }
@@ -257,10 +258,10 @@ impl Assignment {
 }
 
 /// What a workload holds, per flavor-resource.
-pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_sets: &[PodSetInfo]) -> FrAmounts {
+pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_sets: &[Arc<PodSetInfo>]) -> FrAmounts {
     let mut usage = FrAmounts::new();
     for set in &admission.pod_sets {
-        let held = Held::of(set, record_sets.iter().find(|info| info.name == set.name));
+        let held = Held::of(set, record_sets.iter().find(|info| info.name == set.name).map(|info| &**info));
         for (resource, flavor) in &set.flavors {
             let Some(&total) = set.usage.get(resource) else { continue };
             let flavor = world.flavor_id(flavor);
@@ -294,7 +295,7 @@ impl Held {
 }
 
 /// One pod set with a number of pods.
-pub(crate) fn asked_pod_set(info: &PodSetInfo, count: i32) -> AskedPodSet {
+pub(crate) fn asked_pod_set(info: &Arc<PodSetInfo>, count: i32) -> AskedPodSet {
     let requests = info.requests.iter().map(|(id, per_pod)| (*id, crate::amount::times(*per_pod, count))).collect();
     AskedPodSet { info: info.clone(), count, requests }
 }

@@ -1,7 +1,5 @@
 //! The search through the flavors of each resource group (§8.1–§8.13).
 
-use std::collections::BTreeMap;
-
 use super::filter::{Rejection, reject};
 use super::{Ask, AskedPodSet, Assignment, FlavorChoice, Oracle, PodSetOutcome, ScanState, Simulated};
 use crate::amount::Amount;
@@ -142,9 +140,9 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The pod set with its request of `pods`, if the queue counts those (§2.6).
-    fn with_pods(&self, world: &mut World, set: &AskedPodSet) -> AskedPodSet {
+    fn with_pods(&self, world: &World, set: &AskedPodSet) -> AskedPodSet {
         let mut set = set.clone();
-        let pods = world.resources.intern(&Name::from("pods"));
+        let pods = world.pods;
         if self.config.group_of(pods).is_some() {
             set.requests.retain(|(id, _)| *id != pods);
             set.requests.push((pods, i64::from(set.count)));
@@ -155,21 +153,24 @@ impl Search<'_> {
 
     /// Finds a flavor for every resource a group of pod sets asks for.
     fn group(&mut self, world: &mut World, used: &FrAmounts, sets: &[AskedPodSet], first: usize) -> Found {
-        let mut total: BTreeMap<Name, (ResourceId, i64)> = BTreeMap::new();
+        let mut total: Vec<(ResourceId, i64)> = Vec::new();
         for (id, amount) in sets.iter().flat_map(|set| &set.requests) {
-            let entry = total.entry(world.resource_name(*id).clone()).or_insert((*id, 0));
-            entry.1 = entry.1.saturating_add(*amount);
+            match total.iter_mut().find(|(known, _)| known == id) {
+                Some((_, sum)) => *sum = sum.saturating_add(*amount),
+                None => total.push((*id, *amount)),
+            }
         }
+        total.sort_by(|(a, _), (b, _)| world.resource_name(*a).cmp(world.resource_name(*b)));
         let ignore_undeclared = world.config.gates.quota_check_strategy
             && world.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared;
         let mut wanted = Vec::new();
         let mut failures = Vec::new();
-        for (name, (id, amount)) in total {
+        for (id, amount) in total {
             if self.config.group_of(id).is_some() {
                 wanted.push((id, amount));
             } else if amount != 0 && !ignore_undeclared {
                 failures.push(Found {
-                    findings: vec![Finding::ResourceUnavailable { resource: name }],
+                    findings: vec![Finding::ResourceUnavailable { resource: world.resource_name(id).clone() }],
                     failed: true,
                     ..Found::default()
                 });
@@ -317,11 +318,11 @@ impl Search<'_> {
         fr: FrId,
         amount: i64,
     ) -> Judged {
-        let flavor = world.flavor_name(world.frs.get(fr).flavor).clone();
-        let resource_name = world.resource_name(resource).clone();
+        let flavor = world.frs.get(fr).flavor;
         let mut amount = amount;
         if let Some(replaced) = self.ask.replaced {
-            match replaced_amount(world, replaced, sets, &resource_name, &flavor) {
+            let flavor = world.flavor_name(flavor);
+            match replaced_amount(world, replaced, sets, world.resource_name(resource), flavor) {
                 Ok(before) => amount = amount.saturating_sub(before),
                 Err(original) => {
                     return Judged::no_fit(
@@ -339,8 +340,13 @@ impl Search<'_> {
         let total = assumed.saturating_add(amount);
         let maximum = world.tree.potential(node, fr);
         if Amount::Bounded(total) > maximum {
-            let finding =
-                Finding::ExceedsMaximum { resource: resource_name, flavor, assumed, requested: amount, maximum };
+            let finding = Finding::ExceedsMaximum {
+                resource: world.resource_name(resource).clone(),
+                flavor: world.flavor_name(flavor).clone(),
+                assumed,
+                requested: amount,
+                maximum,
+            };
             return Judged::no_fit(0, finding, PendingReason::ExceedsMaxQuota);
         }
         let (level, may_reclaim) = world.tree.borrowing_level(node, fr, total);
@@ -349,8 +355,8 @@ impl Search<'_> {
             return Judged { grade: Grade { mode: PreemptionMode::Fit, level }, finding: None, no_fit: None };
         }
         let finding = Finding::InsufficientQuota {
-            resource: resource_name,
-            flavor,
+            resource: world.resource_name(resource).clone(),
+            flavor: world.flavor_name(flavor).clone(),
             missing: total.saturating_sub(available.saturated()),
             requested: total,
             available,
@@ -367,8 +373,9 @@ impl Search<'_> {
     }
 
     /// Adds what was found for a group to the assignment. False if the search ends here.
-    fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<AskedPodSet>, found: Found) -> bool {
-        for set in sets {
+    fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<AskedPodSet>, mut found: Found) -> bool {
+        let count = sets.len();
+        for (at, set) in sets.into_iter().enumerate() {
             let mut flavors: Vec<FlavorChoice> = Vec::new();
             if !found.failed {
                 flavors.extend(
@@ -396,14 +403,19 @@ impl Search<'_> {
                 }
             }
             assignment.scan.tried.push(flavors.iter().map(|choice| (choice.resource, choice.tried)).collect());
+            let (findings, attempts) = if at + 1 == count {
+                (std::mem::take(&mut found.findings), std::mem::take(&mut found.attempts))
+            } else {
+                (found.findings.clone(), found.attempts.clone())
+            };
             assignment.pod_sets.push(PodSetOutcome {
                 name: set.info.name.clone(),
                 count: set.count,
                 requests: set.requests,
                 flavors,
-                findings: found.findings.clone(),
+                findings,
                 error: None,
-                attempts: found.attempts.clone(),
+                attempts,
                 topology: None,
                 delayed: None,
             });

@@ -148,7 +148,7 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
     let workload = world.record(entry.workload).key().clone();
     let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status == EntryStatus::Assumed {
-        let verdict = Verdict::Admit(admit(world, rooms, &entry, now));
+        let verdict = Verdict::Admit(admit(world, rooms, &mut entry, now));
         outcome.decisions.push(Decision { workload, cluster_queue, verdict });
         return true;
     }
@@ -214,7 +214,7 @@ pub(crate) fn put_back(
         second_pass_failed,
         blocked_on_preemption_gates: entry.blocked_on_gates,
         requests: total_requests(world, entry.workload),
-        explanation: entry.assignment.explanation(),
+        explanation: entry.assignment.take_explanation(),
     };
     for id in entry.migrates {
         let message = format!(
@@ -237,7 +237,7 @@ pub(crate) fn put_back(
 }
 
 /// Counts an admission and describes what has to be written.
-fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry, now: Time) -> Admit {
+fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> Admit {
     let admission = entry.assignment.admission(world, entry.queue);
     rooms.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
@@ -249,7 +249,7 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &Entry, now: Time) -> Admi
         checks,
         second_pass: entry.second_pass,
         replaces,
-        explanation: if entry.second_pass { Explanation::default() } else { entry.assignment.explanation() },
+        explanation: if entry.second_pass { Explanation::default() } else { entry.assignment.take_explanation() },
     }
 }
 

@@ -41,7 +41,8 @@ pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomin
 }
 
 /// Why a head cannot be considered at all (§5.4, §2.8).
-fn refusal(world: &World, entry: &mut Entry) -> Option<(PendingReason, String)> {
+fn refusal(world: &mut World, entry: &mut Entry) -> Option<(PendingReason, String)> {
+    let selected = world.is_selected(entry.queue, world.record(entry.workload).local);
     let record = world.record(entry.workload);
     if record.holding.is_some() && !entry.second_pass {
         return None;
@@ -51,17 +52,17 @@ fn refusal(world: &World, entry: &mut Entry) -> Option<(PendingReason, String)> 
         return Some((PendingReason::PendingEvaluation, "The workload has failed admission checks".to_owned()));
     }
     let queue = world.queue(entry.queue);
-    let Some(spec) = &queue.spec else {
+    if queue.spec.is_none() {
         return Some((PendingReason::Misconfigured, format!("ClusterQueue {} not found", queue.name)));
-    };
+    }
     if !world.is_schedulable(entry.queue) {
         return Some((PendingReason::Suspended, format!("ClusterQueue {} is inactive", queue.name)));
     }
-    let namespace = &facts.key.namespace;
-    let Some(labels) = world.namespaces.get(namespace) else {
-        return Some((PendingReason::Misconfigured, format!("workload namespace {namespace:?} does not exist")));
-    };
-    if !spec.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels)) {
+    if !selected {
+        let namespace = &facts.key.namespace;
+        if !world.namespaces.contains_key(namespace) {
+            return Some((PendingReason::Misconfigured, format!("workload namespace {namespace:?} does not exist")));
+        }
         entry.requeue = RequeueReason::NamespaceMismatch;
         return Some((
             PendingReason::Misconfigured,

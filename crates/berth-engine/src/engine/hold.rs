@@ -44,7 +44,19 @@ pub(crate) fn hold(
     let entry = world.queue_mut(queue);
     entry.holding.insert(id);
     entry.admitted += u32::from(admitted);
-    world.record_mut(id).holding = Some(Arc::new(Holding { queue, admission, usage, places, admitted, assumed }));
+    world.record_mut(id).holding =
+        Some(Arc::new(Holding { queue, admission, shape, usage, places, admitted, assumed }));
+}
+
+/// Notes that an assumed admission is now seen on the object; what it takes is counted already.
+pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
+    let Some(mut holding) = world.record_mut(id).holding.take() else { return };
+    let entry = world.queue_mut(holding.queue);
+    entry.admitted = entry.admitted - u32::from(holding.admitted) + u32::from(admitted);
+    let changed = Arc::make_mut(&mut holding);
+    changed.assumed = false;
+    changed.admitted = admitted;
+    world.record_mut(id).holding = Some(holding);
 }
 
 /// Gives back what a workload holds. The queue it held it in.

@@ -140,8 +140,10 @@ impl Engine {
             self.rooms.flush(&mut self.world, root, now);
         }
         let mut outcome = cycle::run(&mut self.world, &mut self.rooms, now);
+        let usage_based = self.world.config.admission_fair_sharing.is_some();
         for decision in &outcome.decisions {
-            if let Verdict::Admit(admit) = &decision.verdict
+            if usage_based
+                && let Verdict::Admit(admit) = &decision.verdict
                 && !admit.second_pass
                 && let Some(id) = self.world.workloads.id(&decision.workload)
             {

@@ -32,7 +32,7 @@ impl Engine {
             self.rooms.take_out(&mut self.world, *workload);
         }
         if strategy_changed {
-            self.rooms.room_mut(id).unpark();
+            self.rooms.room_mut(id).forget_no_fit();
         }
         if before.as_ref().is_none_or(|old| old.namespace_selector != spec.namespace_selector) {
             self.world.selection += 1;

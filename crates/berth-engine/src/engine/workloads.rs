@@ -1,8 +1,11 @@
 //! Events about workloads: what a new version of an object means for what it holds and where it waits.
 
+use std::sync::Arc;
+
 use super::{Effects, Engine, hold};
+use crate::config::FeatureGates;
 use crate::decision::{PendingReason, RequeueReason};
-use crate::ids::{QueueId, WorkloadId};
+use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{PodSet, StopPolicy, Time, Workload, WorkloadKey};
 use crate::waiting::is_queueable;
 use crate::waiting::order::{effective_priority, order_time};
@@ -13,11 +16,10 @@ use crate::world::{PodSetInfo, Record, Shape, World};
 impl Engine {
     /// Takes note of the newest version of a workload.
     pub(super) fn upsert_workload(&mut self, workload: Workload, effects: &mut Effects, now: Time) {
-        let id = match self.world.workloads.id(&workload.key) {
-            Some(id) => id,
-            None => self.insert_workload(workload.clone()),
+        let (id, relevant) = match self.world.workloads.id(&workload.key) {
+            Some(id) => (id, self.update_record(id, workload)),
+            None => (self.insert_workload(workload), true),
         };
-        let relevant = self.update_record(id, workload);
         self.settle(id, relevant, effects, now);
     }
 
@@ -27,8 +29,7 @@ impl Engine {
         facts.pod_sets = Vec::new();
         let shape = world.workloads.share_shape(shape);
         let priority = effective_priority(&facts, &world.config);
-        let allowed = facts.variant.as_ref().map(|variant| variant.allowed_flavors.clone()).unwrap_or_default();
-        let class = world.workloads.class(priority, &shape, &allowed);
+        let class = world.workloads.class(priority, &shape, allowed_flavors(&facts));
         let local = world.local_id(&facts.key.namespace, &facts.queue);
         let order_time = order_time(&facts, &world.config);
         let id = world.workloads.insert(Record {
@@ -50,18 +51,30 @@ impl Engine {
 
     /// Replaces a record's facts. True if the change can change an answer (§4.3).
     fn update_record(&mut self, id: WorkloadId, mut facts: Workload) -> bool {
-        let shape = compile_shape(&mut self.world, &facts.pod_sets);
-        facts.pod_sets = Vec::new();
         let world = &mut self.world;
-        let shape = world.workloads.share_shape(shape);
         let priority = effective_priority(&facts, &world.config);
-        let allowed = facts.variant.as_ref().map(|variant| variant.allowed_flavors.clone()).unwrap_or_default();
-        let class = world.workloads.class(priority, &shape, &allowed);
-        let local = world.local_id(&facts.key.namespace, &facts.queue);
         let order = order_time(&facts, &world.config);
+        // Most versions of an object differ in status only.
+        let record = world.record(id);
+        let (mut shape, mut class, mut local) = (record.shape.clone(), record.class, record.local);
+        let same_shape = is_shape(world, &shape, &facts.pod_sets);
+        let same_class =
+            same_shape && record.priority == priority && allowed_flavors(&record.facts) == allowed_flavors(&facts);
+        let same_local = record.facts.queue == facts.queue;
+        if !same_shape {
+            let compiled = compile_shape(world, &facts.pod_sets);
+            shape = world.workloads.share_shape(compiled);
+        }
+        if !same_class {
+            class = world.workloads.class(priority, &shape, allowed_flavors(&facts));
+        }
+        if !same_local {
+            local = world.local_id(&facts.key.namespace, &facts.queue);
+        }
+        facts.pod_sets = Vec::new();
         let record = world.record(id);
         let old = &record.facts;
-        let relevant = !std::sync::Arc::ptr_eq(&record.shape, &shape)
+        let relevant = !Arc::ptr_eq(&record.shape, &shape)
             || record.class != class
             || record.local != local
             || (facts.generation != old.generation && facts.generation != record.evaluated_generation)
@@ -125,6 +138,12 @@ impl Engine {
             let admitted = facts.admitted;
             let queue = self.world.queue_id(&admission.cluster_queue);
             let before = self.world.record(id).holding.clone();
+            let confirmed = before.as_ref().is_some_and(|holding| {
+                holding.assumed
+                    && holding.queue == queue
+                    && holding.admission == admission
+                    && Arc::ptr_eq(&holding.shape, &self.world.record(id).shape)
+            });
             let unchanged = before.as_ref().is_some_and(|holding| {
                 !holding.assumed
                     && holding.queue == queue
@@ -135,7 +154,13 @@ impl Engine {
             if self.world.record(id).place != Place::None {
                 self.rooms.forget(&mut self.world, id);
             }
-            if !unchanged {
+            if confirmed {
+                // What was assumed has come true: it is counted already.
+                hold::confirm(&mut self.world, id, admitted);
+                if admitted {
+                    self.settle_penalty(id, now);
+                }
+            } else if !unchanged {
                 let generation = self.world.queue(queue).generation;
                 hold::release(&mut self.world, id);
                 hold::hold(&mut self.world, id, queue, admission, admitted, false);
@@ -254,17 +279,46 @@ fn is_assumed(record: &Record) -> bool {
     record.holding.as_ref().is_some_and(|holding| holding.assumed)
 }
 
+/// The flavors a concurrent-admission variant may use.
+fn allowed_flavors(facts: &Workload) -> &[Name] {
+    facts.variant.as_ref().map(|variant| variant.allowed_flavors.as_slice()).unwrap_or_default()
+}
+
+/// True if pod sets would be turned into exactly this shape.
+fn is_shape(world: &World, shape: &Shape, pod_sets: &[PodSet]) -> bool {
+    let gates = &world.config.gates;
+    shape.pod_sets.len() == pod_sets.len()
+        && shape.pod_sets.iter().zip(pod_sets).all(|(info, set)| {
+            info.name == set.name
+                && info.spec_count == set.count
+                && info.count == effective_count(set, gates)
+                && info.min_count == set.min_count.filter(|_| gates.partial_admission)
+                && info.requests.len() == set.requests.len()
+                && info
+                    .requests
+                    .iter()
+                    .zip(&set.requests)
+                    .all(|((id, amount), (name, wanted))| amount == wanted && world.resource_name(*id) == name)
+                && (Arc::ptr_eq(&info.template, &set.template) || info.template == set.template)
+                && info.topology == set.topology
+        })
+}
+
+/// Pods that still need quota (§2.3).
+fn effective_count(set: &PodSet, gates: &FeatureGates) -> i32 {
+    if gates.reclaimable_pods { (set.count - set.reclaimable).max(0) } else { set.count }
+}
+
 /// Turns pod sets into ids.
 pub(crate) fn compile_shape(world: &mut World, pod_sets: &[PodSet]) -> Shape {
-    let reclaim = world.config.gates.reclaimable_pods;
     let sets = pod_sets.iter().map(|set| PodSetInfo {
         name: set.name.clone(),
-        count: if reclaim { (set.count - set.reclaimable).max(0) } else { set.count },
+        count: effective_count(set, &world.config.gates),
         spec_count: set.count,
         min_count: set.min_count.filter(|_| world.config.gates.partial_admission),
         requests: set.requests.iter().map(|(name, amount)| (world.resources.intern(name), *amount)).collect(),
         template: set.template.clone(),
         topology: set.topology.clone(),
     });
-    Shape { pod_sets: sets.collect() }
+    Shape { pod_sets: sets.map(Arc::new).collect() }
 }

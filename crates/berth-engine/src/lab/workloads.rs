@@ -26,7 +26,7 @@ impl Lab<'_> {
         let world = &self.engine.world;
         let Some(record) = world.workloads.id(workload).map(|id| world.record(id)) else { return Vec::new() };
         let admission = record.holding.as_ref().map(|holding| &holding.admission);
-        let total = |info: &crate::world::PodSetInfo| {
+        let total = |info: &std::sync::Arc<crate::world::PodSetInfo>| {
             if let Some(set) = admission.and_then(|it| it.pod_sets.iter().find(|set| set.name == info.name)) {
                 let held = Held::of(set, Some(info));
                 let requests = set.usage.iter().map(|(name, total)| (name.clone(), held.amount(*total))).collect();

@@ -130,6 +130,7 @@ impl Rooms {
             ),
         };
         if backoff_over && (immediate || room.was_flushed_since_pop() || more_flavors) {
+            room.unpark_class(class);
             self.put_in_line(world, queue, id, false);
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }

@@ -200,9 +200,30 @@ impl Room {
         untold
     }
 
+    /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.
+    pub fn unpark_class(&mut self, class: ClassId) {
+        if self.no_fit.remove(&class).is_none() {
+            return;
+        }
+        let ids: Vec<LineId> = self.parked.iter().filter(|(other, _)| *other == class).copied().collect();
+        for id in ids {
+            self.parked.remove(&id);
+            if let Some(line) = self.lines.get(&id) {
+                self.active += 1 + line.rest.len();
+                self.heads.insert((line.first.clone(), class));
+            }
+        }
+    }
+
     /// Why workloads of a class are set aside unseen, if they are.
     pub fn no_fit_reason(&self, class: ClassId) -> Option<PendingReason> {
         self.no_fit.get(&class).copied()
+    }
+
+    /// Forgets which classes do not fit; for when nothing is in line.
+    pub fn forget_no_fit(&mut self) {
+        debug_assert!(self.parked.is_empty(), "a line that is set aside would be lost");
+        self.no_fit.clear();
     }
 
     /// Gives the classes that were set aside another chance; what is in flight may not be set aside (§4.5). The number of

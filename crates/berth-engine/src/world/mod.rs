@@ -28,6 +28,8 @@ pub(crate) struct World {
     pub config: Arc<EngineConfig>,
     pub flavor_names: Interner<FlavorId>,
     pub resources: Interner<ResourceId>,
+    /// The resource `pods`.
+    pub pods: ResourceId,
     pub frs: FrTable,
     /// Flavor objects by id; `None` for flavors that are only named.
     pub flavors: Vec<Option<Arc<ResourceFlavor>>>,
@@ -43,8 +45,9 @@ pub(crate) struct World {
     pub workloads: Workloads,
     pub tree: QuotaTree,
     pub topologies: Topologies,
-    /// Workloads that hold quota but are imagined to be gone.
+    /// Workloads that hold quota but are imagined to be gone, and how that came about, newest last.
     pub hidden: BTreeSet<WorkloadId>,
+    hidden_log: Vec<WorkloadId>,
     /// Number of the scheduling cycle, from 1.
     pub cycle: u64,
 }
@@ -99,10 +102,12 @@ impl FrTable {
 impl World {
     pub fn new(config: EngineConfig) -> Self {
         let topologies = Topologies::new(config.gates.tas_handle_overlapping_flavors);
+        let mut resources = Interner::default();
         World {
             config: Arc::new(config),
             flavor_names: Interner::default(),
-            resources: Interner::default(),
+            pods: resources.intern(&Name::from("pods")),
+            resources,
             frs: FrTable::default(),
             flavors: Vec::new(),
             checks: BTreeMap::new(),
@@ -117,6 +122,7 @@ impl World {
             tree: QuotaTree::default(),
             topologies,
             hidden: BTreeSet::new(),
+            hidden_log: Vec::new(),
             cycle: 0,
         }
     }
@@ -241,6 +247,7 @@ impl World {
     pub fn hide(&mut self, id: WorkloadId) {
         let Some(holding) = self.record(id).holding.clone() else { return };
         if self.hidden.insert(id) {
+            self.hidden_log.push(id);
             let node = self.queue(holding.queue).node;
             self.remove_usage(node, &holding.usage);
             self.topologies.remove_usage(&holding.places);
@@ -251,6 +258,7 @@ impl World {
     pub fn unhide(&mut self, id: WorkloadId) {
         let Some(holding) = self.record(id).holding.clone() else { return };
         if self.hidden.remove(&id) {
+            self.hidden_log.push(id);
             let node = self.queue(holding.queue).node;
             self.add_usage(node, &holding.usage);
             self.topologies.add_usage(&holding.places);
@@ -259,14 +267,18 @@ impl World {
 
     /// Starts trying something out.
     pub fn mark(&mut self) -> WorldMark {
-        WorldMark { tree: self.tree.mark(), topologies: self.topologies.mark(), hidden: self.hidden.clone() }
+        WorldMark { tree: self.tree.mark(), topologies: self.topologies.mark(), hidden: self.hidden_log.len() }
     }
 
     /// Goes back to a mark; marks nest.
     pub fn rollback(&mut self, mark: WorldMark) {
         self.tree.rollback(mark.tree);
         self.topologies.rollback(mark.topologies);
-        self.hidden = mark.hidden;
+        for id in self.hidden_log.drain(mark.hidden..).rev() {
+            if !self.hidden.remove(&id) {
+                self.hidden.insert(id);
+            }
+        }
     }
 
     /// The dominant resource share of a node as things stand.
@@ -291,5 +303,5 @@ impl World {
 pub(crate) struct WorldMark {
     tree: crate::quota::tree::Mark,
     topologies: crate::topology::Mark,
-    hidden: BTreeSet<WorkloadId>,
+    hidden: usize,
 }

@@ -61,6 +61,8 @@ impl Place {
 pub(crate) struct Holding {
     pub queue: QueueId,
     pub admission: Admission,
+    /// What it asked for when its usage was counted.
+    pub shape: Arc<Shape>,
     /// Quota per flavor-resource.
     pub usage: FrAmounts,
     /// Pods per topology domain.
@@ -73,7 +75,7 @@ pub(crate) struct Holding {
 /// What a workload asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Shape {
-    pub pod_sets: Vec<PodSetInfo>,
+    pub pod_sets: Vec<Arc<PodSetInfo>>,
 }
 
 /// A pod set with its requests as ids.
@@ -116,7 +118,7 @@ pub(crate) struct Workloads {
     ids: HashMap<WorkloadKey, WorkloadId>,
     shapes: HashSet<Arc<Shape>>,
     shapes_prune_at: usize,
-    classes: HashMap<ClassKey, ClassId>,
+    classes: HashMap<ClassKey, (Arc<Shape>, ClassId)>,
     classes_made: usize,
 }
 
@@ -124,7 +126,8 @@ pub(crate) struct Workloads {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClassKey {
     priority: i64,
-    shape: Arc<Shape>,
+    /// Where the shared shape lies: shapes that are equal are one.
+    shape: usize,
     allowed_flavors: Vec<Name>,
 }
 
@@ -175,7 +178,7 @@ impl Workloads {
         }
         if self.shapes.len() >= self.shapes_prune_at.max(1024) {
             // Classes and shapes nobody has any more.
-            self.classes.retain(|key, _| Arc::strong_count(&key.shape) > 2);
+            self.classes.retain(|_, (shape, _)| Arc::strong_count(shape) > 2);
             self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
             self.shapes_prune_at = self.shapes.len() * 2;
         }
@@ -186,11 +189,13 @@ impl Workloads {
 
     /// The class of workloads with this priority, shape and flavor restriction.
     pub fn class(&mut self, priority: i64, shape: &Arc<Shape>, allowed_flavors: &[Name]) -> ClassId {
-        let key = ClassKey { priority, shape: shape.clone(), allowed_flavors: allowed_flavors.to_vec() };
+        let key = ClassKey { priority, shape: Arc::as_ptr(shape).addr(), allowed_flavors: allowed_flavors.to_vec() };
         let made = &mut self.classes_made;
-        *self.classes.entry(key).or_insert_with(|| {
+        // The entry keeps the shape, so that its place is not used again for another.
+        let (_, class) = self.classes.entry(key).or_insert_with(|| {
             *made += 1;
-            ClassId::from_index(*made - 1)
-        })
+            (shape.clone(), ClassId::from_index(*made - 1))
+        });
+        *class
     }
 }
