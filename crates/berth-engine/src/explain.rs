@@ -238,7 +238,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         AssignmentMode::Preempt => Some(PendingReason::WaitingForPreemptedWorkloads),
         AssignmentMode::DeferredFit | AssignmentMode::Fit => None,
     };
-    let pod_sets = entry.assignment.explanation().pod_sets;
+    let pod_sets = entry.assignment.take_explanation().pod_sets;
     let mut shortages = Vec::new();
     for set in &pod_sets {
         for attempt in &set.attempts {
