@@ -1,10 +1,13 @@
 //! Response bodies: nothing, bytes that are all there, or a stream of chunks (watches, big lists, logs).
 
 use std::convert::Infallible;
+use std::io::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures::Stream;
 use http_body::{Frame, SizeHint};
 
@@ -14,7 +17,7 @@ pub struct Body(Inner);
 
 enum Inner {
     Full(Option<Bytes>),
-    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+    Stream(Chunks),
 }
 
 impl Body {
@@ -32,10 +35,42 @@ impl Body {
         }
     }
 
+    /// The same content compressed, chunk by chunk as it comes.
+    pub(crate) fn gzip(self) -> Body {
+        let encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        match self.0 {
+            Inner::Full(content) => {
+                let mut encoder = encoder;
+                // Writing to memory does not fail.
+                let _ = encoder.write_all(content.as_deref().unwrap_or_default());
+                Body::from(encoder.finish().unwrap_or_default())
+            }
+            Inner::Stream(chunks) => Body::stream(futures::stream::unfold((chunks, Some(encoder)), compress_next)),
+        }
+    }
+
     /// A body sent chunk by chunk as `chunks` yields them.
     pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         Body(Inner::Stream(Box::pin(chunks)))
     }
+}
+
+type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+/// The next compressed chunk; the encoder is gone when the last one was sent.
+async fn compress_next(
+    (mut chunks, encoder): (Chunks, Option<GzEncoder<Vec<u8>>>),
+) -> Option<(Bytes, (Chunks, Option<GzEncoder<Vec<u8>>>))> {
+    let mut encoder = encoder?;
+    while let Some(chunk) = futures::StreamExt::next(&mut chunks).await {
+        let _ = encoder.write_all(&chunk);
+        let done = std::mem::take(encoder.get_mut());
+        if !done.is_empty() {
+            return Some((done.into(), (chunks, Some(encoder))));
+        }
+    }
+    let rest = encoder.finish().unwrap_or_default();
+    Some((rest.into(), (chunks, None)))
 }
 
 impl<T: Into<Bytes>> From<T> for Body {

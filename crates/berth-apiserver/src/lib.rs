@@ -27,6 +27,7 @@ pub mod tls;
 pub mod user;
 
 mod bootstrap;
+mod compression;
 mod objects;
 mod rest;
 mod server;

@@ -56,8 +56,7 @@ pub struct Config {
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
     pub token_key: Option<[u8; 32]>,
-    /// Converters between versions of custom resources, by (group, kind). Kinds without one whose
-    /// CustomResourceDefinition asks for webhook conversion are converted by changing the apiVersion alone.
+    /// Converters between versions of custom resources, by (group, kind); they stand in for the webhooks of those kinds.
     pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
 }
 

@@ -23,10 +23,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::{Authenticator, x509_user};
 use crate::pki::{Identity, Pki};
-use crate::{ApiServer, Body, UserInfo};
+use crate::{ApiServer, Body, UserInfo, compression};
 
 /// Connections served at once; further ones wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 1024;
+const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Time for a TLS handshake: many times what a slow link needs.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time from a connection (or the last answer on it) to the next request's complete headers over HTTP/1.1.
@@ -175,10 +175,12 @@ async fn answer(
     mut request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    match authenticator.authenticate(certificate_user, &path, request.headers_mut()) {
+    let may_compress = compression::is_wanted(&request);
+    let response = match authenticator.authenticate(certificate_user, &path, request.headers_mut()) {
         Ok(user) => server.handle(request, user).await,
         Err(status) => crate::discovery::json_response(status.code, &status.to_value()),
-    }
+    };
+    if may_compress { compression::apply(response) } else { response }
 }
 
 fn server_config(pki: &Pki, identity: &Identity) -> Result<rustls::ServerConfig, ListenError> {

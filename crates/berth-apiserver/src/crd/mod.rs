@@ -14,6 +14,7 @@ mod row;
 pub mod update;
 pub mod validate;
 pub mod warnings;
+mod webhook_converter;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
 use crate::{ApiServer, objects};
+use webhook_converter::WebhookConverter;
 
 pub(crate) use cel::Rules;
 pub(crate) use validate::{validate, validate_update};
@@ -52,6 +54,8 @@ pub(crate) struct CustomKind {
     /// Whether the definition is being deleted: nothing new is made of a kind that is going.
     pub(crate) terminating: bool,
     converter: Option<Arc<dyn Converter>>,
+    /// `spec.conversion`, as far as the converter comes from it.
+    conversion: Value,
     rules: Arc<BTreeMap<String, Rules>>,
 }
 
@@ -69,26 +73,16 @@ impl CustomKind {
                 Ok(object)
             }
             Some(converter) => {
-                let metadata = object["metadata"].clone();
+                let original = object.clone();
                 let from = meta::api_version(&object).to_owned();
                 let mut converted = converter.convert(object, to_api_version).map_err(|error| {
                     Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
                 })?;
-                if !converted.is_object() {
-                    return Err(Status::internal(format!("conversion from {from} to {to_api_version} gave no object")));
-                }
                 // Of metadata a conversion may change labels and annotations only.
-                let own = converted["metadata"].take();
-                let mut metadata = metadata;
-                for field in ["labels", "annotations"] {
-                    let map = meta::map_mut(&mut metadata);
-                    match own.get(field).filter(|value| !value.is_null()) {
-                        Some(value) => map.insert(field.to_owned(), value.clone()),
-                        None => map.remove(field),
-                    };
-                }
+                conversion::restore_metadata(&original, &mut converted).map_err(|error| {
+                    Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
+                })?;
                 let map = meta::map_mut(&mut converted);
-                map.insert("metadata".to_owned(), metadata);
                 map.insert("apiVersion".to_owned(), to_api_version.into());
                 Ok(converted)
             }
@@ -224,6 +218,7 @@ fn install(server: &ApiServer, object: &Value) {
     let kinds = server.kinds();
     if let (Some(old), Some(_)) = (kinds.registry.get(&key.0, &key.1), kinds.custom.get(&key))
         && same_schemas(old, &row)
+        && kinds.custom[&key].conversion == object["spec"]["conversion"]
     {
         // Only status or names changed: objects need not be looked at again.
         let mut custom = kinds.custom[&key].clone();
@@ -232,6 +227,7 @@ fn install(server: &ApiServer, object: &Value) {
                 since: custom.since,
                 terminating,
                 converter: custom.converter.clone(),
+                conversion: custom.conversion.clone(),
                 rules: custom.rules.clone(),
             });
         }
@@ -247,11 +243,17 @@ fn install(server: &ApiServer, object: &Value) {
         })
         .collect();
     let rules = Arc::new(rules);
-    let converter = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
+    let conversion = object["spec"]["conversion"].clone();
+    // A converter in the process stands in for the webhook of its kind.
+    let own = server.inner.config.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
+    let converter = own.or_else(|| {
+        let webhook = WebhookConverter::new(&conversion, server.objects());
+        (conversion["strategy"] == "Webhook").then(|| Arc::new(webhook) as Arc<dyn Converter>)
+    });
     // No schema change is newer than the definition itself.
     let since = meta::resource_version(object).parse().unwrap_or_else(|_| server.store().revision());
     server.forget_types(&row.group, &row.kind);
-    let custom = Arc::new(CustomKind { since, terminating, converter, rules });
+    let custom = Arc::new(CustomKind { since, terminating, converter, conversion, rules });
     server.change_kinds(|kinds| put(kinds, row, custom));
 }
 

@@ -7,6 +7,7 @@ use berth_apimachinery::meta;
 use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::{Cause, Status};
+use berth_apimachinery::validation;
 use berth_store::{ListQuery, Listing, ReadError, Record};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -38,6 +39,30 @@ pub(crate) fn get(call: &Call) -> Result<Response<Body>, Status> {
         return Ok(json_response(StatusCode::OK, record.bytes.clone()));
     }
     call.object_response(StatusCode::OK, view.show(&record)?.as_ref())
+}
+
+/// Options of a list that depend on each other.
+pub(crate) fn check_options(call: &Call) -> Result<(), Status> {
+    let options = &call.options;
+    let version_match = match options.resource_version_match {
+        None => "",
+        Some(VersionMatch::Exact) => "Exact",
+        Some(VersionMatch::NotOlderThan) => "NotOlderThan",
+    };
+    let errors = validation::validate_list_options(
+        &validation::ListOptions {
+            watch: false,
+            resource_version: options.resource_version.map(|version| version.to_string()).unwrap_or_default(),
+            resource_version_match: version_match.to_owned(),
+            continue_token: options.continue_token.clone(),
+            send_initial_events: options.send_initial_events,
+        },
+        true,
+    );
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &errors))
 }
 
 /// Many objects.

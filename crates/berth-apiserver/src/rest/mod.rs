@@ -22,6 +22,8 @@ mod watch;
 pub(crate) use call::Call;
 pub(crate) use encode::status_response;
 
+use std::time::Duration;
+
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
@@ -36,6 +38,9 @@ use crate::{ApiServer, Body, UserInfo, audit, auth, discovery, openapi};
 /// Largest request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// Time for a request's body to arrive, as upstream's for whole requests.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Reads a request's body up to the limit.
 pub(crate) async fn read_body<B>(body: B) -> Result<Bytes, Status>
 where
@@ -44,7 +49,12 @@ where
 {
     // `Limited` wants errors that convert into boxed ones; a text is enough here.
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
-    match Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect().await {
+    let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
+    // Who sends headers and then nothing holds on to nothing but a timer.
+    let Ok(body) = tokio::time::timeout(BODY_TIMEOUT, body).await else {
+        return Err(Status::timeout("request did not complete within the allotted timeout", 0));
+    };
+    match body {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             Err(Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}")))
@@ -176,13 +186,19 @@ async fn dispatch(call: &mut Call, verb: &str) -> Result<Response<Body>, Status>
     }
     match verb {
         "get" => list::get(call),
-        "list" => list::list(call),
+        "list" => {
+            list::check_options(call)?;
+            list::list(call)
+        }
         "watch" => watch::watch(call),
         "create" => create::create(call).await,
         "update" => update::replace(call).await,
         "patch" => patch::patch(call).await,
         "delete" => delete::delete(call).await,
-        "deletecollection" => delete::delete_collection(call).await,
+        "deletecollection" => {
+            list::check_options(call)?;
+            delete::delete_collection(call).await
+        }
         other => Err(Status::method_not_supported(&GroupResource::new(&call.row.group, &call.row.plural), other)),
     }
 }

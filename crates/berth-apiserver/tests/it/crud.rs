@@ -263,3 +263,15 @@ async fn input_of_the_wrong_shape_is_refused_and_nothing_breaks() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn list_options_that_contradict_each_other_are_refused() {
+    let server = server();
+    for query in
+        ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "sendInitialEvents=true"]
+    {
+        let refused = server.get(&format!("/api/v1/namespaces?{query}")).await.expect(422);
+        assert_eq!((&refused["reason"], &refused["details"]["kind"]), (&"Invalid".into(), &"ListOptions".into()));
+    }
+    server.get("/api/v1/namespaces?resourceVersion=0&resourceVersionMatch=NotOlderThan").await.expect(200);
+}

@@ -93,3 +93,16 @@ async fn services_get_an_address_and_secrets_their_data() {
     assert_eq!((&created["data"]["a"], &created["type"]), (&json!("aGVsbG8="), &json!("Opaque")));
     assert!(created.get("stringData").is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_connected_to_a_simulated_container() {
+    let server = server();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    server.post(pods, pod).await.expect(201);
+    for what in ["exec?command=sh", "attach", "portforward", "proxy"] {
+        let refused = server.post(&format!("{pods}/p/{what}"), serde_json::Value::Null).await.expect(400);
+        assert!(refused["message"].as_str().unwrap().contains("is not possible for pod p"), "{refused}");
+    }
+    server.post(&format!("{pods}/missing/exec"), serde_json::Value::Null).await.expect(404);
+}

@@ -261,3 +261,50 @@ async fn a_service_is_found_by_its_endpoints() {
     assert_eq!(refused["message"], message);
     assert_eq!(program.seen()[0].0, "/v");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversion_webhook_shows_objects_in_other_versions() {
+    let program = Program::start(|_, request| {
+        let wanted = request["desiredAPIVersion"].as_str().expect("a version");
+        let convert = |object: &Value| {
+            let mut object = object.clone();
+            object["apiVersion"] = wanted.into();
+            // v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
+            object["spec"] = match object["spec"]["minutes"].as_i64() {
+                Some(minutes) if wanted.ends_with("v2") => json!({"seconds": minutes * 60}),
+                _ => json!({"minutes": object["spec"]["seconds"].as_i64().expect("seconds") / 60}),
+            };
+            object["metadata"]["generation"] = 77.into();
+            object
+        };
+        let objects: Vec<Value> = request["objects"].as_array().expect("objects").iter().map(convert).collect();
+        json!({"result": {"status": "Success"}, "convertedObjects": objects})
+    })
+    .await;
+    let server = server();
+    let version = |name: &str, field: &str| {
+        json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
+            "properties": {"spec": {"type": "object", "properties": {field: {"type": "integer"}}}}}}})
+    };
+    let conversion = json!({"strategy": "Webhook",
+        "webhook": {"clientConfig": program.url("/convert"), "conversionReviewVersions": ["v1"]}});
+    let crd = json!({"metadata": {"name": "timers.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced", "conversion": conversion,
+        "names": {"plural": "timers", "kind": "Timer"}, "versions": [version("v1", "minutes"), version("v2", "seconds")],
+    }});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
+    let timers = |version: &str| format!("/apis/example.com/{version}/namespaces/default/timers");
+    let new = json!({"metadata": {"name": "t"}, "spec": {"seconds": 120}});
+    let made = server.post(&timers("v2"), new).await.expect(201);
+    assert_eq!((&made["spec"], &made["metadata"]["generation"]), (&json!({"seconds": 120}), &json!(1)));
+    let stored = server.get(&format!("{}/t", timers("v1"))).await.expect(200);
+    assert_eq!(stored["spec"], json!({"minutes": 2}));
+    program.seen();
+    let listed = server.get(&timers("v2")).await.expect(200);
+    assert_eq!(listed["items"][0]["spec"], json!({"seconds": 120}));
+    server.get(&timers("v2")).await.expect(200);
+    assert!(program.seen().len() <= 1, "what was converted once is remembered");
+    let patch = json!({"spec": {"seconds": 180}});
+    server.patch(&format!("{}/t", timers("v2")), "merge-patch", patch).await.expect(200);
+    assert_eq!(server.get(&format!("{}/t", timers("v1"))).await.expect(200)["spec"]["minutes"], 3);
+}

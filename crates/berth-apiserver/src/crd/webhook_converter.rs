@@ -1,0 +1,127 @@
+//! Conversion by the webhook a definition names (`spec.conversion.strategy: Webhook`).
+//!
+//! Reading is not asynchronous in this server, as nothing else a read needs is ever far away; a conversion webhook is. A
+//! call therefore runs on a thread of its own while its caller waits, with tokio told to carry on elsewhere. What was
+//! converted once is remembered, so that lists and watches of the same objects ask once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_apimachinery::meta;
+use serde_json::Value;
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
+
+use super::Converter;
+use super::conversion::{self, ReviewVersion};
+use crate::Objects;
+use crate::webhook::client::Endpoint;
+
+/// Time for an answer, as upstream.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Converted objects that are remembered.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Asks a webhook.
+pub(crate) struct WebhookConverter {
+    endpoint: Result<Endpoint, String>,
+    version: Option<ReviewVersion>,
+    objects: Objects,
+    asked: AtomicU64,
+    remembered: Mutex<Remembered>,
+}
+
+/// What was converted, by uid, resourceVersion and version asked for; the oldest in front.
+#[derive(Default)]
+struct Remembered {
+    objects: BTreeMap<Key, (Value, Value)>,
+    order: VecDeque<Key>,
+}
+
+type Key = (String, String, String);
+
+impl Remembered {
+    /// What became of exactly this object: one that is being written may share its key with the stored one.
+    fn get(&self, key: &Key, object: &Value) -> Option<Value> {
+        self.objects.get(key).filter(|(from, _)| from == object).map(|(_, to)| to.clone())
+    }
+
+    fn put(&mut self, key: Key, object: Value, converted: Value) {
+        if self.objects.insert(key.clone(), (object, converted)).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.objects.remove(&oldest);
+        }
+    }
+}
+
+impl WebhookConverter {
+    /// The converter of a definition's `spec.conversion`. One that cannot work says so when it is asked.
+    pub(crate) fn new(conversion: &Value, objects: Objects) -> WebhookConverter {
+        let webhook = &conversion["webhook"];
+        let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
+        WebhookConverter {
+            endpoint: Endpoint::new(&webhook["clientConfig"]),
+            version: ReviewVersion::pick(versions.filter_map(Value::as_str)),
+            objects,
+            asked: AtomicU64::new(0),
+            remembered: Mutex::default(),
+        }
+    }
+
+    fn ask(&self, object: &Value, to_api_version: &str) -> Result<Value, String> {
+        let endpoint = self.endpoint.as_ref().map_err(Clone::clone)?;
+        let version = self.version.ok_or("it accepts no version of ConversionReview that is known here")?;
+        let uid = format!("conversion-{}", self.asked.fetch_add(1, Ordering::Relaxed));
+        let review = conversion::review(version, &uid, to_api_version, &[object]);
+        let answer = wait(endpoint.post(&self.objects, "?timeout=30s", &review, TIMEOUT))??;
+        let converted = conversion::converted_objects(version, &uid, &answer)?;
+        let [converted] = <[Value; 1]>::try_from(converted)
+            .map_err(|all| format!("webhook returned {} objects, expected 1", all.len()))?;
+        let same = |what: &str, got: &str, wanted: &str| {
+            if got == wanted {
+                return Ok(());
+            }
+            Err(format!("webhook returned invalid converted object: {what} is \"{got}\", expected \"{wanted}\""))
+        };
+        same("apiVersion", meta::api_version(&converted), to_api_version)?;
+        same("kind", meta::kind(&converted), meta::kind(object))?;
+        same("metadata.name", meta::name(&converted), meta::name(object))?;
+        same("metadata.namespace", meta::namespace(&converted), meta::namespace(object))?;
+        same("metadata.uid", meta::uid(&converted), meta::uid(object))?;
+        Ok(converted)
+    }
+}
+
+impl Converter for WebhookConverter {
+    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
+        let text = str::to_owned;
+        let key = (text(meta::uid(&object)), text(meta::resource_version(&object)), text(to_api_version));
+        let remembered = || self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(converted) = remembered().get(&key, &object) {
+            return Ok(converted);
+        }
+        let converted = self.ask(&object, to_api_version)?;
+        remembered().put(key, object, converted.clone());
+        Ok(converted)
+    }
+}
+
+/// Runs a future to its end on a thread of its own while this one waits.
+fn wait<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
+    let run = || {
+        let work = move || {
+            let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+            Ok(runtime.block_on(future))
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|_| Err("the call panicked".to_owned()))
+    };
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(run),
+        _ => run(),
+    }
+}

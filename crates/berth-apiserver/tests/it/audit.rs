@@ -1,0 +1,71 @@
+//! The audit log of a server: what is in it, and what is not.
+
+use std::sync::{Arc, Mutex};
+
+use berth_apiserver::audit::policy::Policy;
+use berth_apiserver::audit::{Log, Sink};
+use berth_apiserver::{ApiServer, UserInfo};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config};
+
+#[derive(Default)]
+struct Memory(Mutex<Vec<Value>>);
+
+impl Sink for Memory {
+    fn write(&self, event: &str) {
+        assert!(!event.contains('\n'));
+        self.0.lock().unwrap().push(serde_json::from_str(event).expect("JSON"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_did_what_as_whom_and_what_came_of_it() {
+    let policy = json!({"omitStages": ["RequestReceived"], "omitManagedFields": true, "rules": [
+        {"level": "None", "verbs": ["get", "list", "watch"]},
+        {"level": "Metadata", "resources": [{"group": "", "resources": ["secrets"]}]},
+        {"level": "RequestResponse"},
+    ]});
+    let memory = Arc::new(Memory::default());
+    let mut config = config();
+    let policy = Arc::new(Policy::from_value(&policy).expect("a policy"));
+    config.audit = Some(Log { policy, sink: memory.clone() });
+    let server = Server { api: ApiServer::new(config) };
+    let events = || std::mem::take(&mut *memory.0.lock().unwrap());
+
+    server.get("/api/v1/namespaces").await.expect(200);
+    assert_eq!(events(), Vec::<Value>::new());
+    let secrets = "/api/v1/namespaces/default/secrets";
+    server.post(secrets, json!({"metadata": {"name": "s"}, "stringData": {"password": "hush"}})).await.expect(201);
+    let event = events().remove(0);
+    assert_eq!(
+        (&event["level"], &event["stage"], &event["verb"]),
+        (&json!("Metadata"), &json!("ResponseComplete"), &json!("create"))
+    );
+    assert!(!event.to_string().contains("hush"));
+    let reference = json!({"resource": "secrets", "apiVersion": "v1", "namespace": "default"});
+    assert_eq!((&event["objectRef"], &event["responseStatus"]["code"]), (&reference, &json!(201)));
+
+    let maps = "/api/v1/namespaces/default/configmaps";
+    server.post(maps, json!({"metadata": {"name": "m"}})).await.expect(201);
+    let event = events().remove(0);
+    assert_eq!(event["requestObject"]["metadata"]["name"], "m");
+    assert!(event["responseObject"]["metadata"]["uid"].is_string());
+    assert!(event["responseObject"]["metadata"]["managedFields"].is_null());
+
+    let request = Request::builder()
+        .method(Method::DELETE)
+        .uri(format!("{maps}/m"))
+        .header("impersonate-user", "bob")
+        .body(Full::new(Bytes::new()))
+        .unwrap();
+    let answer = server.api.handle(request, UserInfo::master("admin")).await;
+    assert_eq!(answer.status(), 403);
+    let event = events().remove(0);
+    assert_eq!((&event["user"]["username"], &event["impersonatedUser"]["username"]), (&json!("admin"), &json!("bob")));
+    assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
+    assert_eq!(event["responseStatus"]["reason"], "Forbidden");
+}
