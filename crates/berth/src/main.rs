@@ -2,6 +2,7 @@
 //! clock and entropy, signals, files in the user's folders.
 
 mod apiserver;
+mod audit;
 mod cluster;
 mod component;
 mod controller;
