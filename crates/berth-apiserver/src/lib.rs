@@ -15,6 +15,7 @@ pub mod auth;
 pub mod body;
 pub mod crd;
 pub mod discovery;
+pub mod extension;
 pub mod kubeconfig;
 pub mod negotiation;
 pub mod openapi;
@@ -36,6 +37,7 @@ pub mod webhook;
 
 pub use body::Body;
 pub use crd::Converter;
+pub use extension::Extension;
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;

@@ -52,6 +52,8 @@ pub struct Config {
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Where requests are recorded; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
+    /// Groups served by somebody else in the process.
+    pub extensions: Vec<Arc<dyn crate::Extension>>,
     /// Figures to serve under `/metrics`; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
@@ -70,6 +72,7 @@ impl Config {
             admission: Vec::new(),
             pod_logs: None,
             audit: None,
+            extensions: Vec::new(),
             metrics: None,
             token_key: None,
             converters: BTreeMap::new(),

@@ -26,6 +26,7 @@ pub mod selector;
 pub mod stores;
 pub mod topology;
 pub mod translate;
+pub mod visibility;
 pub mod webhooks;
 pub mod workload;
 
@@ -37,9 +38,18 @@ use std::sync::Arc;
 
 use berth_runtime::Manager;
 
-/// Registers every controller with the manager: the one entry point of all ways to run. Returns the figures to serve as
-/// metrics.
-pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
+/// What installed controllers can tell.
+pub struct Installed {
+    /// The figures to serve as metrics.
+    pub metrics: metrics::Metrics,
+    /// Who waits.
+    pub visibility: visibility::Visibility,
+    /// The caches they look at.
+    pub stores: Stores,
+}
+
+/// Registers every controller with the manager: the one entry point of all ways to run.
+pub fn install(manager: &mut Manager, config: Config) -> Installed {
     let config = Arc::new(config);
     let metrics = metrics::Metrics::default();
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
@@ -78,5 +88,6 @@ pub fn install(manager: &mut Manager, config: Config) -> metrics::Metrics {
             jobs::controller::install(manager, &config, &stores, objects);
         }
     });
-    metrics
+    let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
+    Installed { metrics, visibility, stores }
 }

@@ -1,7 +1,7 @@
 //! What the controllers may do, and what people may do with the kinds they bring: the RBAC objects of an installation.
 //!
 //! The controllers' role is derived from what they do: the kinds they watch are those the manager holds caches of, and
-//! [`WRITES`] lists every other call they make. A run of all processes holds the list to the calls that are seen.
+//! [`WRITES`] lists every other call they make.
 //!
 //! Roles for people carry Kueue's names and labels (`config/components/rbac` there), so that bindings made for a Kueue
 //! installation keep their meaning.
@@ -21,6 +21,13 @@ pub const SERVICE_ACCOUNT: &str = "berth-controller";
 pub const USER: &str = "system:serviceaccount:berth-system:berth-controller";
 /// Name of the controllers' ClusterRole, of its binding, and of the Lease replicas compete for.
 pub const NAME: &str = "berth-controller";
+
+/// Secret the replicas share their webhook certificate through.
+pub const WEBHOOK_SECRET: &str = "berth-webhook-certificate";
+/// Service under which the API server reaches the webhooks.
+pub const WEBHOOK_SERVICE: &str = "berth-webhook";
+/// Name of the mutating and of the validating webhook configuration.
+pub const WEBHOOK_CONFIGURATION: &str = "berth-controller";
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const KUEUE: &str = "kueue.x-k8s.io";
@@ -52,6 +59,15 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
 /// checks that (`OwnerReferencesPermissionEnforcement`).
 const OWNED: &[(&str, &str)] = &[("batch", "jobs/finalizers"), ("jobset.x-k8s.io", "jobsets/finalizers")];
 
+/// Names of the CustomResourceDefinitions whose versions the webhook server converts.
+pub fn converted_kinds() -> Vec<String> {
+    let of_kueue = berth_api::crds().iter().filter(|definition| {
+        let versions = definition["spec"]["versions"].as_array().map_or(0, Vec::len);
+        definition["spec"]["group"] == KUEUE && versions > 1
+    });
+    of_kueue.filter_map(|definition| definition["metadata"]["name"].as_str().map(str::to_owned)).collect()
+}
+
 /// Group and resource to verbs: every call the controllers make, with every integration and feature on.
 pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut calls: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
@@ -70,9 +86,15 @@ pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
 
 /// Group and resource of the kinds of job other projects define.
 fn described() -> Vec<(String, String)> {
+    described_resources().into_iter().map(|(group, _, resource)| (group, resource)).collect()
+}
+
+/// Group, version and resource of the kinds of job other projects define.
+pub fn described_resources() -> Vec<(String, String, String)> {
     let mut kinds = Vec::new();
     for_each_described!(Kind => {
-        kinds.push((Kind::group(&()).into_owned(), Kind::plural(&()).into_owned()));
+        let version = Kind::version(&()).into_owned();
+        kinds.push((Kind::group(&()).into_owned(), version, Kind::plural(&()).into_owned()));
     });
     kinds
 }
@@ -123,18 +145,30 @@ pub fn rules() -> Vec<Value> {
         by_verbs.entry(key).or_default().push(format!("{resource}/finalizers"));
     }
     let rule = |((group, verbs), resources)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    by_verbs.into_iter().map(rule).collect()
+    let mut rules: Vec<Value> = by_verbs.into_iter().map(rule).collect();
+    // Whom to trust is written where the webhook server is named, nowhere else.
+    for (group, resource, names) in [
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
+        ("apiextensions.k8s.io", "customresourcedefinitions", converted_kinds()),
+    ] {
+        rules.push(
+            json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": ["get", "patch"]}),
+        );
+    }
+    rules
 }
 
-/// Service account, roles and bindings of the controllers, and the roles for people; in the order to create them.
-pub fn objects() -> Vec<Value> {
-    let subject = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": NAMESPACE}]);
+/// Service account, roles and bindings of the controllers in this namespace, and the roles for people; in the order to
+/// create them.
+pub fn objects(namespace: &str) -> Vec<Value> {
+    let subject = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": namespace}]);
     let reference =
         |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
     let mut objects = vec![
         json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE, "labels": labels(&[])},
+            "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": labels(&[])},
         }),
         json!({
             "apiVersion": RBAC, "kind": "ClusterRole",
@@ -144,20 +178,23 @@ pub fn objects() -> Vec<Value> {
             "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": NAME, "labels": labels(&[])},
             "roleRef": reference("ClusterRole", NAME), "subjects": subject,
         }),
-        // Names cannot be given for creation; everything else is about one Lease.
+        // Names cannot be given for creation; everything else is about one Lease and one Secret.
         json!({
             "apiVersion": RBAC, "kind": "Role",
-            "metadata": {"name": "berth-leader-election", "namespace": NAMESPACE, "labels": labels(&[])},
+            "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
             "rules": [
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [NAME],
+                 "verbs": ["get", "update"]},
+                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [WEBHOOK_SECRET],
                  "verbs": ["get", "update"]},
             ],
         }),
         json!({
             "apiVersion": RBAC, "kind": "RoleBinding",
-            "metadata": {"name": "berth-leader-election", "namespace": NAMESPACE, "labels": labels(&[])},
-            "roleRef": reference("Role", "berth-leader-election"), "subjects": subject,
+            "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
+            "roleRef": reference("Role", NAME), "subjects": subject,
         }),
     ];
     objects.extend(user_roles());
@@ -224,7 +261,7 @@ fn aggregated(name: &str, label: &str) -> Value {
 }
 
 /// The labels of everything that belongs to an installation, and further ones set to `true`.
-fn labels(on: &[&str]) -> Value {
+pub fn labels(on: &[&str]) -> Value {
     let mut labels = Map::new();
     labels.insert("app.kubernetes.io/name".to_owned(), "berth".into());
     labels.insert("app.kubernetes.io/component".to_owned(), "controller".into());

@@ -40,11 +40,17 @@ pub struct Stores {
     /// JobSets; stays empty when the integration is off.
     pub job_sets: Cache<JobSet>,
     /// Metadata of objects of other kinds that are watched, by group and kind.
-    others: BTreeMap<(String, String), Find>,
+    others: BTreeMap<(String, String), Other>,
 }
 
-/// Finds the metadata of an object.
-type Find = Arc<dyn Fn(&ObjectKey) -> Option<ObjectMeta> + Send + Sync>;
+/// A kind known by its objects' metadata.
+#[derive(Clone)]
+struct Other {
+    /// Plural name.
+    resource: String,
+    /// Finds the metadata of an object.
+    find: Arc<dyn Fn(&ObjectKey) -> Option<ObjectMeta> + Send + Sync>,
+}
 
 impl Stores {
     /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
@@ -134,7 +140,15 @@ impl Stores {
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
         let kind = (K::group(&()).into_owned(), K::kind(&()).into_owned());
-        self.others.insert(kind, Arc::new(move |key| Some(cache.get(key)?.meta().clone())));
+        let find = Arc::new(move |key: &ObjectKey| Some(cache.get(key)?.meta().clone()));
+        self.others.insert(kind, Other { resource: K::plural(&()).into_owned(), find });
+    }
+
+    /// The metadata of an object of a kind [`Stores::add_owners`] added.
+    pub fn other(&self, group: &str, resource: &str, key: &ObjectKey) -> Option<ObjectMeta> {
+        let mut others = self.others.iter();
+        let (_, other) = others.find(|((of, _), other)| of == group && other.resource == resource)?;
+        (other.find)(key)
     }
 
     /// The metadata of the object an owner reference names, whatever its UID: `None` when its kind is not watched,
@@ -145,8 +159,8 @@ impl Stores {
             ("batch", "Job") => Some(self.jobs.get(&key).map(|job| job.metadata.clone())),
             ("jobset.x-k8s.io", "JobSet") => Some(self.job_sets.get(&key).map(|set| set.metadata.clone())),
             (group, kind) => {
-                let find = self.others.get(&(group.to_owned(), kind.to_owned()))?;
-                Some(find(&key))
+                let other = self.others.get(&(group.to_owned(), kind.to_owned()))?;
+                Some((other.find)(&key))
             }
         }
     }

@@ -6,10 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
-use berth_apiserver::{ApiServer, Config, Converter, UserInfo};
+use berth_apimachinery::meta::GroupResource;
+use berth_apimachinery::status::Status;
+use berth_apiserver::{ApiServer, Config, Converter, Extension, Objects, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
-use berth_controllers::rights;
+use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
+use berth_controllers::{Installed, rights};
 use berth_runtime::Clock;
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use k8s_openapi::api::core::v1::Namespace;
@@ -43,7 +46,7 @@ pub struct ApiOptions {
 pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
-    figures: Figures,
+    installed: Controllers,
 }
 
 impl Apiserver {
@@ -60,8 +63,9 @@ impl Apiserver {
         config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
-        let figures = Figures::default();
-        config.metrics = Some(Arc::new(figures.clone()));
+        let installed = Controllers::default();
+        config.metrics = Some(Arc::new(installed.clone()));
+        config.extensions.push(Arc::new(PendingWorkloads(installed.clone(), config.store.clone())));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         for kind in conversion::KINDS {
@@ -72,7 +76,7 @@ impl Apiserver {
         install_definitions(&client).await?;
         install_namespaces(&client).await?;
         install_rights(&client).await?;
-        Ok(Self { server, logs, figures })
+        Ok(Self { server, logs, installed })
     }
 
     /// The server, to put a listener in front of.
@@ -90,10 +94,10 @@ impl Apiserver {
         Client::new(self.server.in_process(UserInfo::master(user)), "default")
     }
 
-    /// Serves these figures under `/metrics`.
-    pub fn serve_figures(&self, metrics: berth_controllers::metrics::Metrics) {
+    /// Serves what these controllers can tell: their figures under `/metrics`, and who waits.
+    pub fn serve(&self, installed: Installed) {
         // Filled once: there is one set of controllers to a server.
-        let _ = self.figures.0.set(metrics);
+        let _ = self.installed.0.set(installed);
     }
 }
 
@@ -116,13 +120,62 @@ impl Converter for KueueConverter {
     }
 }
 
-/// The controllers' figures, which exist only after the server whose client the controllers use.
+/// What the controllers can tell; they exist only after the server whose client they use, and not at all where they run
+/// in another process.
 #[derive(Clone, Default)]
-struct Figures(Arc<OnceLock<berth_controllers::metrics::Metrics>>);
+struct Controllers(Arc<OnceLock<Installed>>);
 
-impl berth_apiserver::Metrics for Figures {
+impl berth_apiserver::Metrics for Controllers {
     fn text(&self) -> String {
-        self.0.get().map(berth_controllers::metrics::Metrics::text).unwrap_or_default()
+        self.0.get().map(|installed| installed.metrics.text()).unwrap_or_default()
+    }
+}
+
+/// `visibility.kueue.x-k8s.io`, as an aggregated API server serves it in a real cluster.
+struct PendingWorkloads(Controllers, Arc<dyn Store>);
+
+impl Extension for PendingWorkloads {
+    fn group(&self) -> &str {
+        visibility::GROUP
+    }
+
+    fn versions(&self) -> &[&str] {
+        &visibility::VERSIONS
+    }
+
+    fn resources(&self) -> Vec<Value> {
+        let resource = |plural: &str, kind: &str, namespaced: bool| {
+            serde_json::json!([
+                {"name": plural, "singularName": kind.to_lowercase(), "namespaced": namespaced, "kind": kind, "verbs": []},
+                {"name": format!("{plural}/pendingworkloads"), "singularName": "", "namespaced": namespaced,
+                 "kind": "PendingWorkloadsSummary", "verbs": ["get"]},
+            ])
+        };
+        let lists = [resource("clusterqueues", "ClusterQueue", false), resource("localqueues", "LocalQueue", true)];
+        lists.into_iter().filter_map(|list| list.as_array().cloned()).flatten().collect()
+    }
+
+    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
+        if info.subresource != "pendingworkloads" {
+            return Err(Status::no_such_path());
+        }
+        let resource = GroupResource::new(visibility::GROUP, &info.resource);
+        let missing = || Status::not_found(&resource, &info.name);
+        let Some(installed) = self.0.0.get() else {
+            return Err(Status::service_unavailable("the controllers run in another process"));
+        };
+        let page = Page::parse(query).map_err(Status::bad_request)?;
+        let (visibility, version) = (&installed.visibility, info.api_version.as_str());
+        match (info.resource.as_str(), info.namespace.as_str()) {
+            ("clusterqueues", "") => visibility.of_cluster_queue(&info.name, version, page).ok_or_else(missing),
+            ("localqueues", namespace) if !namespace.is_empty() => {
+                let queue = Objects::new(self.1.clone()).get(KUEUE_GROUP, "localqueues", namespace, &info.name);
+                let queue = queue.ok_or_else(missing)?;
+                let cluster_queue = queue["spec"]["clusterQueue"].as_str().unwrap_or_default();
+                visibility.of_local_queue(namespace, &info.name, cluster_queue, version, page).ok_or_else(missing)
+            }
+            _ => Err(Status::no_such_path()),
+        }
     }
 }
 
@@ -161,7 +214,7 @@ async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
 /// The controllers' service account and rights, and the roles users are given. What somebody changed stays changed but
 /// for the rules, which follow the version.
 async fn install_rights(client: &Client) -> Result<(), EmbeddedError> {
-    for object in rights::objects() {
+    for object in rights::objects(rights::NAMESPACE) {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let failed = |error| EmbeddedError::Install { what: format!("{kind} {name}"), source: ApiFailure(error) };

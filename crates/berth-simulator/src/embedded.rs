@@ -141,7 +141,7 @@ impl Embedded {
         let server = api.server().clone();
         let client = api.client(CONTROLLER_USER);
         let mut manager = Manager::new(client, options.clock.clone());
-        api.serve_figures(berth_controllers::install(&mut manager, controllers));
+        api.serve(berth_controllers::install(&mut manager, controllers));
         let (logs, root_ca) = (api.logs(), options.root_ca);
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
         berth_cluster::install(&mut manager, cluster);

@@ -14,6 +14,7 @@ mod cluster;
 mod component;
 mod controller;
 mod front;
+mod install;
 mod process;
 mod run;
 mod time;
@@ -49,6 +50,8 @@ enum Command {
     Controller(controller::Options),
     /// Run a scenario in virtual time and check what it expects.
     Run(run::Options),
+    /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
+    Install(install::Options),
     /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
     Crds,
 }
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Cluster(options) => cluster::main(&options),
         Command::Controller(options) => controller::main(&options),
         Command::Run(options) => run::main(&options),
+        Command::Install(options) => install::main(&options),
         Command::Crds => crds(),
     };
     match result {

@@ -33,7 +33,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
-use crate::{ApiServer, Body, UserInfo, audit, auth, discovery, openapi};
+use crate::{ApiServer, Body, UserInfo, audit, auth, discovery, extension, openapi};
 
 /// Largest request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -140,6 +140,10 @@ async fn answer(
     user: UserInfo,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
+    let mut extensions = server.inner.config.extensions.iter();
+    if let Some(answer) = extensions.find_map(|it| extension::answer(it.as_ref(), &info, query)) {
+        return answer;
+    }
     let kinds = server.kinds();
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {

@@ -8,6 +8,7 @@ mod jobs;
 pub(crate) mod labels;
 mod pod_spec;
 mod queues;
+pub mod review;
 mod topology;
 mod workload;
 

@@ -3,6 +3,7 @@
 mod bad_input;
 mod election;
 mod jobsets;
+mod visibility;
 
 use berth_runtime::Clock;
 use berth_simulator::embedded::{Embedded, Options};

@@ -64,8 +64,8 @@ impl ElectionOptions {
     }
 }
 
-/// The namespace of the pod this runs in.
-fn own_namespace() -> String {
+/// The namespace of the pod this runs in; the installation's when it is no pod.
+pub fn own_namespace() -> String {
     let mounted = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
     mounted
         .ok()

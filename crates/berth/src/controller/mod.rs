@@ -1,5 +1,7 @@
 //! `berth controller`: the queueing controllers against any cluster, with the rights of their service account.
 
+mod webhook;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,15 +13,18 @@ use clap::Args;
 use tokio::task::JoinSet;
 
 use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::election::ElectionOptions;
+use crate::component::election::{self, ElectionOptions};
 use crate::component::endpoints::{EndpointOptions, Endpoints};
 use crate::component::{self, Leading, listen::BindAddress};
 use crate::process;
 use crate::time::TimeOptions;
+use webhook::WebhookOptions;
 
 /// Ports of Kueue's configuration file's defaults.
 const HEALTH: BindAddress = BindAddress::Any(8081);
 const METRICS: BindAddress = BindAddress::Any(8080);
+
+const JOB_SET: &str = "jobset.x-k8s.io/jobset";
 
 /// Options of `berth controller`.
 #[derive(Args)]
@@ -33,6 +38,8 @@ pub struct Options {
     election: ElectionOptions,
     #[command(flatten)]
     endpoints: EndpointOptions,
+    #[command(flatten)]
+    webhooks: WebhookOptions,
     #[command(flatten)]
     time: TimeOptions,
 }
@@ -48,31 +55,46 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let election = options.election.election(rights::NAME, true)?;
     let connection = options.connect.config().await?;
     let bound = options.endpoints.bind(HEALTH, METRICS).await?;
+    let hooks = options.webhooks.bind().await?;
     let requests = Requests::default();
     let client = connect::client(connection, &requests)?;
-    for endpoint in bound.describe() {
+    for endpoint in bound.describe().into_iter().chain(hooks.as_ref().and_then(|hooks| hooks.describe())) {
         tracing::info!("serving {endpoint}");
     }
     let served = connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
     without_what_is_missing(&mut config, |group| served.contains(group));
 
     let mut manager = Manager::new(client.clone(), clock);
-    let metrics = berth_controllers::install(&mut manager, config);
+    let installed = berth_controllers::install(&mut manager, config.clone());
+    let metrics = installed.metrics;
+    let mut tasks = JoinSet::new();
+    let certificate = match hooks {
+        Some(hooks) => {
+            let namespace = election::own_namespace();
+            Some(hooks.serve(client.clone(), namespace, config, installed.stores, &mut tasks)?)
+        }
+        None => None,
+    };
     let caches = manager.cache_state();
     let leading = Leading::default();
     let leads = leading.clone();
     let endpoints = Endpoints {
-        pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
+        pending: Arc::new(move || {
+            let kinds = caches.pending();
+            let mut pending: Vec<_> = kinds.iter().map(|kind| format!("caches: waiting for {kind}")).collect();
+            if certificate.as_ref().is_some_and(|certificate| !certificate.is_there()) {
+                pending.push("webhooks: no certificate yet".to_owned());
+            }
+            pending
+        }),
         metrics: Arc::new(move || metrics.text() + &leads.text(rights::NAME) + &requests.text()),
     };
-    let mut tasks = JoinSet::new();
     bound.serve(&endpoints, &mut tasks);
     component::run(manager, client, election, &leading).await
 }
 
 /// Switches off what needs kinds the cluster does not have, as Kueue does.
 fn without_what_is_missing(config: &mut Config, served: impl Fn(&str) -> bool) {
-    const JOB_SET: &str = "jobset.x-k8s.io/jobset";
     if config.integrations.enabled(JOB_SET) && !served("jobset.x-k8s.io") {
         tracing::info!("JobSets are not queued: the cluster does not serve jobset.x-k8s.io");
         config.integrations.frameworks.retain(|name| name != JOB_SET);

@@ -3,6 +3,7 @@
 
 mod clients;
 mod cluster;
+mod install;
 mod kubectl;
 mod process;
 mod processes;

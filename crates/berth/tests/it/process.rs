@@ -18,9 +18,17 @@ pub struct Process {
 impl Process {
     /// `berth controller` with the kubeconfig the API server wrote for it, on ports of its own.
     pub fn controller(cluster: &Cluster, arguments: &[&str]) -> Self {
-        let kubeconfig = cluster.kubeconfig.with_file_name("controller.kubeconfig");
-        let ports = ["--health-probe-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
-        Self::start(&["controller"], &kubeconfig, &[&ports, arguments].concat())
+        Self::controller_with(&cluster.kubeconfig.with_file_name("controller.kubeconfig"), arguments)
+    }
+
+    /// The same with this kubeconfig.
+    pub fn controller_with(kubeconfig: &Path, arguments: &[&str]) -> Self {
+        let ports = [
+            "--health-probe-bind-address=127.0.0.1:0",
+            "--metrics-bind-address=127.0.0.1:0",
+            "--webhook-bind-address=127.0.0.1:0",
+        ];
+        Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 
     /// `berth cluster` with the kubeconfig the API server wrote for it.
@@ -67,21 +75,29 @@ impl Process {
 
     /// GET of a path at the address the process said it serves that path at: status code and body.
     pub fn get(&self, path: &str) -> (u16, String) {
+        self.try_get(path).expect("the port answers")
+    }
+
+    fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {
         let log = self.log.lock().expect("nobody panics while holding the log").clone();
         let mut urls = log.iter().filter_map(|line| line.split_once("serving http://").map(|(_, rest)| rest));
         let address = urls.find_map(|url| url.strip_suffix(path)).unwrap_or_else(|| panic!("{path} is not served"));
-        let mut stream = TcpStream::connect(address).expect("the port answers");
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("written");
+        let mut stream = TcpStream::connect(address)?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("headers end");
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
-        (code, body.to_owned())
+        stream.read_to_string(&mut answer)?;
+        let cut_short = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(cut_short)?;
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(cut_short)?;
+        Ok((code, body.to_owned()))
     }
 
-    /// Whether this replica says that it leads.
+    /// Whether this replica says that it leads; one that has not begun to serve does not.
     pub fn leads(&self) -> bool {
-        self.get("/metrics").1.contains("leader_election_master_status{name=\"berth-controller\"} 1")
+        self.logged("/metrics").is_some()
+            && self.try_get("/metrics").is_ok_and(|(_, metrics)| {
+                metrics.contains("leader_election_master_status{name=\"berth-controller\"} 1")
+            })
     }
 
     /// kill -9.

@@ -91,6 +91,45 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
 }
 
 #[test]
+fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
+    if !kubectl_present("with_the_controllers_down_queued_jobs_are_held_and_others_run") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    let _machines = Process::cluster(&cluster, &[]);
+    let alone = ["--leader-elect=false"];
+    let controller = Process::controller(&cluster, &alone);
+    controller.wait_logged("serving http");
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    apply(&cluster, &job("early", "team-blue"));
+    cluster.wait_until("the first job to run", 30, |c| is_running(c, "early", "team-blue"));
+    controller.kill();
+
+    // Down: what runs goes on, what no queue manages starts, what one manages is created and waits.
+    let mut plain = job("plain", "team-blue");
+    plain["metadata"]["labels"] = json!({});
+    apply(&cluster, &plain);
+    apply(&cluster, &job("queued", "team-blue"));
+    cluster.run(&["delete", "job", "early", "-n", "team-blue"]);
+    let pods = |c: &Cluster, job: &str| {
+        let list = c.get(&["pods", "-n", "team-blue", "-l", &format!("job-name={job}")]);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().filter(|pod| pod["status"]["phase"] == "Running").count()
+    };
+    cluster.wait_until("the plain job's pod to run", 30, |c| pods(c, "plain") == 1);
+    assert!(!is_running(&cluster, "queued", "team-blue"), "held without a controller");
+    assert!(cluster.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early"), "nobody to let go");
+
+    // Back: everything is caught up with.
+    let _controller = Process::controller(&cluster, &alone);
+    cluster.wait_until("the queued job to run", 30, |c| is_running(c, "queued", "team-blue") && pods(c, "queued") == 1);
+    cluster.wait_until("the deleted job's workload to go", 30, |c| {
+        !c.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early")
+    });
+    assert_eq!(pods(&cluster, "plain"), 1, "the plain job was never touched");
+}
+
+#[test]
 fn options_that_contradict_each_other_are_refused() {
     let berth = |arguments: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth")).args(arguments).output().expect("runs");

@@ -1,0 +1,56 @@
+//! API groups that are served by somebody else in the process: what an aggregated API server is in a real cluster. They are
+//! authorized as everything else, and read only.
+
+use berth_apimachinery::status::Status;
+use http::Response;
+use serde_json::{Value, json};
+
+use crate::discovery::{group_version, json_response};
+use crate::{Body, RequestInfo};
+
+/// A group of such an API.
+pub trait Extension: Send + Sync {
+    /// The group.
+    fn group(&self) -> &str;
+    /// Its versions, the preferred one first.
+    fn versions(&self) -> &[&str];
+    /// Its resources, as discovery lists them.
+    fn resources(&self) -> Vec<Value>;
+    /// Answers `get` of an object's subresource. The error is the answer's Status.
+    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status>;
+}
+
+/// The answer to a request for the group; `None` when it is about another one.
+pub(crate) fn answer(
+    extension: &dyn Extension,
+    info: &RequestInfo,
+    query: &str,
+) -> Option<Result<Response<Body>, Status>> {
+    let group = extension.group();
+    let path = info.path.trim_matches('/');
+    let rest = path.strip_prefix("apis/")?.strip_prefix(group)?;
+    let parts: Vec<&str> = rest.split('/').skip(1).collect();
+    if !rest.is_empty() && !rest.starts_with('/') {
+        return None;
+    }
+    let versions = extension.versions();
+    let document = match parts.as_slice() {
+        [] => {
+            let all: Vec<Value> =
+                versions.iter().map(|it| json!({"groupVersion": group_version(group, it), "version": it})).collect();
+            json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": all, "preferredVersion": all[0]})
+        }
+        [version, ..] if !versions.contains(version) => return Some(Err(Status::no_such_path())),
+        [version] => json!({"kind": "APIResourceList", "apiVersion": "v1",
+            "groupVersion": group_version(group, version), "resources": extension.resources()}),
+        _ if info.verb != "get" => {
+            let resource = berth_apimachinery::meta::GroupResource::new(group, &info.resource);
+            return Some(Err(Status::method_not_supported(&resource, &info.verb)));
+        }
+        _ => match extension.get(info, query) {
+            Ok(document) => document,
+            Err(status) => return Some(Err(status)),
+        },
+    };
+    Some(Ok(json_response(200, &document)))
+}

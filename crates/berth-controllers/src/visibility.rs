@@ -1,0 +1,128 @@
+//! Who waits, in which order: `pendingworkloads` of `visibility.kueue.x-k8s.io`, as Kueue serves it on demand.
+//!
+//! The order is the engine's own: candidates as they would be taken, then those set aside until something changes.
+
+use berth_engine::QueuePosition;
+use berth_runtime::{Cache, ObjectKey};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use berth_api::kueue::v1beta2::Workload;
+
+use crate::scheduler::Brain;
+
+/// The API group.
+pub const GROUP: &str = "visibility.kueue.x-k8s.io";
+/// Its versions, newest first; they differ in name only.
+pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+/// Items of an answer when the request does not say.
+const LIMIT_DEFAULT: usize = 1000;
+/// Items of an answer at most.
+const LIMIT_MAX: usize = 100_000;
+
+/// Answers questions about waiting workloads; clones share the engine.
+#[derive(Clone)]
+pub struct Visibility {
+    brain: Brain,
+    workloads: Cache<Workload>,
+}
+
+/// Which part of the answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Items to leave out at the beginning.
+    pub offset: usize,
+    /// Items at most.
+    pub limit: usize,
+}
+
+impl Page {
+    /// Reads `limit` and `offset` of a query string, within bounds. The error names the parameter.
+    pub fn parse(query: &str) -> Result<Self, String> {
+        let number = |name: &str| -> Result<Option<usize>, String> {
+            let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            given
+                .map(|text| {
+                    text.parse().map_err(|_| format!("{name}: invalid value {text:?}, expected a number from 0"))
+                })
+                .transpose()
+        };
+        let limit = number("limit")?.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
+        Ok(Self { offset: number("offset")?.unwrap_or(0), limit })
+    }
+}
+
+impl Visibility {
+    pub(crate) fn new(brain: Brain, workloads: Cache<Workload>) -> Self {
+        Self { brain, workloads }
+    }
+
+    /// The waiting workloads of a cluster queue; `None` when there is no such queue.
+    pub fn of_cluster_queue(&self, name: &str, version: &str, page: Page) -> Option<Value> {
+        let waiting = {
+            let engine = self.brain.engine();
+            engine.cluster_queue_status(name)?;
+            engine.pending(name)
+        };
+        Some(self.summary(waiting, version, page))
+    }
+
+    /// The waiting workloads of a local queue; `None` when there is no such queue.
+    pub fn of_local_queue(
+        &self,
+        namespace: &str,
+        name: &str,
+        cluster_queue: &str,
+        version: &str,
+        page: Page,
+    ) -> Option<Value> {
+        let mut waiting = {
+            let engine = self.brain.engine();
+            engine.local_queue_status(namespace, name)?;
+            engine.pending(cluster_queue)
+        };
+        waiting.retain(|position| {
+            position.workload.namespace.as_ref() == namespace && position.local_queue.as_ref() == name
+        });
+        Some(self.summary(waiting, version, page))
+    }
+
+    fn summary(&self, waiting: Vec<QueuePosition>, version: &str, page: Page) -> Value {
+        let items: Vec<Value> = waiting
+            .into_iter()
+            .skip(page.offset)
+            .take(page.limit)
+            .map(|position| {
+                let key = ObjectKey::namespaced(position.workload.namespace.as_ref(), position.workload.name.as_ref());
+                let workload = self.workloads.get(&key);
+                let mut metadata = json!({"name": key.name, "namespace": key.namespace});
+                if let Some(workload) = workload {
+                    metadata["creationTimestamp"] = json!(workload.creation_timestamp());
+                    metadata["ownerReferences"] = json!(workload.owner_references());
+                }
+                json!({
+                    "metadata": metadata,
+                    "priority": position.priority,
+                    "localQueueName": position.local_queue.as_ref(),
+                    "positionInClusterQueue": position.in_cluster_queue,
+                    "positionInLocalQueue": position.in_local_queue,
+                })
+            })
+            .collect();
+        json!({
+            "apiVersion": format!("{GROUP}/{version}"), "kind": "PendingWorkloadsSummary", "metadata": {}, "items": items,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_bounds_and_refuses_what_is_no_number() {
+        assert_eq!(Page::parse(""), Ok(Page { offset: 0, limit: 1000 }));
+        assert_eq!(Page::parse("offset=5&limit=999999"), Ok(Page { offset: 5, limit: 100_000 }));
+        assert!(Page::parse("limit=-1").unwrap_err().contains("limit: invalid value \"-1\""));
+    }
+}

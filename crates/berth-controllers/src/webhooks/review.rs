@@ -1,0 +1,167 @@
+//! The webhooks as Kubernetes calls them: `AdmissionReview` (admission.k8s.io/v1) in, `AdmissionReview` out, and
+//! `ConversionReview` (apiextensions.k8s.io/v1) for the versions of Kueue's kinds.
+
+use base64::Engine;
+use berth_api::kueue::conversion;
+use berth_apimachinery::field;
+use serde_json::{Value, json};
+
+use super::{Lookup, Request, Webhooks};
+
+/// Which webhook is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Defaults.
+    Mutate,
+    /// Rules.
+    Validate,
+}
+
+/// Answers an AdmissionReview. The error is the text of a 400: the request is none.
+pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Lookup<'_>) -> Result<Value, String> {
+    if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
+        return Err("expected an AdmissionReview of admission.k8s.io/v1".to_owned());
+    }
+    let asked = &review["request"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let uid = text(&asked["uid"]);
+    if uid.is_empty() {
+        return Err("request.uid is missing".to_owned());
+    }
+    let (group, resource) = (text(&asked["resource"]["group"]), text(&asked["resource"]["resource"]));
+    let namespace = text(&asked["namespace"]);
+    let request = Request {
+        group: &group,
+        resource: &resource,
+        namespace: &namespace,
+        old_object: asked.get("oldObject").filter(|old| !old.is_null()),
+    };
+    // Subresources, deletions and connections are nobody's business here, whatever the rules send.
+    let writes = matches!(asked["operation"].as_str(), Some("CREATE" | "UPDATE"));
+    let part = asked["subResource"].as_str().unwrap_or_default();
+    let object = asked.get("object").filter(|object| object.is_object() && writes && part.is_empty());
+    let mut response = json!({"uid": uid, "allowed": true});
+    if let Some(object) = object {
+        let errors = match stage {
+            Stage::Validate => webhooks.validate(request, object, lookup),
+            Stage::Mutate => {
+                let mut changed = object.clone();
+                let result = webhooks.mutate(request, &mut changed, lookup);
+                let patch = json_patch(object, &changed);
+                if !patch.is_empty() {
+                    let patch = Value::Array(patch).to_string();
+                    response["patchType"] = json!("JSONPatch");
+                    response["patch"] = json!(base64::engine::general_purpose::STANDARD.encode(patch));
+                }
+                result.err().unwrap_or_default()
+            }
+        };
+        if !errors.is_empty() {
+            let message = field::aggregate(&errors);
+            response = json!({"uid": uid, "allowed": false,
+                "status": {"code": 422, "reason": "Invalid", "message": message}});
+        }
+    }
+    Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+/// Answers a ConversionReview. The error is the text of a 400: the request is none.
+pub fn conversion(review: &Value) -> Result<Value, String> {
+    if review["kind"] != "ConversionReview" || review["apiVersion"] != "apiextensions.k8s.io/v1" {
+        return Err("expected a ConversionReview of apiextensions.k8s.io/v1".to_owned());
+    }
+    let asked = &review["request"];
+    let wanted = asked["desiredAPIVersion"].as_str().unwrap_or_default();
+    let objects = asked["objects"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let converted: Result<Vec<Value>, String> = objects
+        .iter()
+        .map(|object| conversion::convert(object.clone(), wanted).map_err(|error| error.to_string()))
+        .collect();
+    let response = match converted {
+        Ok(objects) => json!({"uid": asked["uid"], "result": {"status": "Success"}, "convertedObjects": objects}),
+        Err(message) => json!({"uid": asked["uid"], "result": {"status": "Failure", "message": message}}),
+    };
+    Ok(json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}))
+}
+
+/// The JSON patch (RFC 6902) that turns one value into the other. Lists are replaced whole.
+fn json_patch(before: &Value, after: &Value) -> Vec<Value> {
+    let mut operations = Vec::new();
+    difference(before, after, String::new(), &mut operations);
+    operations
+}
+
+fn difference(before: &Value, after: &Value, path: String, operations: &mut Vec<Value>) {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        if before != after {
+            operations.push(json!({"op": "replace", "path": path, "value": after}));
+        }
+        return;
+    };
+    let at = |key: &str| format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+    for (key, value) in old {
+        match new.get(key) {
+            None => operations.push(json!({"op": "remove", "path": at(key)})),
+            Some(changed) => difference(value, changed, at(key), operations),
+        }
+    }
+    for (key, value) in new.iter().filter(|(key, _)| !old.contains_key(*key)) {
+        operations.push(json!({"op": "add", "path": at(key), "value": value}));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn review(object: Value) -> Value {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "CREATE", "namespace": "team",
+            "resource": {"group": "batch", "version": "v1", "resource": "jobs"}, "object": object,
+        }})
+    }
+
+    fn job(labels: Value) -> Value {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "team", "labels": labels},
+            "spec": {"suspend": false, "template": {"spec": {"containers": [], "restartPolicy": "Never"}}}})
+    }
+
+    #[test]
+    fn a_queued_job_is_held_and_another_is_left_alone() {
+        let webhooks = Webhooks::new(Config::default());
+        let ask = |object| admission(&webhooks, Stage::Mutate, &review(object), &|_, _, _, _| None).unwrap();
+        let held = ask(job(json!({"kueue.x-k8s.io/queue-name": "main"})));
+        let patch = held["response"]["patch"].as_str().expect("a patch");
+        let patch = base64::engine::general_purpose::STANDARD.decode(patch).unwrap();
+        let patch: Value = serde_json::from_slice(&patch).unwrap();
+        assert_eq!(patch, json!([{"op": "replace", "path": "/spec/suspend", "value": true}]));
+        assert_eq!(ask(job(json!({})))["response"], json!({"uid": "u", "allowed": true}));
+    }
+
+    #[test]
+    fn a_refusal_names_the_field() {
+        let webhooks = Webhooks::new(Config::default());
+        let wrong = job(json!({"kueue.x-k8s.io/queue-name": "Not A Name"}));
+        let answer = admission(&webhooks, Stage::Validate, &review(wrong), &|_, _, _, _| None).unwrap();
+        assert_eq!(answer["response"]["allowed"], false);
+        let message = answer["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.contains("metadata.labels[kueue.x-k8s.io/queue-name]"), "{message}");
+        assert!(admission(&webhooks, Stage::Validate, &json!({"kind": "Pod"}), &|_, _, _, _| None).is_err());
+    }
+
+    #[test]
+    fn versions_are_converted_and_failures_told() {
+        let ask = |wanted: &str| {
+            conversion(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {
+                "uid": "u", "desiredAPIVersion": wanted, "objects": [{"apiVersion": "kueue.x-k8s.io/v1beta1",
+                    "kind": "LocalQueue", "metadata": {"name": "q", "namespace": "n"}, "spec": {"clusterQueue": "c"}}]}}))
+            .unwrap()["response"]
+                .clone()
+        };
+        let done = ask("kueue.x-k8s.io/v1beta2");
+        assert_eq!(done["result"]["status"], "Success");
+        assert_eq!(done["convertedObjects"][0]["apiVersion"], "kueue.x-k8s.io/v1beta2");
+        assert_eq!(ask("kueue.x-k8s.io/v9")["result"]["status"], "Failure");
+    }
+}

@@ -1,0 +1,88 @@
+//! Who waits, as `kubectl get --raw` asks for it.
+
+use std::time::Duration;
+
+use berth_apiserver::UserInfo;
+use kube::Client;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::cluster;
+
+async fn create(client: &Client, object: Value) {
+    let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap_or(("", "v1"));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap()));
+    let api: kube::Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => kube::Api::namespaced_with(client.clone(), namespace, &resource),
+        None => kube::Api::all_with(client.clone(), &resource),
+    };
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.expect("created");
+}
+
+fn job(name: &str, queue: &str, class: &str) -> Value {
+    json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "priorityClassName": class, "containers": [
+            {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}]}}}})
+}
+
+async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
+    client.request(http::Request::get(path).body(Vec::new()).unwrap()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_workloads_are_listed_in_queue_order() {
+    let (embedded, clock) = cluster().await;
+    let client = embedded.admin_client();
+    let kueue = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    create(&client, kueue("ResourceFlavor", "default", json!({}))).await;
+    let quota = json!([{"coveredResources": ["cpu"], "flavors": [
+        {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 0}]}]}]);
+    create(&client, kueue("ClusterQueue", "cq", json!({"namespaceSelector": {}, "resourceGroups": quota}))).await;
+    for name in ["a", "b"] {
+        let mut queue = kueue("LocalQueue", name, json!({"clusterQueue": "cq"}));
+        queue["metadata"]["namespace"] = json!("default");
+        create(&client, queue).await;
+    }
+    create(
+        &client,
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": "high"}, "value": 100}),
+    )
+    .await;
+    for (name, queue, class) in [("one", "a", ""), ("two", "b", ""), ("three", "b", "high")] {
+        create(&client, job(name, queue, class)).await;
+        clock.sleep(Duration::from_secs(2)).await;
+    }
+    const BASE: &str = "/apis/visibility.kueue.x-k8s.io/v1beta2";
+    let seen = |summary: &Value| -> Vec<(String, i64, i64, i64)> {
+        let items = summary["items"].as_array().expect("items").iter();
+        items
+            .map(|item| {
+                let number = |field: &str| item[field].as_i64().expect("a number");
+                let owner = item["metadata"]["ownerReferences"][0]["name"].as_str().expect("an owner").to_owned();
+                (owner, number("priority"), number("positionInClusterQueue"), number("positionInLocalQueue"))
+            })
+            .collect()
+    };
+    let all = ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await.expect("an answer");
+    assert_eq!(all["kind"], "PendingWorkloadsSummary");
+    let expected = [("three", 100, 0, 0), ("one", 0, 1, 0), ("two", 0, 2, 1)];
+    assert_eq!(seen(&all), expected.map(|(name, a, b, c)| (name.to_owned(), a, b, c)));
+    let page =
+        ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads?offset=1&limit=1")).await.expect("a page");
+    assert_eq!(seen(&page), [("one".to_owned(), 0, 1, 0)]);
+    let of_b = ask(&client, &format!("{BASE}/namespaces/default/localqueues/b/pendingworkloads")).await.expect("b's");
+    assert_eq!(seen(&of_b).len(), 2);
+    let code = |answer: Result<Value, kube::Error>| match answer.expect_err("refused") {
+        kube::Error::Api(status) => status.code,
+        other => panic!("{other}"),
+    };
+    assert_eq!(code(ask(&client, &format!("{BASE}/clusterqueues/none/pendingworkloads")).await), 404);
+    assert_eq!(code(ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads?limit=x")).await), 400);
+    // Rights are checked as for everything else.
+    let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
+    assert_eq!(code(ask(&stranger, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await), 403);
+    embedded.stop().await;
+}

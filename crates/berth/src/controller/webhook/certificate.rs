@@ -1,0 +1,184 @@
+//! The webhook server's certificate: made here, shared by all replicas through a Secret, renewed before it ends.
+//!
+//! Each renewal makes an authority of its own and signs one certificate with it; nothing but that certificate can ever be
+//! signed, because the authority's key is dropped. The Secret also keeps the authority before it, so that replicas that
+//! still serve the earlier certificate are trusted until they have seen the new one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use berth_runtime::Clock;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType, date_time_ymd,
+};
+
+/// Name of the Secret in the controllers' namespace.
+pub const SECRET: &str = berth_controllers::rights::WEBHOOK_SECRET;
+/// When the certificate ends, RFC 3339.
+const NOT_AFTER: &str = "berth.dev/not-after";
+/// Clocks of machines differ a little.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// A certificate, its key, and what to trust to believe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Material {
+    /// The certificate, PEM.
+    pub certificate_pem: String,
+    /// Its key, PEM.
+    pub key_pem: String,
+    /// Authorities, newest first, PEM.
+    pub authorities_pem: String,
+}
+
+/// Gets and renews the certificate.
+pub struct Certificates {
+    api: Api<Secret>,
+    clock: Clock,
+    names: Vec<String>,
+    lifetime: Duration,
+}
+
+impl Certificates {
+    /// For a server reached under these names, kept in this namespace.
+    pub fn new(client: Client, namespace: &str, names: Vec<String>, lifetime: Duration) -> Self {
+        // Certificates are checked against machines' clocks: real time, however fast a simulated cluster's runs.
+        Self { api: Api::namespaced(client, namespace), clock: Clock::system(), names, lifetime }
+    }
+
+    /// The certificate to serve; made or renewed when a third of its lifetime or less is left.
+    pub async fn current(&self) -> anyhow::Result<Material> {
+        loop {
+            let kept = self.api.get_opt(SECRET).await.context("reading the webhook certificate's Secret")?;
+            let now = self.clock.now();
+            if let Some((material, end)) = kept.as_ref().and_then(read)
+                && end.duration_since(now) > SignedDuration::try_from(self.lifetime / 3)?
+            {
+                return Ok(material);
+            }
+            let before = kept.as_ref().and_then(read).map(|(material, _)| material.authorities_pem);
+            let (material, end) = make(&self.names, before.as_deref(), now, self.lifetime)?;
+            let wanted = secret(kept.as_ref(), &material, end);
+            let params = PostParams::default();
+            let written = match kept {
+                Some(_) => self.api.replace(SECRET, &params, &wanted).await,
+                None => self.api.create(&params, &wanted).await,
+            };
+            match written {
+                Ok(_) => {
+                    tracing::info!("made a webhook certificate that ends {end}");
+                    return Ok(material);
+                }
+                // Another replica was faster: its certificate is as good.
+                Err(error) if berth_runtime::is_conflict(&error) || berth_runtime::is_already_exists(&error) => {}
+                Err(error) => return Err(anyhow!(error).context("writing the webhook certificate's Secret")),
+            }
+        }
+    }
+}
+
+fn read(secret: &Secret) -> Option<(Material, Timestamp)> {
+    let data = secret.data.as_ref()?;
+    let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
+    let end = secret.metadata.annotations.as_ref()?.get(NOT_AFTER)?.parse().ok()?;
+    let material =
+        Material { certificate_pem: text("tls.crt")?, key_pem: text("tls.key")?, authorities_pem: text("ca.crt")? };
+    Some((material, end))
+}
+
+fn secret(before: Option<&Secret>, material: &Material, end: Timestamp) -> Secret {
+    let mut secret = before.cloned().unwrap_or_else(|| Secret {
+        metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..ObjectMeta::default() },
+        type_: Some("kubernetes.io/tls".to_owned()),
+        ..Secret::default()
+    });
+    secret.metadata.annotations.get_or_insert_default().insert(NOT_AFTER.to_owned(), end.to_string());
+    let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+    secret.data = Some(BTreeMap::from([
+        ("tls.crt".to_owned(), bytes(&material.certificate_pem)),
+        ("tls.key".to_owned(), bytes(&material.key_pem)),
+        ("ca.crt".to_owned(), bytes(&material.authorities_pem)),
+    ]));
+    secret
+}
+
+/// A new authority and the one certificate it signs; the newest of `before` stays trusted.
+fn make(
+    names: &[String],
+    before: Option<&str>,
+    now: Timestamp,
+    lifetime: Duration,
+) -> anyhow::Result<(Material, Timestamp)> {
+    let end = now.checked_add(SignedDuration::try_from(lifetime)?)?;
+    let limit = |params: &mut CertificateParams| -> anyhow::Result<()> {
+        let at = |time: Timestamp| -> anyhow::Result<_> {
+            let seconds = u64::try_from(time.as_second()).context("a time before 1970")?;
+            Ok(date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds))
+        };
+        params.not_before = at(now.checked_sub(SKEW)?)?;
+        params.not_after = at(end)?;
+        Ok(())
+    };
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name = DistinguishedName::new();
+    // Authorities of different renewals must differ in name too, or verifiers try the wrong one.
+    authority.distinguished_name.push(DnType::CommonName, format!("berth-webhook-ca-{}", now.as_millisecond()));
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    limit(&mut authority)?;
+    let authority_key = KeyPair::generate()?;
+    let authority_pem = authority.self_signed(&authority_key)?.pem();
+
+    let mut leaf = CertificateParams::default();
+    leaf.distinguished_name = DistinguishedName::new();
+    leaf.distinguished_name.push(DnType::CommonName, names.first().map_or("berth-webhook", String::as_str));
+    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    leaf.use_authority_key_identifier_extension = true;
+    for name in names {
+        leaf.subject_alt_names.push(match name.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(name.as_str().try_into().with_context(|| name.clone())?),
+        });
+    }
+    limit(&mut leaf)?;
+    let key = KeyPair::generate()?;
+    let certificate = leaf.signed_by(&key, &Issuer::new(authority, authority_key))?;
+    const END: &str = "-----END CERTIFICATE-----";
+    let newest_before = before.and_then(|pem| pem.find(END).map(|at| format!("{}\n", &pem[..at + END.len()])));
+    let material = Material {
+        certificate_pem: certificate.pem(),
+        key_pem: key.serialize_pem(),
+        authorities_pem: authority_pem + &newest_before.unwrap_or_default(),
+    };
+    Ok((material, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_keeps_the_authority_before_it_and_no_older_one() {
+        let names = ["berth-webhook.berth-system.svc".to_owned(), "127.0.0.1".to_owned()];
+        let at = |text: &str| text.parse::<Timestamp>().expect("a timestamp");
+        let day = Duration::from_secs(86_400);
+        let (first, end) = make(&names, None, at("2026-01-01T00:00:00Z"), day).expect("made");
+        assert_eq!(end, at("2026-01-02T00:00:00Z"));
+        let (second, _) = make(&names, Some(&first.authorities_pem), at("2026-01-01T16:00:00Z"), day).expect("made");
+        let (third, _) = make(&names, Some(&second.authorities_pem), at("2026-01-02T08:00:00Z"), day).expect("made");
+        let certificates = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
+        assert_eq!([&first, &second, &third].map(|made| certificates(&made.authorities_pem)), [1, 2, 2]);
+        assert!(second.authorities_pem.contains(first.authorities_pem.trim()));
+        assert!(!third.authorities_pem.contains(first.authorities_pem.trim()));
+        let kept = secret(None, &third, end);
+        assert_eq!(read(&kept), Some((third, end)));
+    }
+}

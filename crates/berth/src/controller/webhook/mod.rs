@@ -1,0 +1,272 @@
+//! The webhook server: what Kueue's admission and conversion webhooks do, for API servers that are not ours.
+//!
+//! Every replica serves, leader or not. What it looks up comes from the controllers' caches.
+
+mod certificate;
+mod trust;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use berth_controllers::webhooks::review::{self, Stage};
+use berth_controllers::webhooks::{Lookup, Webhooks};
+use berth_controllers::{Config, Stores, duration, rights};
+use berth_runtime::{Cache, Clock, ObjectKey};
+use clap::Args;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use kube::{Client, Resource};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::component::listen::{self, BindAddress, Handler};
+use certificate::{Certificates, Material};
+
+/// Largest review: an object and the one before it, each of which the API server limits to 3 MiB.
+const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How often certificate and trust are looked at.
+const LOOK: Duration = Duration::from_secs(60);
+/// The same while something is wrong.
+const RETRY: Duration = Duration::from_secs(5);
+/// The same after another replica wrote the trust at the same moment.
+const RETRY_CONFLICT: Duration = Duration::from_secs(1);
+
+/// Where webhooks are served, and with which certificate.
+#[derive(Args)]
+#[command(next_help_heading = "Webhooks")]
+pub struct WebhookOptions {
+    /// Where to serve admission and conversion webhooks over HTTPS: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
+    #[arg(long, value_name = "ADDRESS", default_value = ":9443")]
+    webhook_bind_address: BindAddress,
+    /// Folder with tls.crt and tls.key to serve with, read again when they change; the webhook configurations' caBundle is
+    /// then not touched. Default: a certificate made here and kept in a Secret.
+    #[arg(long, value_name = "DIR")]
+    webhook_cert_dir: Option<PathBuf>,
+    /// Service under which the API server reaches the webhooks.
+    #[arg(long, value_name = "NAME", default_value = rights::WEBHOOK_SERVICE)]
+    webhook_service_name: String,
+    /// How long a certificate made here is good for; renewed when a third is left.
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = lifetime)]
+    webhook_certificate_lifetime: Duration,
+}
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let parsed = Duration::try_from(duration::parse(text)?).map_err(|_| "must not be negative".to_owned())?;
+    if parsed < Duration::from_secs(3) { Err("must be at least 3s".to_owned()) } else { Ok(parsed) }
+}
+
+/// A socket that is bound but does not answer yet.
+pub struct Bound {
+    listener: TcpListener,
+    source: Source,
+}
+
+/// Where certificates come from.
+enum Source {
+    Folder(PathBuf),
+    Made { service: String, lifetime: Duration },
+}
+
+impl WebhookOptions {
+    /// Binds; nothing when webhooks are off.
+    pub async fn bind(&self) -> anyhow::Result<Option<Bound>> {
+        let Some(listener) = self.webhook_bind_address.bind("--webhook-bind-address").await? else { return Ok(None) };
+        let source = match &self.webhook_cert_dir {
+            Some(folder) => {
+                // A folder that cannot work is told at start.
+                let material = read(folder)?;
+                certified(&material).with_context(|| folder.display().to_string())?;
+                Source::Folder(folder.clone())
+            }
+            None => {
+                Source::Made { service: self.webhook_service_name.clone(), lifetime: self.webhook_certificate_lifetime }
+            }
+        };
+        Ok(Some(Bound { listener, source }))
+    }
+}
+
+/// Whether there is a certificate to serve with; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Certificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+
+impl Certificate {
+    /// True when handshakes can succeed.
+    pub fn is_there(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn set(&self, key: CertifiedKey) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Bound {
+    /// What is served where, for people.
+    pub fn describe(&self) -> Option<String> {
+        Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
+    }
+
+    /// Answers, and keeps certificate and trust, until the tasks are dropped.
+    pub fn serve(
+        self,
+        client: Client,
+        namespace: String,
+        config: Config,
+        stores: Stores,
+        tasks: &mut JoinSet<()>,
+    ) -> anyhow::Result<Certificate> {
+        let certificate = Certificate::default();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificate.clone()));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        tasks.spawn(listen::serve(self.listener, Some(Arc::new(tls)), handler(Webhooks::new(config), stores)));
+        tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
+        Ok(certificate)
+    }
+}
+
+/// Keeps the certificate fresh and trusted, for ever.
+async fn keep(source: Source, client: Client, namespace: String, certificate: Certificate) {
+    let clock = Clock::system();
+    let certificates = match &source {
+        Source::Folder(_) => None,
+        Source::Made { service, lifetime } => {
+            let mut names =
+                vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
+            names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
+            Some((Certificates::new(client.clone(), &namespace, names, *lifetime), *lifetime))
+        }
+    };
+    let mut served: Option<Material> = None;
+    loop {
+        let look = async {
+            let material = match (&source, &certificates) {
+                (Source::Folder(folder), _) => read(folder)?,
+                (_, Some((certificates, _))) => certificates.current().await?,
+                (_, None) => unreachable!("made certificates have a maker"),
+            };
+            if certificates.is_some() {
+                // Trusted first, served then: there is no moment in which the API server meets an unknown authority.
+                trust::publish(&client, &material.authorities_pem).await.context("writing the caBundle")?;
+            }
+            if served.as_ref() != Some(&material) {
+                certificate.set(certified(&material)?);
+                served = Some(material);
+            }
+            anyhow::Ok(())
+        };
+        let wait = match look.await {
+            // A short-lived certificate is looked at in time for its renewal.
+            Ok(()) => certificates.as_ref().map_or(LOOK, |(_, lifetime)| LOOK.min(*lifetime / 6)),
+            Err(error) if error.chain().any(is_conflict) => RETRY_CONFLICT,
+            Err(error) => {
+                tracing::warn!("webhook certificate: {error:#}");
+                RETRY
+            }
+        };
+        clock.sleep(wait).await;
+    }
+}
+
+/// Another replica wrote at the same moment, most likely the same.
+fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<kube::Error>().is_some_and(berth_runtime::is_conflict)
+}
+
+fn read(folder: &Path) -> anyhow::Result<Material> {
+    let text = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+    };
+    Ok(Material { certificate_pem: text("tls.crt")?, key_pem: text("tls.key")?, authorities_pem: String::new() })
+}
+
+fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(material.certificate_pem.as_bytes()).collect();
+    let chain = chain.map_err(|error| anyhow!("tls.crt: {error}"))?;
+    if chain.is_empty() {
+        return Err(anyhow!("tls.crt: no certificate in it"));
+    }
+    let key =
+        PrivateKeyDer::from_pem_slice(material.key_pem.as_bytes()).map_err(|error| anyhow!("tls.key: {error}"))?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|error| anyhow!("tls.key: {error}"))?;
+    let certified = CertifiedKey::new(chain, key);
+    certified.keys_match().map_err(|error| anyhow!("tls.crt and tls.key: {error}"))?;
+    Ok(certified)
+}
+
+fn handler(webhooks: Webhooks, stores: Stores) -> Handler {
+    let shared = Arc::new((webhooks, stores));
+    Arc::new(move |request| {
+        let shared = shared.clone();
+        Box::pin(async move { answer(request, &shared.0, &shared.1).await })
+    })
+}
+
+async fn answer(request: Request<Incoming>, webhooks: &Webhooks, stores: &Stores) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    if !matches!(path.as_str(), "/mutate" | "/validate" | "/convert") {
+        return listen::text(StatusCode::NOT_FOUND, "404 page not found\n");
+    }
+    if request.method() != Method::POST {
+        return listen::text(StatusCode::METHOD_NOT_ALLOWED, "reviews are sent by POST\n");
+    }
+    let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return listen::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    };
+    let answered = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string()).and_then(|review| {
+        let lookup: Lookup<'_> = &|group, resource, namespace, name| find(stores, group, resource, namespace, name);
+        match path.as_str() {
+            "/mutate" => review::admission(webhooks, Stage::Mutate, &review, lookup),
+            "/validate" => review::admission(webhooks, Stage::Validate, &review, lookup),
+            _ => review::conversion(&review),
+        }
+    });
+    match answered {
+        Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),
+        Err(message) => listen::text(StatusCode::BAD_REQUEST, format!("{message}\n")),
+    }
+}
+
+/// An object of the controllers' caches.
+fn find(stores: &Stores, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+    fn one<K: Resource + Serialize + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
+        serde_json::to_value(object.as_ref()).ok().map(Arc::new)
+    }
+    match (group, resource) {
+        ("", "namespaces") => one(&stores.namespaces, "", name),
+        ("batch", "jobs") => one(&stores.jobs, namespace, name),
+        ("jobset.x-k8s.io", "jobsets") => one(&stores.job_sets, namespace, name),
+        ("kueue.x-k8s.io", "admissionchecks") => one(&stores.admission_checks, "", name),
+        ("kueue.x-k8s.io", "clusterqueues") => one(&stores.cluster_queues, "", name),
+        ("kueue.x-k8s.io", "localqueues") => one(&stores.local_queues, namespace, name),
+        ("kueue.x-k8s.io", "workloadpriorityclasses") => one(&stores.workload_priority_classes, "", name),
+        ("kueue.x-k8s.io", "workloads") => one(&stores.workloads, namespace, name),
+        // Of other projects' jobs, what owns a job is asked for, by its metadata.
+        _ => {
+            let metadata = stores.other(group, resource, &ObjectKey::namespaced(namespace, name))?;
+            Some(Arc::new(json!({ "metadata": metadata })))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Tells the API server whom to trust: writes the authorities into the webhook configurations and the kinds that name
+//! this server. What they say otherwise is the installation's (`berth install`, the chart); what is not installed is left
+//! alone.
+
+use base64::Engine;
+use berth_controllers::rights;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+const MANAGER: &str = "berth-webhook";
+
+/// Makes everything that is installed trust these authorities.
+pub async fn publish(client: &Client, authorities_pem: &str) -> Result<(), kube::Error> {
+    let bundle = base64::engine::general_purpose::STANDARD.encode(authorities_pem);
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    if let Some(installed) = mutating.get_opt(rights::WEBHOOK_CONFIGURATION).await?
+        && let Some(patch) = hooks(&json!(installed), &bundle)
+    {
+        mutating.patch(rights::WEBHOOK_CONFIGURATION, &params, &Patch::Strategic(&patch)).await?;
+    }
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    if let Some(installed) = validating.get_opt(rights::WEBHOOK_CONFIGURATION).await?
+        && let Some(patch) = hooks(&json!(installed), &bundle)
+    {
+        validating.patch(rights::WEBHOOK_CONFIGURATION, &params, &Patch::Strategic(&patch)).await?;
+    }
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for name in rights::converted_kinds() {
+        let Some(installed) = kinds.get_opt(&name).await? else { continue };
+        let installed = json!(installed);
+        let conversion = &installed["spec"]["conversion"];
+        let trusted = conversion["webhook"]["clientConfig"]["caBundle"].as_str();
+        if conversion["strategy"] == "Webhook" && trusted != Some(&bundle) {
+            let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": bundle}}}}});
+            kinds.patch(&name, &params, &Patch::Merge(&patch)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The patch that makes all webhooks of a configuration trust the bundle; nothing when they do.
+fn hooks(installed: &Value, bundle: &str) -> Option<Value> {
+    let hooks = installed["webhooks"].as_array()?;
+    let differing = hooks.iter().filter(|hook| hook["clientConfig"]["caBundle"] != bundle);
+    let wanted: Vec<Value> =
+        differing.map(|hook| json!({"name": hook["name"], "clientConfig": {"caBundle": bundle}})).collect();
+    (!wanted.is_empty()).then(|| json!({ "webhooks": wanted }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_does_not_trust_yet_is_written() {
+        let installed = json!({"webhooks": [
+            {"name": "a", "clientConfig": {"caBundle": "new"}}, {"name": "b", "clientConfig": {"service": {}}}]});
+        let wanted = json!({"webhooks": [{"name": "b", "clientConfig": {"caBundle": "new"}}]});
+        assert_eq!(hooks(&installed, "new"), Some(wanted));
+        assert_eq!(hooks(&json!({"webhooks": [{"name": "a", "clientConfig": {"caBundle": "new"}}]}), "new"), None);
+    }
+}

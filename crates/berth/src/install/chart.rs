@@ -1,0 +1,196 @@
+//! The Helm chart, made from the same objects as what `berth install` prints: values are put in as marks, and marks become
+//! template expressions. `deploy/helm/berth` holds the result; a test makes it anew and compares.
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::manifests::{self, Parts, Values};
+
+const OPEN: &str = "@@{";
+const CLOSE: &str = "}@@";
+
+/// A value that Helm fills in.
+fn mark(expression: &str) -> String {
+    format!("{OPEN}{expression}{CLOSE}")
+}
+
+/// File names and contents of the chart, relative to its folder.
+pub fn files() -> anyhow::Result<Vec<(String, String)>> {
+    let values = Values {
+        namespace: mark(".Release.Namespace | quote"),
+        image: mark(".Values.image | quote"),
+        replicas: json!(mark(".Values.replicas")),
+        configuration: mark(".Values.configuration | quote"),
+    };
+    let without = |hold_policy| Parts { crds: false, hold_policy };
+    let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
+    let plain = manifests::objects(&values, without(false));
+    let held = manifests::objects(&values, without(true));
+    // Helm makes the namespace (--create-namespace); a chart that brings its own cannot be uninstalled cleanly.
+    let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
+    let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
+    let held_hooks: Vec<&Value> = held.iter().filter(is_hook).collect();
+    let policy: Vec<&Value> = held.iter().skip(plain.len()).collect();
+    let definitions = manifests::definitions(&values);
+    let controller = documents(body.iter().copied().filter(|o| !is_rbac(o)))?;
+    let rbac = documents(body.iter().copied().filter(is_rbac))?;
+    let guarded = |condition: &str, text: String| format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
+    let hooks = format!(
+        "{{{{- if .Values.holdPolicy }}}}\n{}{}{{{{- else }}}}\n{}{{{{- end }}}}\n",
+        documents(held_hooks.into_iter())?,
+        documents(policy.into_iter())?,
+        documents(hooks.into_iter())?
+    );
+    let file = |name: &str, text: String| (name.to_owned(), text);
+    Ok(vec![
+        file("Chart.yaml", about()),
+        file("values.yaml", defaults()?),
+        file("templates/controller.yaml", controller),
+        file("templates/crds.yaml", guarded(".Values.crds", documents(definitions.iter())?)),
+        file("templates/rbac.yaml", rbac),
+        file("templates/webhooks.yaml", hooks),
+    ])
+}
+
+fn is_rbac(object: &&Value) -> bool {
+    object["kind"] == "ServiceAccount"
+        || object["apiVersion"].as_str().is_some_and(|version| version.starts_with("rbac.authorization.k8s.io/"))
+}
+
+/// Writes the chart.
+pub fn write(folder: &Path) -> anyhow::Result<()> {
+    for (name, text) in files()? {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn about() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "# Made by `berth install --chart`; do not edit.\napiVersion: v2\nname: berth\n\
+         description: Job queueing for Kubernetes with quotas, preemption and capacity for shared accelerators.\n\
+         type: application\nversion: {version}\nappVersion: {version}\nkubeVersion: \">=1.29.0-0\"\n"
+    )
+}
+
+/// `values.yaml`: what `berth install` takes by default.
+fn defaults() -> anyhow::Result<String> {
+    let configuration = manifests::CONFIGURATION.lines().map(|line| format!("  {line}\n")).collect::<String>();
+    Ok(format!(
+        "# Made by `berth install --chart`; do not edit.\n\
+         # Image of the controllers.\nimage: {}\n\
+         # How many replicas run; one of them acts.\nreplicas: {}\n\
+         # Whether to install the CustomResourceDefinitions.\ncrds: true\n\
+         # Hold queued jobs by a MutatingAdmissionPolicy while no controller answers (Kubernetes 1.34,\n\
+         # admissionregistration.k8s.io/v1beta1 enabled). Without it, creating a queued job fails meanwhile.\n\
+         holdPolicy: false\n\
+         # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
+        manifests::IMAGE,
+        manifests::REPLICAS
+    ))
+}
+
+fn documents<'a>(objects: impl Iterator<Item = &'a Value>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for object in objects {
+        text.push_str("---\n");
+        text.push_str(&expressions(&escaped(&manifests::yaml(object)?))?);
+    }
+    Ok(text)
+}
+
+/// Braces of the objects' own are no expressions.
+fn escaped(yaml: &str) -> String {
+    yaml.replace("{{", "{{ \"{{\" }}")
+}
+
+/// Marks as template expressions, without the quotes YAML puts around them.
+fn expressions(yaml: &str) -> anyhow::Result<String> {
+    let mut text = String::with_capacity(yaml.len());
+    let mut rest = yaml;
+    while let Some(at) = rest.find(OPEN) {
+        let end = at + rest[at..].find(CLOSE).context("a mark without an end")?;
+        let before = rest[..at].trim_end_matches(['"', '\'']);
+        text.push_str(before);
+        text.push_str(&format!("{{{{ {} }}}}", &rest[at + OPEN.len()..end]));
+        rest = rest[end + CLOSE.len()..].trim_start_matches(['"', '\'']);
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/berth")
+    }
+
+    /// What Helm does with expressions as simple as ours.
+    fn render(template: &str, values: &[(&str, &str)]) -> String {
+        let mut text = template.to_owned();
+        for (expression, value) in values {
+            text = text.replace(&format!("{{{{ {expression} }}}}"), value);
+        }
+        text
+    }
+
+    #[test]
+    fn the_chart_in_the_tree_is_the_one_that_is_made() {
+        for (name, text) in files().expect("a chart") {
+            let path = folder().join(&name);
+            let kept = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(kept == text, "{name} differs: run `cargo run -- install --chart deploy/helm/berth`");
+        }
+    }
+
+    #[test]
+    fn the_chart_with_its_values_is_what_install_prints() {
+        let values = Values {
+            namespace: "berth-system".to_owned(),
+            image: manifests::IMAGE.to_owned(),
+            replicas: manifests::REPLICAS.into(),
+            configuration: manifests::CONFIGURATION.to_owned(),
+        };
+        let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());
+        let replicas = manifests::REPLICAS.to_string();
+        let known = [
+            (".Release.Namespace | quote", "\"berth-system\""),
+            (".Values.image | quote", image.as_str()),
+            (".Values.replicas", replicas.as_str()),
+            (".Values.configuration | quote", configuration.as_str()),
+        ];
+        for hold_policy in [false, true] {
+            let mut rendered: Vec<Value> = Vec::new();
+            for (name, text) in files().expect("a chart") {
+                let Some(template) = name.strip_prefix("templates/") else { continue };
+                let text = render(&text, &known).replace("{{- if .Values.crds }}\n", "");
+                let text = match text.split_once("{{- else }}\n") {
+                    Some((held, _)) if hold_policy => held.replace("{{- if .Values.holdPolicy }}\n", ""),
+                    Some((_, plain)) => plain.to_owned(),
+                    None => text,
+                };
+                let text = text.replace("{{- end }}\n", "");
+                assert!(!text.contains("{{"), "{template}: an expression nobody fills in");
+                // Descriptions may end in dashes; a document begins with a line of three.
+                for document in format!("\n{text}").split("\n---\n").filter(|document| !document.trim().is_empty()) {
+                    rendered.push(serde_saphyr::from_str(document).expect("YAML"));
+                }
+            }
+            let mut printed = manifests::objects(&values, Parts { crds: true, hold_policy });
+            printed.retain(|object| object["kind"] != "Namespace");
+            let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+            rendered.sort_by_key(key);
+            printed.sort_by_key(key);
+            assert_eq!(rendered.iter().map(key).collect::<Vec<_>>(), printed.iter().map(key).collect::<Vec<_>>());
+            assert!(rendered == printed);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The objects of an installation, from a few values.
+
+use anyhow::Context;
+use berth_controllers::rights::{self, NAME, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
+use serde_json::{Value, json};
+
+/// Image of this version.
+pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
+/// One that acts and one that stands by.
+pub const REPLICAS: u32 = 2;
+/// The configuration file that says nothing.
+pub const CONFIGURATION: &str = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
+
+const KUEUE: &str = "kueue.x-k8s.io";
+const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+/// Namespaces whose jobs are never queued: what keeps the cluster going must not wait for it.
+const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
+
+/// What differs between installations.
+pub struct Values {
+    /// Namespace of the controllers.
+    pub namespace: String,
+    /// Their image.
+    pub image: String,
+    /// How many; a number, or what stands for one in a template.
+    pub replicas: Value,
+    /// Text of the configuration file.
+    pub configuration: String,
+}
+
+/// Which parts an installation has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts {
+    /// CustomResourceDefinitions.
+    pub crds: bool,
+    /// The policy that holds queued jobs while no controller answers.
+    pub hold_policy: bool,
+}
+
+/// Everything, in the order to create it.
+pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
+    let mut objects = vec![json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": values.namespace, "labels": rights::labels(&[])},
+    })];
+    if parts.crds {
+        objects.extend(definitions(values));
+    }
+    objects.extend(rights::objects(&values.namespace));
+    objects.extend(workload(values));
+    objects.push(webhooks(values, "MutatingWebhookConfiguration", parts));
+    objects.push(webhooks(values, "ValidatingWebhookConfiguration", parts));
+    if parts.hold_policy {
+        objects.extend(hold_policy());
+    }
+    objects
+}
+
+/// An object as YAML.
+pub fn yaml(object: &Value) -> anyhow::Result<String> {
+    serde_saphyr::to_string(object).context("an object cannot be written as YAML")
+}
+
+/// Kueue's kinds; their versions are converted by the webhook server. Kinds of others (JobSet, ProvisioningRequest) come
+/// with those who serve them.
+pub fn definitions(values: &Values) -> Vec<Value> {
+    let converted = rights::converted_kinds();
+    let mut definitions: Vec<Value> =
+        berth_api::crds().iter().filter(|definition| definition["spec"]["group"] == KUEUE).cloned().collect();
+    for definition in &mut definitions {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        definition["metadata"]["labels"] = rights::labels(&[]);
+        if converted.contains(&name) {
+            definition["spec"]["conversion"] = json!({
+                "strategy": "Webhook",
+                "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client(values, "/convert")},
+            });
+        }
+    }
+    definitions
+}
+
+fn client(values: &Values, path: &str) -> Value {
+    json!({"service": {"name": WEBHOOK_SERVICE, "namespace": values.namespace, "path": path, "port": 443}})
+}
+
+/// What runs the controllers.
+fn workload(values: &Values) -> Vec<Value> {
+    let namespace = &values.namespace;
+    let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
+    let selector = json!({"app.kubernetes.io/name": "berth", "app.kubernetes.io/component": "controller"});
+    let port = |name: &str, number: u16| json!({"name": name, "containerPort": number, "protocol": "TCP"});
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    vec![
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": NAME, "labels": rights::labels(&[])},
+            "value": 1_000_000_000, "globalDefault": false,
+            "description": "Berth's controllers: workloads wait for them, so they must not wait for workloads.",
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("berth-controller-config"),
+            "data": {"config.yaml": values.configuration},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": metadata(WEBHOOK_SERVICE),
+            "spec": {"selector": selector, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": metadata("berth-metrics"),
+            "spec": {"selector": selector, "ports": [{"name": "metrics", "port": 8080, "targetPort": "metrics"}]},
+        }),
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(NAME),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
+        }),
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(NAME),
+            "spec": {
+                "replicas": values.replicas,
+                "selector": {"matchLabels": selector},
+                "template": {
+                    "metadata": {"labels": selector, "annotations": {"kubectl.kubernetes.io/default-container": "controller"}},
+                    "spec": {
+                        "serviceAccountName": SERVICE_ACCOUNT,
+                        "priorityClassName": NAME,
+                        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+                        "terminationGracePeriodSeconds": 10,
+                        "topologySpreadConstraints": [{
+                            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                            "labelSelector": {"matchLabels": selector},
+                        }],
+                        "containers": [{
+                            "name": "controller",
+                            "image": values.image,
+                            "args": ["controller", "--config=/etc/berth/config.yaml"],
+                            "env": [{"name": "POD_NAME", "valueFrom": field("metadata.name")}],
+                            "ports": [port("webhook", 9443), port("metrics", 8080), port("health", 8081)],
+                            "livenessProbe": probe("/healthz"),
+                            "readinessProbe": probe("/readyz"),
+                            "resources": {
+                                "requests": {"cpu": "500m", "memory": "512Mi"},
+                                "limits": {"memory": "2Gi"},
+                            },
+                            "securityContext": {
+                                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                                "capabilities": {"drop": ["ALL"]},
+                            },
+                            "volumeMounts": [{"name": "config", "mountPath": "/etc/berth", "readOnly": true}],
+                        }],
+                        "volumes": [{"name": "config", "configMap": {"name": "berth-controller-config"}}],
+                    },
+                },
+            },
+        }),
+    ]
+}
+
+/// One webhook configuration. The outage rule: jobs that no queue manages never depend on a webhook; those that one
+/// manages are refused while no controller answers, or held by the policy.
+fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
+    let (path, short) = match kind {
+        "MutatingWebhookConfiguration" => ("/mutate", "default"),
+        _ => ("/validate", "validate"),
+    };
+    let hook = |name: &str, group: &str, version: &str, resources: &[&str], policy: &str| {
+        json!({
+            "name": format!("{name}.{short}.berth.dev"),
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": client(values, path),
+            "failurePolicy": policy,
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "rules": [{
+                "apiGroups": [group], "apiVersions": [version], "resources": resources,
+                "operations": ["CREATE", "UPDATE"], "scope": "*",
+            }],
+        })
+    };
+    let managed = json!([{"key": QUEUE_NAME, "operator": "Exists"}]);
+    let unmanaged = json!([{"key": QUEUE_NAME, "operator": "DoesNotExist"}]);
+    let elsewhere = json!({"matchExpressions": [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": UNMANAGED}]});
+    let mut hooks =
+        vec![hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")];
+    let held = if parts.hold_policy { "Ignore" } else { "Fail" };
+    let mut kinds: Vec<(String, String, String, &str)> =
+        [("batch", "v1", "jobs"), ("jobset.x-k8s.io", "v1alpha2", "jobsets")]
+            .map(|(group, version, name)| (group.to_owned(), version.to_owned(), name.to_owned(), held))
+            .into();
+    // The policy knows only where Kubernetes' own kinds are held.
+    let of_others = rights::described_resources().into_iter();
+    kinds.extend(of_others.map(|(group, version, name)| (group, version, name, "Fail")));
+    for (group, version, name, policy) in &kinds {
+        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], policy);
+        queued["objectSelector"] = json!({ "matchExpressions": managed });
+        queued["namespaceSelector"] = elsewhere.clone();
+        // A job without a queue may get its namespace's default one; never at the price of not being created.
+        let mut others = hook(name, group, version, &[name], "Ignore");
+        others["objectSelector"] = json!({ "matchExpressions": unmanaged });
+        others["namespaceSelector"] = elsewhere.clone();
+        hooks.extend([queued, others]);
+    }
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+        "metadata": {"name": WEBHOOK_CONFIGURATION, "labels": rights::labels(&[])},
+        "webhooks": hooks,
+    })
+}
+
+/// Holds queued jobs in the API server itself.
+fn hold_policy() -> Vec<Value> {
+    const API: &str = "admissionregistration.k8s.io/v1beta1";
+    const POLICY: &str = "berth-hold-queued-jobs";
+    let rule = |group: &str, version: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": [version], "resources": [resource], "operations": ["CREATE"]});
+    let metadata = json!({"name": POLICY, "labels": rights::labels(&[])});
+    vec![
+        json!({
+            "apiVersion": API, "kind": "MutatingAdmissionPolicy", "metadata": metadata,
+            "spec": {
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "Never",
+                "matchConstraints": {
+                    "objectSelector": {"matchExpressions": [{"key": QUEUE_NAME, "operator": "Exists"}]},
+                    "namespaceSelector": {"matchExpressions": [
+                        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": UNMANAGED}]},
+                    "resourceRules": [rule("batch", "v1", "jobs"), rule("jobset.x-k8s.io", "v1alpha2", "jobsets")],
+                },
+                // A part of a managed job follows its owner.
+                "matchConditions": [{
+                    "name": "is-not-owned",
+                    "expression": "!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.size() == 0",
+                }],
+                "mutations": [{
+                    "patchType": "ApplyConfiguration",
+                    "applyConfiguration": {"expression": "Object{spec: Object.spec{suspend: true}}"},
+                }],
+            },
+        }),
+        json!({
+            "apiVersion": API, "kind": "MutatingAdmissionPolicyBinding", "metadata": metadata,
+            "spec": {"policyName": POLICY},
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Values {
+        Values {
+            namespace: "berth-system".to_owned(),
+            image: IMAGE.to_owned(),
+            replicas: REPLICAS.into(),
+            configuration: CONFIGURATION.to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_queued_jobs_depend_on_a_webhook() {
+        for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+            for (hold_policy, queued) in [(false, "Fail"), (true, "Ignore")] {
+                let configuration = webhooks(&values(), kind, Parts { crds: true, hold_policy });
+                for hook in configuration["webhooks"].as_array().expect("webhooks") {
+                    let name = hook["name"].as_str().expect("a name");
+                    let expected = match name.split('.').next() {
+                        Some("queues") => "Fail",
+                        Some("queued-jobs" | "queued-jobsets") => queued,
+                        Some(of_others) if of_others.starts_with("queued-") => "Fail",
+                        _ => "Ignore",
+                    };
+                    assert_eq!(hook["failurePolicy"], expected, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_it_was() {
+        for object in objects(&values(), Parts { crds: true, hold_policy: true }) {
+            let text = yaml(&object).expect("YAML");
+            let read: Value = serde_saphyr::from_str(&text).expect("YAML");
+            assert_eq!(read, object);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `berth install`: what a cluster needs to run Berth's controllers, printed or applied.
+
+mod chart;
+mod manifests;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use berth_controllers::rights;
+use clap::Args;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::discovery;
+use serde_json::Value;
+
+use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::process;
+use manifests::{Parts, Values};
+
+/// Who objects are applied as.
+const FIELD_MANAGER: &str = "berth-install";
+
+/// Options of `berth install`.
+#[derive(Args)]
+pub struct Options {
+    /// Namespace of the installation.
+    #[arg(long, value_name = "NAME", default_value = rights::NAMESPACE)]
+    namespace: String,
+    /// Image of the controllers.
+    #[arg(long, value_name = "IMAGE", default_value = manifests::IMAGE)]
+    image: String,
+    /// How many replicas run; one of them acts.
+    #[arg(long, value_name = "N", default_value_t = manifests::REPLICAS)]
+    replicas: u32,
+    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Leave the CustomResourceDefinitions out, because they are installed by other means.
+    #[arg(long)]
+    without_crds: bool,
+    /// Add a MutatingAdmissionPolicy that holds queued jobs at creation while no controller answers, and let webhooks be
+    /// skipped then. Without it, creating a queued job fails meanwhile. Needs Kubernetes 1.34 with
+    /// admissionregistration.k8s.io/v1beta1 enabled.
+    #[arg(long)]
+    hold_policy: bool,
+    /// Apply to the cluster (server-side) instead of printing.
+    #[arg(long)]
+    apply: bool,
+    /// Write the Helm chart to this folder instead of printing.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "config", "image", "replicas", "namespace"])]
+    chart: Option<PathBuf>,
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+/// Prints, writes or applies.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &options.chart {
+        chart::write(folder)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let configuration = match &options.config {
+        Some(path) => {
+            // What the controllers would refuse at start is refused here, where somebody reads it.
+            berth_simulator::embedded::controller_configuration(Some(process::read(path)?))
+                .with_context(|| path.display().to_string())?;
+            std::fs::read_to_string(path).with_context(|| path.display().to_string())?
+        }
+        None => manifests::CONFIGURATION.to_owned(),
+    };
+    let values = Values {
+        namespace: options.namespace.clone(),
+        image: options.image.clone(),
+        replicas: options.replicas.into(),
+        configuration,
+    };
+    let parts = Parts { crds: !options.without_crds, hold_policy: options.hold_policy };
+    let objects = manifests::objects(&values, parts);
+    if options.apply {
+        return process::run(apply(options, objects));
+    }
+    let mut out = std::io::stdout().lock();
+    for object in &objects {
+        write!(out, "---\n{}", manifests::yaml(object)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
+    let client = connect::client(options.connect.config().await?, &Requests::default())?;
+    for object in objects {
+        let typed: DynamicObject = serde_json::from_value(object)?;
+        let (api_version, kind) = match &typed.types {
+            Some(types) => (types.api_version.clone(), types.kind.clone()),
+            None => bail!("an object without a kind"),
+        };
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let gvk = GroupVersionKind::gvk(group, version, &kind);
+        let (resource, capabilities): (ApiResource, _) = discovery::pinned_kind(&client, &gvk)
+            .await
+            .with_context(|| format!("the cluster does not serve {kind} of {api_version}"))?;
+        let api: Api<DynamicObject> = match (&capabilities.scope, &typed.metadata.namespace) {
+            (discovery::Scope::Namespaced, Some(namespace)) => {
+                Api::namespaced_with(client.clone(), namespace, &resource)
+            }
+            _ => Api::all_with(client.clone(), &resource),
+        };
+        let name = typed.metadata.name.clone().unwrap_or_default();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        api.patch(&name, &params, &Patch::Apply(&typed)).await.with_context(|| format!("{kind} {name}"))?;
+        println!("{}/{name} applied", resource.plural);
+    }
+    Ok(ExitCode::SUCCESS)
+}

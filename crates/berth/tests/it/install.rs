@@ -1,0 +1,149 @@
+//! `berth install` against an API server, and the webhook server behind what it installs.
+
+use std::process::Command;
+use std::time::Duration;
+
+use base64::Engine;
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, kubectl_present};
+use crate::process::Process;
+
+fn install(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(arguments).output().expect("berth runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn what_is_printed_is_what_kubectl_applies() {
+    if !kubectl_present("what_is_printed_is_what_kubectl_applies") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    let path = cluster.kubeconfig.with_file_name("install.yaml");
+    std::fs::write(
+        &path,
+        install(&["--namespace", "queueing", "--image", "registry.example/berth:1", "--replicas", "3"]),
+    )
+    .expect("written");
+    cluster.run(&["apply", "--server-side", "--force-conflicts", "-f", &path.display().to_string()]);
+    let deployment = cluster.get(&["deployment", "berth-controller", "-n", "queueing"]);
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "registry.example/berth:1");
+    // People's roles are put together from the labelled ones.
+    let can = |verb: &str, resource: &str| {
+        cluster.kubectl(&["auth", "can-i", verb, resource, "-n", "team", "--as", "ann"]).status.success()
+    };
+    assert!(!can("create", "jobs.batch"));
+    let bind =
+        ["create", "rolebinding", "ann", "--clusterrole", "kueue-batch-user-role", "--user", "ann", "-n", "team"];
+    cluster.run(&["create", "namespace", "team"]);
+    cluster.run(&bind);
+    assert!(can("create", "jobs.batch") && can("watch", "workloads.kueue.x-k8s.io"));
+    assert!(!can("delete", "localqueues.kueue.x-k8s.io") && !can("patch", "workloads.kueue.x-k8s.io"));
+}
+
+/// The webhooks as an API server calls them.
+struct Hooks {
+    url: String,
+    authorities_pem: String,
+}
+
+impl Hooks {
+    async fn post(&self, path: &str, review: &Value) -> Result<Value, String> {
+        let mut config = Config::new(self.url.parse().expect("a URL"));
+        let pem = pem_blocks(&self.authorities_pem);
+        config.root_cert = Some(pem);
+        let client = Client::try_from(config).map_err(|error| error.to_string())?;
+        let body = serde_json::to_vec(review).expect("JSON");
+        let request = http::Request::post(path).body(body).expect("a request");
+        client.request(request).await.map_err(|error| format!("{error:?}"))
+    }
+}
+
+/// The certificates of a PEM file, decoded.
+fn pem_blocks(pem: &str) -> Vec<Vec<u8>> {
+    let blocks = pem.split("-----BEGIN CERTIFICATE-----").skip(1);
+    let bodies = blocks.filter_map(|block| block.split("-----END").next());
+    let engine = base64::engine::general_purpose::STANDARD;
+    bodies.map(|body| engine.decode(body.split_whitespace().collect::<String>()).expect("base64")).collect()
+}
+
+fn decoded(value: &Value) -> String {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap_or_default()).expect("base64");
+    String::from_utf8(bytes).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
+    if !kubectl_present("webhooks_answer_with_a_certificate_that_is_trusted_and_renewed") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    install(&["--apply", "--kubeconfig", &cluster.kubeconfig.display().to_string()]);
+    // Two replicas share the certificate.
+    let replica = [
+        "--webhook-certificate-lifetime=24s",
+        "--leader-elect-lease-duration=60s",
+        "--leader-elect-renew-deadline=50s",
+    ];
+    let first = Process::controller(&cluster, &replica);
+    let second = Process::controller(&cluster, &replica);
+    let bundle =
+        || decoded(&cluster.get(&["secret", "berth-webhook-certificate", "-n", "berth-system"])["data"]["ca.crt"]);
+    let trusted = |configuration: &str| {
+        let object = cluster.get(&[configuration, "berth-controller"]);
+        let hooks = object["webhooks"].as_array().cloned().unwrap_or_default();
+        hooks.iter().map(|hook| decoded(&hook["clientConfig"]["caBundle"])).collect::<Vec<_>>()
+    };
+    cluster.wait_until("both replicas to be ready", 60, |_| {
+        let ready = |replica: &Process| replica.logged("/readyz").is_some() && replica.get("/readyz").0 == 200;
+        ready(&first) && ready(&second)
+    });
+    let before = bundle();
+    for configuration in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        assert_eq!(trusted(configuration).len(), 25, "kueue's kinds, and twelve kinds of job with and without a queue");
+        assert!(trusted(configuration).iter().all(|trusted| !trusted.is_empty()));
+    }
+    let crd = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
+    assert!(!decoded(&crd["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]).is_empty());
+
+    cluster.run(&["create", "namespace", "team"]);
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u", "operation": "CREATE", "namespace": "team", "name": "j",
+        "resource": {"group": "batch", "version": "v1", "resource": "jobs"},
+        "object": {"apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": "j", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "main"}},
+            "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": []}}}},
+    }});
+    let url = |replica: &Process| {
+        let address = replica.wait_logged("serving https://");
+        format!("https://{}", address.trim_end_matches("/mutate"))
+    };
+    for replica in [&first, &second] {
+        let hooks = Hooks { url: url(replica), authorities_pem: bundle() };
+        let answer = hooks.post("/mutate", &review).await.expect("an answer");
+        assert_eq!(answer["response"]["allowed"], true);
+        assert!(decoded(&answer["response"]["patch"]).contains("/spec/suspend"), "{answer}");
+    }
+
+    cluster.wait_until("the certificate to be renewed", 60, |_| bundle() != before);
+    // Whatever a replica serves at this moment, what is published trusts it.
+    for _ in 0..20 {
+        for replica in [&first, &second] {
+            let answer = loop {
+                let published = trusted("mutatingwebhookconfigurations").remove(0);
+                let hooks = Hooks { url: url(replica), authorities_pem: published.clone() };
+                match hooks.post("/validate", &review).await {
+                    Ok(answer) => break answer,
+                    // What was read must still be what is published, or it says nothing.
+                    Err(error) => assert_ne!(published, trusted("mutatingwebhookconfigurations")[0], "{error}"),
+                }
+            };
+            assert_eq!(answer["response"]["allowed"], true);
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
