@@ -176,7 +176,7 @@ impl ApiServer {
 
     /// The table of kinds as it is now.
     pub fn registry(&self) -> Arc<Registry> {
-        self.kinds().registry
+        self.inner.kinds.read().unwrap_or_else(PoisonError::into_inner).registry.clone()
     }
 
     /// The time on the server's clock.

@@ -8,6 +8,7 @@ use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_apiserver::audit::Log;
 use berth_apiserver::{ApiServer, Config, Converter, Extension, Objects, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::visibility::{self, Page};
@@ -39,6 +40,8 @@ pub struct ApiOptions {
     pub controllers: berth_controllers::Config,
     /// Key that signs tokens of service accounts; `None` issues none.
     pub token_key: Option<[u8; 32]>,
+    /// Where requests are recorded; `None` records none.
+    pub audit: Option<Log>,
 }
 
 /// An API server that has what Berth brings. Cheap to clone.
@@ -60,6 +63,7 @@ impl Apiserver {
         let mut config = Config::new(store, Arc::new(move || clock.now()));
         config.seed = options.seed;
         config.token_key = options.token_key;
+        config.audit = options.audit;
         config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
@@ -72,6 +76,13 @@ impl Apiserver {
             config.converters.insert((KUEUE_GROUP.to_owned(), (*kind).to_owned()), Arc::new(KueueConverter));
         }
         let server = ApiServer::new(config);
+        server.ready().await.map_err(|source| EmbeddedError::Storage {
+            path: match &options.storage {
+                Storage::Memory => PathBuf::new(),
+                Storage::Durable(path) => path.clone(),
+            },
+            source: source.into(),
+        })?;
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
         install_definitions(&client).await?;
         install_namespaces(&client).await?;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
+use berth_apiserver::audit::Log;
 use berth_apiserver::{ApiServer, UserInfo};
 use berth_controllers::configuration;
 use berth_runtime::{Clock, Manager, ManagerError};
@@ -44,12 +45,15 @@ pub struct Options {
     pub root_ca: Option<String>,
     /// Key that signs tokens of service accounts; `None` issues none.
     pub token_key: Option<[u8; 32]>,
+    /// Where requests are recorded; `None` records none.
+    pub audit: Option<Log>,
 }
 
 impl Options {
     /// A cluster in memory.
     pub fn in_memory(clock: Clock, seed: u64, cluster: Option<Value>, configuration: Option<Value>) -> Self {
-        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca: None, token_key: None }
+        let (root_ca, token_key, audit) = (None, None, None);
+        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca, token_key, audit }
     }
 }
 
@@ -136,6 +140,7 @@ impl Embedded {
             storage: options.storage,
             controllers: controllers.clone(),
             token_key: options.token_key,
+            audit: options.audit,
         })
         .await?;
         let server = api.server().clone();

@@ -9,6 +9,7 @@ use berth_simulator::api::{ApiOptions, Apiserver};
 use berth_simulator::embedded::{cluster_configuration, controller_configuration};
 use clap::Args;
 
+use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
 use crate::process;
 use crate::time::TimeOptions;
@@ -24,6 +25,8 @@ pub struct Options {
     /// The file `berth controller` is given with --config: which jobs are held at creation depends on it.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
+    #[command(flatten)]
+    audit: AuditOptions,
     #[command(flatten)]
     time: TimeOptions,
 }
@@ -45,6 +48,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         storage: front.storage(),
         controllers: controller_configuration(read(&options.controller_config)?)?,
         token_key: Some(*front.pki().token_key()),
+        audit: options.audit.log()?,
     })
     .await?;
     // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.

@@ -10,6 +10,7 @@ macro_rules! say {
 }
 
 mod apiserver;
+mod audit;
 mod cluster;
 mod component;
 mod controller;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions};
 use clap::Args;
 
+use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
 use crate::process;
 use crate::time::TimeOptions;
@@ -22,6 +23,8 @@ pub struct Options {
     /// Configuration of the queueing controllers: a Kueue Configuration file.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
+    #[command(flatten)]
+    audit: AuditOptions,
     #[command(flatten)]
     time: TimeOptions,
 }
@@ -41,6 +44,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
         root_ca: Some(front.pki().authority_pem().to_owned()),
         token_key: Some(*front.pki().token_key()),
+        audit: options.audit.log()?,
     })
     .await?;
     front.write_kubeconfig()?;

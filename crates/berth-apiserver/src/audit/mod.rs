@@ -31,6 +31,12 @@ pub struct Log {
     pub sink: Arc<dyn Sink>,
 }
 
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
 /// The record of one request, from its arrival on.
 pub(crate) struct Record {
     log: Log,
