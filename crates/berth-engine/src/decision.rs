@@ -85,7 +85,7 @@ pub struct Admit {
     /// The elastic slice that ends with this admission (§13.3).
     pub replaces: Option<WorkloadKey>,
     /// How it was found.
-    pub explanation: Explanation,
+    pub considered: Considered,
 }
 
 /// A workload to evict for another.
@@ -145,7 +145,7 @@ pub struct Wait {
     /// Total requests per pod set, for `status.resourceRequests`.
     pub requests: Vec<(Name, ResourceList)>,
     /// What was tried.
-    pub explanation: Explanation,
+    pub considered: Considered,
 }
 
 /// How far an entry got in a cycle (§5.10).
@@ -306,20 +306,81 @@ impl PreemptionReason {
 
 /// What was tried for a workload.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Explanation {
+pub struct Considered {
     /// Per pod set, the flavors looked at.
-    pub pod_sets: Vec<PodSetExplanation>,
+    pub pod_sets: Vec<PodSetConsidered>,
     /// Highest level of the cohort tree the assignment borrows from; 0 when it does not borrow.
     pub borrowing_level: u32,
+    /// Searches for victims, in the order they were made.
+    pub victim_searches: Vec<VictimSearch>,
 }
 
 /// Flavors looked at for one pod set.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PodSetExplanation {
+pub struct PodSetConsidered {
     /// Pod set name.
     pub pod_set: Name,
     /// Attempts in the order they were made.
     pub attempts: Vec<FlavorAttempt>,
+}
+
+/// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared (§8.6), or for all that
+/// the assignment is short of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VictimSearch {
+    /// Flavor and resource, where only one was looked at.
+    pub only: Option<(Name, Name)>,
+    /// What came of it.
+    pub outcome: SearchOutcome,
+    /// Whom the policies expose, in the order they were looked at; at most fifty.
+    pub candidates: Vec<ConsideredVictim>,
+    /// Candidates there were beyond those listed.
+    pub unlisted: u32,
+}
+
+/// What came of a search for victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SearchOutcome {
+    /// Enough victims were found.
+    Found,
+    /// `withinClusterQueue` and, if the queue has a cohort, `reclaimWithinCohort` are Never.
+    Forbidden,
+    /// The policies expose nobody who holds what is needed.
+    NoCandidates,
+    /// The workload would not fit even without everybody who may be preempted.
+    NotEnough,
+}
+
+/// A workload that the policies expose to preemption.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsideredVictim {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// The cluster queue it holds quota in.
+    pub cluster_queue: Name,
+    /// Effective priority.
+    pub priority: i64,
+    /// What became of it.
+    pub fate: VictimFate,
+}
+
+/// What a search for victims did with a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VictimFate {
+    /// It is one of the victims.
+    Victim(PreemptionReason),
+    /// It was taken at first and given back: the others make enough room (§9.9).
+    GivenBack,
+    /// Enough room was made before its turn came.
+    NotReached,
+    /// It was taken, and still there was not enough room.
+    NotEnough,
+    /// Its priority protects it while the preemptor borrows (§9.4).
+    OnlyWithoutBorrowing,
+    /// Its queue, or a cohort above that, uses no more than it owns by then (§9.7).
+    WithinNominal,
+    /// Its queue's share is not so much larger than the preemptor's that fair sharing takes from it (§10.7).
+    ShareTooSmall,
 }
 
 /// How well a flavor suits.
@@ -416,6 +477,8 @@ pub enum Finding {
         requested: i64,
         /// The most that could ever be available.
         maximum: crate::Amount,
+        /// The queue or cohort whose quota or borrowing limit sets that maximum.
+        short_at: Name,
     },
     /// The flavor could give it, but not now.
     InsufficientQuota {
@@ -429,7 +492,82 @@ pub enum Finding {
         requested: i64,
         /// How much is available now.
         available: crate::Amount,
+        /// The queue or cohort that runs out, or whose borrowing limit does.
+        short_at: Name,
+        /// What forbids to preempt for it, if preemption was not even tried.
+        forbidden: Option<PreemptionBar>,
     },
-    /// Anything about topology or slices, already in words.
+    /// The flavor's quota would do, its nodes do not.
+    Topology(TopologyShortage),
+    /// Anything else about topology or slices, already in words.
     Other(String),
+}
+
+/// Why nobody may be preempted for a request that exceeds what the queue itself owns (§8.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PreemptionBar {
+    /// The workload would borrow, and `borrowWithinCohort` is Never.
+    BorrowWithinCohortNever,
+    /// The workload would borrow, and under fair sharing `reclaimWithinCohort` is Never.
+    ReclaimWithinCohortNever,
+}
+
+/// Pods that find no places in a flavor's topology (§14.6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopologyShortage {
+    /// The topology.
+    pub topology: Name,
+    /// Pods that go together; 1 when they go one by one.
+    pub slice_size: i64,
+    /// Pods, or slices of pods, that need a place.
+    pub needed: i64,
+    /// How many of them fit where they would have to.
+    pub fits: i64,
+    /// The layers of a multi-layer request, coarse to fine.
+    pub layers: Vec<LayerShortage>,
+    /// What the levels could hold, from the one that was asked for upwards.
+    pub levels: Vec<LevelRoom>,
+    /// Lowest domains (nodes, most often) there are.
+    pub nodes: usize,
+    /// Those that take not even one pod, by reason, in the order of the reasons' texts.
+    pub excluded: Vec<(Exclusion, usize)>,
+}
+
+/// What one layer of a multi-layer request finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerShortage {
+    /// Level.
+    pub level: Name,
+    /// Slices of this layer's size that fit, and that are needed.
+    pub fits: i64,
+    /// Slices needed.
+    pub needed: i64,
+}
+
+/// What the domains of one level could hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LevelRoom {
+    /// Level.
+    pub level: Name,
+    /// Domains there are.
+    pub domains: usize,
+    /// The most that one of them holds, in pods or slices as asked for.
+    pub best: i64,
+    /// What all of them hold.
+    pub total: i64,
+}
+
+/// Why a lowest domain takes not even one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exclusion {
+    /// It is outside of the domain that replacements have to stay in.
+    OtherDomain,
+    /// Its node's taint is not tolerated: `key=value:effect`.
+    Taint(String),
+    /// The pods' node selector excludes its node.
+    NodeSelector,
+    /// The pods' required node affinity excludes its node.
+    Affinity,
+    /// Too little of this resource is left.
+    Resource(Name),
 }

@@ -1,6 +1,6 @@
 //! Why a workload is where it is, worked out when somebody asks.
 //!
-//! Every answer of a cycle carries what was tried ([`crate::Explanation`]). What costs more than the decision itself is
+//! Every answer of a cycle carries what was tried ([`crate::Considered`]). What costs more than the decision itself is
 //! gathered here, on request: the whole tree above a quota that is short, who holds it, who of them could be preempted and
 //! which policy protects the others, and who is ahead in the queue. The search is the cycle's own, run on the live state
 //! and rolled back; nothing is decided and nothing changes.
@@ -8,22 +8,23 @@
 use crate::amount::Amount;
 use crate::cycle::Entry;
 use crate::cycle::nominate::{Nomination, nominate};
-use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PodSetExplanation, PreemptionReason};
+use crate::decision::{AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PreemptionReason};
 use crate::engine::Engine;
+use crate::engine::hold::checks_for;
 use crate::ids::{FrId, Name, NodeId, QueueId, WorkloadId};
-use crate::model::{PreemptionPolicy, Time, WorkloadKey};
+use crate::model::{Admission, CheckState, PreemptionPolicy, Time, WorkloadKey};
 use crate::preemption::{Preemptor, candidates, satisfies};
 use crate::quota::amount_of;
 use crate::status::QueuePosition;
 use crate::waiting::{is_backoff_over, is_queueable};
-use crate::world::World;
+use crate::world::{Holding, World};
 
 /// Workloads ahead, and holders of a quota, that are listed at most.
 const LISTED_MAX: usize = 50;
 
 /// Why a workload is where it is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WorkloadExplanation {
+pub struct Explanation {
     /// The workload.
     pub workload: WorkloadKey,
     /// The cluster queue it holds quota in or waits for; `None` when its local queue leads nowhere.
@@ -43,6 +44,12 @@ pub enum Standing {
         admitted: bool,
         /// True while the reservation is decided but not yet seen on the object.
         assumed: bool,
+        /// Reason of its eviction, while it is on its way out.
+        evicted: Option<Name>,
+        /// Admission checks that are not Ready, in name order.
+        checks: Vec<Name>,
+        /// What it holds.
+        admission: Admission,
     },
     /// It waits.
     Waiting {
@@ -70,6 +77,8 @@ pub enum NotQueued {
     OnHold,
     /// It waits for replacement pods.
     WaitingForReplacementPods,
+    /// Its concurrent-admission variants wait in its place (§23).
+    VariantsWait,
     /// There is no such local queue, it is stopped, or its cluster queue does not exist.
     NoQueue,
 }
@@ -83,8 +92,8 @@ pub struct Outlook {
     pub reason: Option<PendingReason>,
     /// The message, in Kueue's words.
     pub message: String,
-    /// Flavors tried per pod set.
-    pub pod_sets: Vec<PodSetExplanation>,
+    /// Flavors tried per pod set, and searches for victims.
+    pub considered: Considered,
     /// Quotas that are short, in the order they were met.
     pub shortages: Vec<Shortage>,
     /// Whom it would preempt, and why that is allowed.
@@ -166,15 +175,15 @@ pub enum Preemptible {
 impl Engine {
     /// Why a workload is where it is; `None` if it is not known. Costs about as much as deciding about the workload, and
     /// the listing of its queue.
-    pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<WorkloadExplanation> {
+    pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {
         let id = self.world.workloads.id(workload)?;
         self.world.tree.refresh();
         let record = self.world.record(id);
         if let Some(holding) = &record.holding {
-            return Some(WorkloadExplanation {
+            return Some(Explanation {
                 workload: workload.clone(),
                 cluster_queue: Some(self.world.queue(holding.queue).name.clone()),
-                standing: Standing::Holding { admitted: holding.admitted, assumed: holding.assumed },
+                standing: self.holding_of(id, holding),
                 verdict: None,
             });
         }
@@ -183,12 +192,7 @@ impl Engine {
         let waits = queue.filter(|_| record.place.queue().is_some()).zip(name.clone());
         let Some((queue, queue_name)) = waits else {
             let standing = Standing::NotQueued(self.not_queued(id));
-            return Some(WorkloadExplanation {
-                workload: workload.clone(),
-                cluster_queue: name,
-                standing,
-                verdict: None,
-            });
+            return Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, verdict: None });
         };
         let backing_off = !is_backoff_over(&record.facts, now);
         let line = self.pending(&queue_name);
@@ -196,7 +200,21 @@ impl Engine {
         let ahead = line[..at].iter().take(LISTED_MAX).map(|position| position.workload.clone()).collect();
         let standing = Standing::Waiting { position: line[at].clone(), ahead, backing_off };
         let verdict = Some(outlook(&mut self.world, id, queue, now));
-        Some(WorkloadExplanation { workload: workload.clone(), cluster_queue: name, standing, verdict })
+        Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, verdict })
+    }
+
+    fn holding_of(&self, id: WorkloadId, holding: &Holding) -> Standing {
+        let facts = &self.world.record(id).facts;
+        let ready = |check: &Name| facts.checks.iter().any(|it| it.name == *check && it.state == CheckState::Ready);
+        let mut checks = checks_for(&self.world, holding.queue, Some(&holding.admission));
+        checks.retain(|check| !holding.admitted && !ready(check));
+        Standing::Holding {
+            admitted: holding.admitted,
+            assumed: holding.assumed,
+            evicted: facts.evicted.as_ref().map(|eviction| eviction.reason.clone()),
+            checks,
+            admission: holding.admission.clone(),
+        }
     }
 
     fn not_queued(&self, id: WorkloadId) -> NotQueued {
@@ -207,6 +225,7 @@ impl Engine {
             _ if !facts.active => NotQueued::Inactive,
             _ if facts.on_hold => NotQueued::OnHold,
             _ if facts.waiting_for_replacement_pods => NotQueued::WaitingForReplacementPods,
+            _ if gates.concurrent_admission && facts.has_variants => NotQueued::VariantsWait,
             _ if !is_queueable(facts, gates) => NotQueued::AdmissionGated,
             _ => NotQueued::NoQueue,
         }
@@ -226,7 +245,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
             mode: AssignmentMode::NoFit,
             reason: Some(entry.reason),
             message: entry.message,
-            pod_sets: Vec::new(),
+            considered: Considered::default(),
             shortages: Vec::new(),
             victims: Vec::new(),
         };
@@ -238,25 +257,27 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         AssignmentMode::Preempt => Some(PendingReason::WaitingForPreemptedWorkloads),
         AssignmentMode::DeferredFit | AssignmentMode::Fit => None,
     };
-    let pod_sets = entry.assignment.take_explanation().pod_sets;
+    let considered = entry.assignment.take_considered(world);
     let mut shortages = Vec::new();
-    for set in &pod_sets {
+    for set in &considered.pod_sets {
         for attempt in &set.attempts {
             shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, now));
         }
     }
     let victims = entry.targets.iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect();
-    Outlook { mode, reason, message: entry.message, pod_sets, shortages, victims }
+    Outlook { mode, reason, message: entry.message, considered, shortages, victims }
 }
 
 /// What an attempt found short.
 fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &FlavorAttempt, now: Time) -> Vec<Shortage> {
     let mut list = Vec::new();
     for finding in &attempt.findings {
-        let (flavor, resource, asked) = match finding {
-            Finding::InsufficientQuota { resource, flavor, requested, .. } => (flavor, resource, *requested),
-            Finding::ExceedsMaximum { resource, flavor, assumed, requested, .. } => {
-                (flavor, resource, assumed.saturating_add(*requested))
+        let (flavor, resource, asked, short_at) = match finding {
+            Finding::InsufficientQuota { resource, flavor, requested, short_at, .. } => {
+                (flavor, resource, *requested, short_at)
+            }
+            Finding::ExceedsMaximum { resource, flavor, assumed, requested, short_at, .. } => {
+                (flavor, resource, assumed.saturating_add(*requested), short_at)
             }
             _ => continue,
         };
@@ -270,7 +291,7 @@ fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &Flav
             asked,
             available: world.tree.available(node, fr).or_zero(),
             levels: world.tree.path_to_root(node).map(|node| level(world, node, fr)).collect(),
-            short_at: world.tree.node(short_at(world, node, fr)).name.clone(),
+            short_at: short_at.clone(),
             holders: holders(world, entry, fr, now),
         });
     }
@@ -289,17 +310,6 @@ fn level(world: &World, node: NodeId, fr: FrId) -> Level {
         lending_limit: cell.quota.lending_limit,
         available: world.tree.available(node, fr),
     }
-}
-
-/// The level whose limit decides how much is available at a node.
-fn short_at(world: &World, node: NodeId, fr: FrId) -> NodeId {
-    let Some(parent) = world.tree.node(node).parent else { return node };
-    let cell = world.tree.cell(node, fr);
-    let within_limit = cell.quota.borrowing_limit.is_some_and(|limit| {
-        let taken = (cell.usage - cell.guaranteed).or_zero();
-        cell.subtree - cell.guaranteed - taken + limit <= world.tree.available(parent, fr)
-    });
-    if within_limit { node } else { short_at(world, parent, fr) }
 }
 
 /// Everybody in the tree who holds some of a flavor-resource, largest first.

@@ -35,6 +35,7 @@
 //!
 //! * **Explain.** Decisions carry what was tried. [`Engine::explain`] answers, when asked, why a workload is where it is: its
 //!   place and who is ahead, what is short at which level of the tree, who holds it, and which policy protects whom.
+//!   [`text::explanation`] writes that down for people.
 //!
 //! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
 //! and events (rendered by the controllers from decisions), reconciling jobs.
@@ -54,7 +55,7 @@ pub mod model;
 mod preemption;
 mod quota;
 mod status;
-mod text;
+pub mod text;
 mod topology;
 mod waiting;
 mod world;
@@ -66,12 +67,14 @@ pub use config::{
     RequeuingTimestamp,
 };
 pub use decision::{
-    Admit, AssignmentMode, CycleOutcome, Decision, EntryStatus, Explanation, Finding, FlavorAttempt, PendingReason,
-    PodSetExplanation, PreemptionMode, PreemptionReason, Priority, RequeueReason, Verdict, Victim, Wait,
+    Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, Decision, EntryStatus, Exclusion, Finding,
+    FlavorAttempt, LayerShortage, LevelRoom, PendingReason, PodSetConsidered, PreemptionBar, PreemptionMode,
+    PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyShortage, Verdict, Victim, VictimFate,
+    VictimSearch, Wait,
 };
 pub use engine::{Effects, Engine};
 pub use event::Event;
-pub use explain::{Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing, WorkloadExplanation};
+pub use explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 pub use ids::Name;
 pub use status::{
     ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, WeightedShare,

@@ -177,7 +177,7 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
         let queue = &admission.cluster_queue;
         let queued = status::seconds_queued(after, now);
         let mut message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was {queued}s");
-        message.push_str(&decision::flavors_considered(&admit.explanation));
+        message.push_str(&decision::flavors_considered(&admit.considered));
         notices.tell(EventType::Normal, "QuotaReserved", message);
         status::set_quota_reservation(after, admission, now);
     }

@@ -1,7 +1,7 @@
 //! Words for decisions that depend on API spellings: reasons under either observability gate, and the list of flavors
 //! that were considered.
 
-use berth_engine::{AssignmentMode, Explanation, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
+use berth_engine::{AssignmentMode, Considered, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
 
 use crate::gates::Gates;
 
@@ -45,9 +45,9 @@ pub fn preempted_workload_event(victim: &Victim) -> String {
 
 /// What the QuotaReserved event says about flavors that were rejected or need borrowing; empty when there is nothing to
 /// say (queueing-engine §8.15).
-pub fn flavors_considered(explanation: &Explanation) -> String {
+pub fn flavors_considered(considered: &Considered) -> String {
     let mut parts = Vec::new();
-    for set in &explanation.pod_sets {
+    for set in &considered.pod_sets {
         let mut attempts: Vec<&FlavorAttempt> = set
             .attempts
             .iter()

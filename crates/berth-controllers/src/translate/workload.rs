@@ -94,6 +94,10 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         elastic: annotation(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|text| text == "true"),
         replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).and_then(|text| replaced(text, &key)),
         variant: annotation(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS).map(|text| variant(object, text)),
+        has_variants: object
+            .labels()
+            .get(berth_api::kueue::labels::CONCURRENT_ADMISSION_PARENT)
+            .is_some_and(|value| value == "true"),
         owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
             && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
         job_uid: object.labels().get("kueue.x-k8s.io/job-uid").map(|uid| name(uid)),

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decision::{
-    AssignmentMode, Explanation, Finding, FlavorAttempt, PendingReason, PodSetExplanation, PreemptionMode,
+    AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PodSetConsidered, PreemptionMode,
 };
 use crate::ids::{ClassId, FlavorId, FrId, Name, QueueId, ResourceId, WorkloadId};
 use crate::model::{Admission, PodSetAssignment, TopologyAssignment};
+use crate::preemption::Searched;
 use crate::quota::{FrAmounts, add_amount};
 use crate::topology::Places;
 use crate::world::World;
@@ -60,6 +61,8 @@ pub(crate) struct Assignment {
     pub scan: ScanState,
     /// It fits once the victims of another entry have left (§5.6 step 1).
     pub deferred: bool,
+    /// Searches for victims on the way.
+    pub searches: Vec<Searched>,
 }
 
 /// What was found for one pod set.
@@ -226,14 +229,15 @@ impl Assignment {
     }
 
     /// Gives away what was tried, for whoever asks.
-    pub fn take_explanation(&mut self) -> Explanation {
-        Explanation {
+    pub fn take_considered(&mut self, world: &World) -> Considered {
+        Considered {
             pod_sets: self
                 .pod_sets
                 .iter_mut()
-                .map(|set| PodSetExplanation { pod_set: set.name.clone(), attempts: std::mem::take(&mut set.attempts) })
+                .map(|set| PodSetConsidered { pod_set: set.name.clone(), attempts: std::mem::take(&mut set.attempts) })
                 .collect(),
             borrowing_level: self.borrowing,
+            victim_searches: self.searches.iter().map(|search| search.named(world)).collect(),
         }
     }
 

@@ -4,7 +4,7 @@ use super::filter::{Rejection, reject};
 use super::{Ask, AskedPodSet, Assignment, FlavorChoice, Oracle, PodSetOutcome, ScanState, Simulated};
 use crate::amount::Amount;
 use crate::config::QuotaCheckStrategy;
-use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PreemptionMode};
+use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PreemptionBar, PreemptionMode};
 use crate::ids::{FrId, Name, ResourceId, WorkloadId};
 use crate::model::{
     BorrowWithinCohort, FlavorFungibility, FungibilityPolicy, FungibilityPreference, PreemptionPolicies,
@@ -346,6 +346,7 @@ impl Search<'_> {
                 assumed,
                 requested: amount,
                 maximum,
+                short_at: world.tree.node(world.tree.limits_potential(node, fr)).name.clone(),
             };
             return Judged::no_fit(0, finding, PendingReason::ExceedsMaxQuota);
         }
@@ -354,18 +355,22 @@ impl Search<'_> {
         if Amount::Bounded(total) <= available {
             return Judged { grade: Grade { mode: PreemptionMode::Fit, level }, finding: None, no_fit: None };
         }
+        let nominal = world.tree.cell(node, fr).quota.nominal;
+        let forbidden = if nominal >= Amount::Bounded(total) || may_reclaim {
+            None
+        } else {
+            bars_preemption_while_borrowing(&self.config.preemption, world.is_fair_sharing())
+        };
         let finding = Finding::InsufficientQuota {
             resource: world.resource_name(resource).clone(),
             flavor: world.flavor_name(flavor).clone(),
             missing: total.saturating_sub(available.saturated()),
             requested: total,
             available,
+            short_at: world.tree.node(world.tree.limits_available(node, fr)).name.clone(),
+            forbidden,
         };
-        let nominal = world.tree.cell(node, fr).quota.nominal;
-        let may_preempt = nominal >= Amount::Bounded(total)
-            || may_reclaim
-            || can_preempt_while_borrowing(&self.config.preemption, world.is_fair_sharing());
-        if !may_preempt {
+        if forbidden.is_some() {
             return Judged::no_fit(level, finding, PendingReason::WaitingForQuota);
         }
         let Simulated { mode, level } = self.oracle.simulate(world, self.ask, fr, total);
@@ -440,10 +445,16 @@ impl Judged {
     }
 }
 
-/// True if a workload may preempt although it would borrow (§8.5).
-fn can_preempt_while_borrowing(policies: &PreemptionPolicies, fair_sharing: bool) -> bool {
-    policies.borrow_within_cohort != BorrowWithinCohort::Never
-        || (fair_sharing && policies.reclaim_within_cohort != PreemptionPolicy::Never)
+/// What keeps a workload that would borrow from preempting (§8.5).
+fn bars_preemption_while_borrowing(policies: &PreemptionPolicies, fair_sharing: bool) -> Option<PreemptionBar> {
+    if policies.borrow_within_cohort != BorrowWithinCohort::Never {
+        return None;
+    }
+    match policies.reclaim_within_cohort {
+        _ if !fair_sharing => Some(PreemptionBar::BorrowWithinCohortNever),
+        PreemptionPolicy::Never => Some(PreemptionBar::ReclaimWithinCohortNever),
+        _ => None,
+    }
 }
 
 /// What the replaced elastic slice holds of a resource on this flavor, or the other flavor it holds it on (§8.5).

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::assignment::{AskedPodSet, Assignment};
 use crate::decision::{
-    Admit, AssignmentMode, CycleOutcome, Decision, EntryStatus, Explanation, PendingReason, RequeueReason, Verdict,
+    Admit, AssignmentMode, Considered, CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason, Verdict,
     Victim, Wait,
 };
 use crate::ids::{Name, QueueId, WorkloadId};
@@ -214,7 +214,7 @@ pub(crate) fn put_back(
         second_pass_failed,
         blocked_on_preemption_gates: entry.blocked_on_gates,
         requests: total_requests(world, entry.workload),
-        explanation: entry.assignment.take_explanation(),
+        considered: entry.assignment.take_considered(world),
     };
     for id in entry.migrates {
         let message = format!(
@@ -249,7 +249,7 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> 
         checks,
         second_pass: entry.second_pass,
         replaces,
-        explanation: if entry.second_pass { Explanation::default() } else { entry.assignment.take_explanation() },
+        considered: if entry.second_pass { Considered::default() } else { entry.assignment.take_considered(world) },
     }
 }
 

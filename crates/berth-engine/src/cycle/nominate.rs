@@ -148,11 +148,13 @@ pub(crate) fn assign(
 
 /// Flavors, topology, and targets for exactly these counts.
 fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Target>) {
+    let mut oracle = RealOracle::at(now);
     let mut assignment = if ask.second_pass {
         crate::topology::assign::held_assignment(world, ask)
     } else {
-        assign_flavors(world, ask, &mut RealOracle { now })
+        assign_flavors(world, ask, &mut oracle)
     };
+    assignment.searches = oracle.searches;
     let placement = place(world, ask, &mut assignment);
     let mut targets = Vec::new();
     if assignment.mode() == AssignmentMode::Preempt {
@@ -167,7 +169,9 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
             placement: placement.as_ref(),
             now,
         };
-        targets = find_targets(world, &preemptor);
+        let (found, searched) = find_targets(world, &preemptor);
+        assignment.searches.push(searched);
+        targets = found;
     }
     (assignment, targets)
 }

@@ -312,7 +312,7 @@ impl Lab<'_> {
                     table.iter().map(|((flavor, resource), answer)| (self.fr(flavor, resource), *answer)).collect();
                 assign_flavors(&mut self.engine.world, &ask, &mut TableOracle { table })
             }
-            None => assign_flavors(&mut self.engine.world, &ask, &mut RealOracle { now }),
+            None => assign_flavors(&mut self.engine.world, &ask, &mut RealOracle::at(now)),
         };
         crate::topology::assign::place(&mut self.engine.world, &ask, &mut assignment);
         Some(self.report(&assignment, &ask))
@@ -379,7 +379,7 @@ impl Lab<'_> {
         let world = &mut self.engine.world;
         let node = world.queue(queue).node;
         let preemptor = Preemptor { workload: id, queue, node, replaced: None, need, request, placement: None, now };
-        let targets = find_targets(world, &preemptor);
+        let (targets, _) = find_targets(world, &preemptor);
         targets.into_iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect()
     }
 

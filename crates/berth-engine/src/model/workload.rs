@@ -85,6 +85,8 @@ pub struct Workload {
     pub replaces: Option<WorkloadKey>,
     /// The concurrent-admission variant this workload is (§23).
     pub variant: Option<Variant>,
+    /// Label `kueue.x-k8s.io/concurrent-admission-parent`: its variants wait in its place (§23).
+    pub has_variants: bool,
     /// True when a single Pod owns it; with SkipReassignmentForPodOwnedWorkloads it keeps its nodes (§15.5).
     pub owned_by_pod: bool,
     /// Label `kueue.x-k8s.io/job-uid`, for messages.
@@ -123,6 +125,7 @@ impl Workload {
             elastic: false,
             replaces: None,
             variant: None,
+            has_variants: false,
             owned_by_pod: false,
             job_uid: None,
         }

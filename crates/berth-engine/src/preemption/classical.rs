@@ -1,23 +1,44 @@
 //! The classical search for victims (§9.6–§9.9): take candidates in order until the workload fits, then give back those
 //! that were not needed.
 
+use std::collections::BTreeMap;
+
 use super::candidates::{Candidate, CandidateClass, classical};
-use super::{Preemptor, Target};
+use super::{Preemptor, Searched, Target};
+use crate::decision::{SearchOutcome, VictimFate};
+use crate::ids::WorkloadId;
 use crate::model::BorrowWithinCohort;
 use crate::world::World;
 
-/// Finds targets. Leaves the world changed; the caller rolls back.
-pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> Vec<Target> {
+/// Finds targets. Leaves the world changed; the caller rolls back. What is told about the candidates is from the attempt
+/// that found targets, or from the last one.
+pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let candidates = classical(world, preemptor);
+    let mut last = Attempt::default();
+    if candidates.is_empty() {
+        return (Vec::new(), Searched::without_candidates(SearchOutcome::NoCandidates));
+    }
     for borrow in attempts(world, preemptor, &candidates) {
         let mark = world.mark();
-        let targets = attempt(world, preemptor, &candidates, borrow);
+        last = attempt(world, preemptor, &candidates, borrow);
         world.rollback(mark);
-        if !targets.is_empty() {
-            return targets;
+        if !last.targets.is_empty() {
+            break;
         }
     }
-    Vec::new()
+    let order = candidates.iter().map(|candidate| candidate.workload);
+    let searched = Searched::new(order, &last.taken, &last.targets, &last.passed_over);
+    (last.targets, searched)
+}
+
+/// One pass over the candidates.
+#[derive(Default)]
+struct Attempt {
+    /// Who has to leave; empty when the pass failed.
+    targets: Vec<Target>,
+    /// Everybody who was imagined away.
+    taken: Vec<WorkloadId>,
+    passed_over: BTreeMap<WorkloadId, VictimFate>,
 }
 
 /// Whether to try with and without borrowing, and in which order (§9.6).
@@ -39,21 +60,28 @@ fn attempts(world: &World, preemptor: &Preemptor<'_>, candidates: &[Candidate]) 
 }
 
 /// One pass over the candidates (§9.7).
-fn attempt(world: &mut World, preemptor: &Preemptor<'_>, candidates: &[Candidate], borrow: bool) -> Vec<Target> {
+fn attempt(world: &mut World, preemptor: &Preemptor<'_>, candidates: &[Candidate], borrow: bool) -> Attempt {
+    let mut attempt = Attempt::default();
     let mut targets = Vec::new();
     for candidate in candidates {
-        if candidate.class != CandidateClass::SameQueue
-            && ((borrow && candidate.only_without_borrowing) || is_covered(world, preemptor, candidate))
-        {
+        let passes_over = match candidate.class {
+            CandidateClass::SameQueue => None,
+            _ if borrow && candidate.only_without_borrowing => Some(VictimFate::OnlyWithoutBorrowing),
+            _ => is_covered(world, preemptor, candidate).then_some(VictimFate::WithinNominal),
+        };
+        if let Some(fate) = passes_over {
+            attempt.passed_over.insert(candidate.workload, fate);
             continue;
         }
         world.hide(candidate.workload);
+        attempt.taken.push(candidate.workload);
         targets.push(Target { workload: candidate.workload, reason: candidate.reason });
         if preemptor.fits(world, borrow) {
-            return preemptor.fill_back(world, targets, borrow);
+            attempt.targets = preemptor.fill_back(world, targets, borrow);
+            break;
         }
     }
-    Vec::new()
+    attempt
 }
 
 /// True if the candidate's queue, or a cohort between it and the common one, no longer uses more than it owns: what is

@@ -5,36 +5,44 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::candidates::{compare, of_queue, sort_by_order};
-use super::{Preemptor, Target};
+use super::{Preemptor, Searched, Target};
 use crate::config::PreemptionStrategy;
-use crate::decision::PreemptionReason;
+use crate::decision::{PreemptionReason, VictimFate};
 use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::model::PreemptionPolicy;
 use crate::quota::Share;
 use crate::world::World;
 
 /// Finds targets. Leaves the world changed; the caller rolls back.
-pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> Vec<Target> {
+pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let candidates = collect(world, preemptor);
-    if candidates.is_empty() {
-        return Vec::new();
-    }
+    let mut taken = Vec::new();
+    let mut retry = Vec::new();
+    let fits = !candidates.is_empty() && take_until_it_fits(world, preemptor, &candidates, &mut taken, &mut retry);
+    let ids: Vec<WorkloadId> = taken.iter().map(|target| target.workload).collect();
+    let targets = if fits { preemptor.fill_back(world, taken, true) } else { Vec::new() };
+    let passed_over = retry.into_iter().map(|id| (id, VictimFate::ShareTooSmall)).collect();
+    let searched = Searched::new(candidates.into_iter(), &ids, &targets, &passed_over);
+    (targets, searched)
+}
+
+/// Takes candidates until the preemptor fits, under one strategy and then the other. Candidates whose share was too small
+/// are left in `retry`.
+fn take_until_it_fits(
+    world: &mut World,
+    preemptor: &Preemptor<'_>,
+    candidates: &[WorkloadId],
+    targets: &mut Vec<Target>,
+    retry: &mut Vec<WorkloadId>,
+) -> bool {
     let strategies = world.config.fair_sharing.clone().unwrap_or_default().preemption_strategies;
     world.add_usage(preemptor.node, &preemptor.request);
-    let mut targets = Vec::new();
-    let retry = match first_pass(world, preemptor, &candidates, strategies.first().copied(), &mut targets) {
-        Pass::Fits => Vec::new(),
-        Pass::Exhausted(retry) => {
-            let second = strategies.get(1) == Some(&PreemptionStrategy::LessThanInitialShare);
-            if !second || !second_pass(world, preemptor, &retry, &mut targets) {
-                return Vec::new();
-            }
-            retry
-        }
-    };
-    drop(retry);
+    let mut fits = first_pass(world, preemptor, candidates, strategies.first().copied(), targets, retry);
+    if !fits && strategies.get(1) == Some(&PreemptionStrategy::LessThanInitialShare) {
+        fits = second_pass(world, preemptor, retry, targets);
+    }
     world.remove_usage(preemptor.node, &preemptor.request);
-    preemptor.fill_back(world, targets, true)
+    fits
 }
 
 type QueueCandidates = BTreeMap<NodeId, VecDeque<WorkloadId>>;
@@ -66,20 +74,15 @@ fn collect(world: &World, preemptor: &Preemptor<'_>) -> Vec<WorkloadId> {
     candidates.into_iter().map(|(id, _)| id).collect()
 }
 
-enum Pass {
-    Fits,
-    Exhausted(Vec<WorkloadId>),
-}
-
-/// Takes candidates under the first strategy (§10.7).
+/// Takes candidates under the first strategy (§10.7). True if the preemptor fits.
 fn first_pass(
     world: &mut World,
     preemptor: &Preemptor<'_>,
     candidates: &[WorkloadId],
     strategy: Option<PreemptionStrategy>,
     targets: &mut Vec<Target>,
-) -> Pass {
-    let mut retry = Vec::new();
+    retry: &mut Vec<WorkloadId>,
+) -> bool {
     // Judged once, before anybody leaves: victims of its own queue do not turn borrowing into reclaiming.
     let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
         && world.tree.is_within_nominal(preemptor.node, &preemptor.need);
@@ -88,14 +91,14 @@ fn first_pass(
         if queue == preemptor.node {
             let Some(id) = ordering.pop(queue) else { continue };
             if take(world, preemptor, id, PreemptionReason::InClusterQueue, targets) {
-                return Pass::Fits;
+                return true;
             }
             continue;
         }
         if within_nominal {
             let Some(id) = ordering.pop(queue) else { continue };
             if take(world, preemptor, id, PreemptionReason::InCohortReclamation, targets) {
-                return Pass::Fits;
+                return true;
             }
             continue;
         }
@@ -119,14 +122,14 @@ fn first_pass(
             };
             if passes {
                 if take(world, preemptor, id, PreemptionReason::InCohortFairSharing, targets) {
-                    return Pass::Fits;
+                    return true;
                 }
                 break;
             }
             retry.push(id);
         }
     }
-    Pass::Exhausted(retry)
+    false
 }
 
 /// Takes at most one more candidate per queue, as long as the preemptor's share is below the victim's (§10.8).

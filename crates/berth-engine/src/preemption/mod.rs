@@ -1,19 +1,23 @@
 //! Whom to preempt so that a workload fits: the classical search (§9) and the fair-sharing one (§10).
 //!
-//! Both try things on the live world between a mark and a rollback; the answer is a list of targets, nothing else.
+//! Both try things on the live world between a mark and a rollback; the answer is a list of targets, and what was made of
+//! every candidate on the way.
 
 pub(crate) mod candidates;
 pub(crate) mod classical;
 pub(crate) mod fair;
+mod searched;
 
 use crate::amount::Amount;
 use crate::assignment::{Ask, Oracle, Simulated};
-use crate::decision::{PreemptionMode, PreemptionReason};
+use crate::decision::{PreemptionMode, PreemptionReason, SearchOutcome};
 use crate::ids::{FrId, NodeId, QueueId, WorkloadId};
 use crate::model::{PreemptionPolicy, Time};
 use crate::quota::FrAmounts;
 use crate::topology::request::PlacementRequest;
 use crate::world::World;
+
+pub(crate) use searched::Searched;
 
 /// A workload to preempt, and why that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +43,19 @@ pub(crate) struct Preemptor<'a> {
     pub now: Time,
 }
 
-/// The targets that make room, or none if no set of allowed targets does.
-pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> Vec<Target> {
+/// The targets that make room, or none if no set of allowed targets does; and how the search went.
+pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
+    let policies = world.queue(preemptor.queue).config.preemption;
+    let has_cohort = world.tree.node(preemptor.node).parent.is_some();
+    if policies.within_cluster_queue == PreemptionPolicy::Never
+        && (!has_cohort || policies.reclaim_within_cohort == PreemptionPolicy::Never)
+    {
+        return (Vec::new(), Searched::without_candidates(SearchOutcome::Forbidden));
+    }
     let mark = world.mark();
-    let targets =
-        if world.is_fair_sharing() { fair::find(world, preemptor) } else { classical::find(world, preemptor) };
+    let found = if world.is_fair_sharing() { fair::find(world, preemptor) } else { classical::find(world, preemptor) };
     world.rollback(mark);
-    targets
+    found
 }
 
 impl Preemptor<'_> {
@@ -92,7 +102,15 @@ pub(crate) fn satisfies(world: &World, policy: PreemptionPolicy, preemptor: Work
 
 /// Answers for single flavor-resources by searching for real (§8.6).
 pub(crate) struct RealOracle {
-    pub now: Time,
+    now: Time,
+    /// The searches made.
+    pub searches: Vec<Searched>,
+}
+
+impl RealOracle {
+    pub fn at(now: Time) -> Self {
+        RealOracle { now, searches: Vec::new() }
+    }
 }
 
 impl Oracle for RealOracle {
@@ -108,7 +126,8 @@ impl Oracle for RealOracle {
             placement: None,
             now: self.now,
         };
-        let targets = find_targets(world, &preemptor);
+        let (targets, searched) = find_targets(world, &preemptor);
+        self.searches.push(Searched { only: Some(fr), ..searched });
         if targets.is_empty() {
             let (level, _) = world.tree.borrowing_level(node, fr, amount);
             return Simulated { mode: PreemptionMode::NoPreemptionCandidates, level };

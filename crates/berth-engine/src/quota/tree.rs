@@ -38,6 +38,18 @@ impl Cell {
     fn local_available(&self) -> Amount {
         (self.guaranteed - self.usage).or_zero()
     }
+
+    /// The part of an amount that the parent has to provide when it is taken up here (§7.5).
+    pub(super) fn climbs_when_added(&self, amount: Amount) -> Option<Amount> {
+        let local = self.local_available();
+        (amount > local).then(|| amount - local)
+    }
+
+    /// The part of an amount that the parent gets back when it is given back here (§7.5).
+    pub(super) fn climbs_when_removed(&self, amount: Amount) -> Option<Amount> {
+        let stored_above = self.usage - self.guaranteed;
+        (stored_above > Amount::ZERO).then(|| amount.min(stored_above))
+    }
 }
 
 /// A cluster queue or a cohort.
@@ -285,11 +297,16 @@ impl QuotaTree {
 
     /// What a node could still take; negative when more is in use than there is (§7.3).
     pub fn available(&self, id: NodeId, fr: FrId) -> Amount {
-        let cell = self.cell(id, fr);
+        self.available_of(id, &|id| self.cell(id, fr))
+    }
+
+    /// The same with cells told by `cell_of`.
+    pub(super) fn available_of(&self, id: NodeId, cell_of: &impl Fn(NodeId) -> Cell) -> Amount {
+        let cell = cell_of(id);
         let Some(parent) = self.node(id).parent else {
             return cell.subtree - cell.usage;
         };
-        let mut from_parent = self.available(parent, fr);
+        let mut from_parent = self.available_of(parent, cell_of);
         if let Some(limit) = cell.quota.borrowing_limit {
             let lent = cell.subtree - cell.guaranteed;
             let taken = (cell.usage - cell.guaranteed).or_zero();
@@ -311,6 +328,28 @@ impl QuotaTree {
         }
     }
 
+    /// The node at or above this one whose quota or borrowing limit sets what is [available](Self::available) here.
+    pub fn limits_available(&self, id: NodeId, fr: FrId) -> NodeId {
+        let Some(parent) = self.node(id).parent else { return id };
+        let cell = self.cell(id, fr);
+        let by_limit = cell.quota.borrowing_limit.is_some_and(|limit| {
+            let taken = (cell.usage - cell.guaranteed).or_zero();
+            cell.subtree - cell.guaranteed - taken + limit <= self.available(parent, fr)
+        });
+        if by_limit { id } else { self.limits_available(parent, fr) }
+    }
+
+    /// The node at or above this one whose quota or borrowing limit sets what is [potentially there](Self::potential).
+    pub fn limits_potential(&self, id: NodeId, fr: FrId) -> NodeId {
+        let Some(parent) = self.node(id).parent else { return id };
+        let cell = self.cell(id, fr);
+        let by_limit = cell
+            .quota
+            .borrowing_limit
+            .is_some_and(|limit| cell.subtree + limit <= cell.guaranteed + self.potential(parent, fr));
+        if by_limit { id } else { self.limits_potential(parent, fr) }
+    }
+
     /// Takes up an amount at a queue; what exceeds its own share climbs (§7.5).
     pub fn add_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
         let mut at = Some(id);
@@ -318,11 +357,10 @@ impl QuotaTree {
         while let Some(id) = at {
             let cell = self.cell(id, fr);
             self.set_usage(id, fr, cell.usage + amount);
-            let local = cell.local_available();
-            if self.dirty || amount <= local {
-                return;
+            match cell.climbs_when_added(amount) {
+                Some(rest) if !self.dirty => amount = rest,
+                _ => return,
             }
-            amount -= local;
             at = self.node(id).parent;
         }
     }
@@ -334,11 +372,10 @@ impl QuotaTree {
         while let Some(id) = at {
             let cell = self.cell(id, fr);
             self.set_usage(id, fr, cell.usage - amount);
-            let stored_above = cell.usage - cell.guaranteed;
-            if self.dirty || stored_above <= Amount::ZERO {
-                return;
+            match cell.climbs_when_removed(amount) {
+                Some(part) if !self.dirty => amount = part,
+                _ => return,
             }
-            amount = amount.min(stored_above);
             at = self.node(id).parent;
         }
     }

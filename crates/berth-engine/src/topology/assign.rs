@@ -9,7 +9,7 @@ use super::request::{Earlier, GroupRequest, PlacementRequest, build};
 use super::tree::FlavorTree;
 use super::{PODS, Topologies};
 use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
-use crate::decision::{AssignmentMode, Finding, PendingReason};
+use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason};
 use crate::ids::{FlavorId, Name};
 use crate::model::TopologyAssignment;
 use crate::preemption::Target;
@@ -25,15 +25,14 @@ pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -
     let replacing = request.replaces_nodes();
     if assignment.mode() == AssignmentMode::Fit {
         let found = place_all(world, &request, false);
-        let failed: Vec<(usize, String)> =
+        let failed: Vec<(usize, Finding)> =
             found.iter().filter_map(|(at, result)| Some((*at, result.as_ref().err()?.clone()))).collect();
         if failed.is_empty() {
             take(assignment, found);
         } else {
             for (at, reason) in failed {
-                let set = &mut assignment.pod_sets[at];
-                set.findings.push(Finding::Other(reason));
-                set_mode(set, AssignmentMode::Preempt);
+                note(world, &mut assignment.pod_sets[at], reason);
+                set_mode(&mut assignment.pod_sets[at], AssignmentMode::Preempt);
             }
             if replacing {
                 for set in &mut assignment.pod_sets {
@@ -49,14 +48,9 @@ pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -
             let Err(reason) = result else { continue };
             failed = true;
             let set = &mut assignment.pod_sets[*at];
-            let finding = Finding::Other(reason.clone());
-            if !set.findings.contains(&finding) {
-                set.findings.push(finding);
-            }
+            note(world, set, reason.clone());
             set_mode(set, AssignmentMode::NoFit);
-            let flavors: Vec<Name> =
-                set.flavors.iter().map(|choice| world.flavor_names.name(choice.flavor).clone()).collect();
-            for attempt in set.attempts.iter_mut().filter(|attempt| flavors.contains(&attempt.flavor)) {
+            for attempt in chosen_attempts(world, set) {
                 attempt.mode = AssignmentMode::NoFit;
                 attempt.no_fit = Some(PendingReason::TopologyPlacementFailed);
             }
@@ -73,13 +67,30 @@ pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -
     Some(request)
 }
 
+/// Notes what was found about the nodes of a pod set's flavor, with the attempt at that flavor too.
+fn note(world: &World, set: &mut PodSetOutcome, finding: Finding) {
+    if set.findings.contains(&finding) {
+        return;
+    }
+    for attempt in chosen_attempts(world, set) {
+        attempt.findings.push(finding.clone());
+    }
+    set.findings.push(finding);
+}
+
+/// The attempts at the flavors a pod set was given.
+fn chosen_attempts<'a>(world: &World, set: &'a mut PodSetOutcome) -> impl Iterator<Item = &'a mut FlavorAttempt> {
+    let flavors: Vec<Name> = set.flavors.iter().map(|choice| world.flavor_name(choice.flavor).clone()).collect();
+    set.attempts.iter_mut().filter(move |attempt| flavors.contains(&attempt.flavor))
+}
+
 fn set_mode(set: &mut PodSetOutcome, mode: AssignmentMode) {
     for choice in &mut set.flavors {
         choice.mode = choice.mode.min(mode);
     }
 }
 
-fn take(assignment: &mut Assignment, found: Vec<(usize, Result<TopologyAssignment, String>)>) {
+fn take(assignment: &mut Assignment, found: Found) {
     for (at, result) in found {
         if let Ok(topology) = result {
             let set = &mut assignment.pod_sets[at];
@@ -115,7 +126,7 @@ pub(crate) fn place_after(world: &mut World, ask: &Ask, assignment: &mut Assignm
 }
 
 /// What was found for each pod set: where it goes, or why nowhere.
-type Found = Vec<(usize, Result<TopologyAssignment, String>)>;
+type Found = Vec<(usize, Result<TopologyAssignment, Finding>)>;
 
 /// Places every group in order, each seeing what the earlier ones took. Nothing is placed in a flavor after a group that
 /// found no place there: what the later ones would see is not what there will be.
@@ -161,12 +172,12 @@ fn place_group(
     at: usize,
     overlay: &mut Overlay,
     empty: bool,
-) -> Result<(TopologyAssignment, Option<TopologyAssignment>), String> {
+) -> Result<(TopologyAssignment, Option<TopologyAssignment>), Finding> {
     let group = &request.groups[at];
-    let wanted = group.wanted.as_ref().map_err(Clone::clone)?;
+    let wanted = group.wanted.as_ref().map_err(|problem| Finding::Other(problem.clone()))?;
     topologies.tree(group.flavor);
     let Some(tree) = topologies.standing_tree(group.flavor) else {
-        return Err("the flavor's topology is gone".to_owned());
+        return Err(Finding::Other("the flavor's topology is gone".to_owned()));
     };
     for (kept, demand) in group.assumed() {
         for domain in &kept.domains {
@@ -181,7 +192,7 @@ fn place_group(
         let mut counts = request.counts.borrow_mut();
         let count = counts[at].get_or_insert_with(|| Count::new(topologies, tree, wanted));
         count.refresh(topologies, tree, wanted, overlay, empty);
-        find(tree, wanted, &count.rooms).map_err(|misfit| misfit.text(topologies, tree, wanted, count, overlay))?
+        find(tree, wanted, &count.rooms).map_err(|misfit| misfit.finding(topologies, tree, wanted, count, overlay))?
     };
     for &(leaf, pods) in &placement.workers {
         overlay.add(tree.row(leaf), &wanted.workers.demand, pods);
@@ -261,7 +272,10 @@ pub(crate) fn places_in(
         return kept.collect();
     };
     let found = place_all(world, &request, false);
-    found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
+    let named = found
+        .into_iter()
+        .map(|(at, result)| (assignment.pod_sets[at].name.clone(), result.map_err(|finding| finding.to_string())));
+    named.collect()
 }
 
 /// The assignment of a workload that holds quota already (§8.2).

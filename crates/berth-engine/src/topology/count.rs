@@ -13,6 +13,7 @@ use super::ledger::RowId;
 use super::placement::Wanted;
 use super::tree::FlavorTree;
 use crate::assignment::filter::untolerated;
+use crate::decision::Exclusion;
 use crate::ids::Name;
 use crate::model::{Labels, Node, NodeAffinity, Taint};
 
@@ -64,7 +65,7 @@ impl Overlay {
         }
     }
 
-    fn of(&self, row: RowId) -> Option<&[(usize, i64)]> {
+    pub fn of(&self, row: RowId) -> Option<&[(usize, i64)]> {
         if self.rows.is_empty() { None } else { self.rows.get(&row).map(Vec::as_slice) }
     }
 }
@@ -162,30 +163,38 @@ impl Count {
         }
     }
 
-    /// Leaves that cannot take a single pod, by reason: `. Total nodes: …; excluded: …`, or nothing.
-    pub fn exclusions(&self, topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, overlay: &Overlay) -> String {
-        let mut by_reason: BTreeMap<String, usize> = BTreeMap::new();
-        let mut note = |reason: String| *by_reason.entry(reason).or_default() += 1;
+    /// How many leaves cannot take a single pod, by reason, in the order of the reasons' texts.
+    pub fn exclusions(
+        &self,
+        topologies: &Topologies,
+        tree: &FlavorTree,
+        wanted: &Wanted,
+        overlay: &Overlay,
+    ) -> Vec<(Exclusion, usize)> {
+        let mut by_reason: BTreeMap<String, (Exclusion, usize)> = BTreeMap::new();
+        let mut note = |reason: Exclusion| by_reason.entry(reason.to_string()).or_insert((reason, 0)).1 += 1;
         for bar in &self.barred {
             match bar {
-                Bar::Outside => note("topologyDomain".to_owned()),
+                Bar::Outside => note(Exclusion::OtherDomain),
                 Bar::Failed => {}
-                Bar::Taint(taint) => note(format!("taint {taint:?}")),
-                Bar::NodeSelector => note("nodeSelector".to_owned()),
-                Bar::Affinity => note("affinity".to_owned()),
+                Bar::Taint(taint) => note(Exclusion::Taint(taint.clone())),
+                Bar::NodeSelector => note(Exclusion::NodeSelector),
+                Bar::Affinity => note(Exclusion::Affinity),
             }
         }
+        // A text per node would cost more than the search: resources are counted by column first.
+        let mut short: BTreeMap<usize, usize> = BTreeMap::new();
         for open in self.open.iter().filter(|open| self.rooms[open.leaf].pods == 0) {
             let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
             if let (_, Some(column)) = wanted.workers.demand.limit_in(|column| left.amount(column)) {
-                note(format!("resource {:?}", topologies.columns.name(column)));
+                *short.entry(column).or_default() += 1;
             }
         }
-        if by_reason.is_empty() {
-            return String::new();
+        for (column, count) in short {
+            let reason = Exclusion::Resource(topologies.columns.name(column).clone());
+            by_reason.insert(reason.to_string(), (reason, count));
         }
-        let parts: Vec<String> = by_reason.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
-        format!(". Total nodes: {}; excluded: {}", tree.leaves().len(), parts.join(", "))
+        by_reason.into_values().collect()
     }
 }
 

@@ -4,6 +4,7 @@ use super::Topologies;
 use super::amounts::Demand;
 use super::count::{Count, Overlay, Room};
 use super::tree::FlavorTree;
+use crate::decision::{Finding, LayerShortage, LevelRoom, TopologyShortage};
 use crate::ids::{FlavorId, Name};
 use crate::model::{Labels, NodeAffinity, Toleration, TopologyAssignment, TopologyDomain};
 
@@ -111,37 +112,50 @@ pub(crate) enum Misfit {
 }
 
 impl Misfit {
-    /// In Kueue's words (§14.6).
-    pub fn text(
+    /// What is short, level by level (§14.6).
+    pub fn finding(
         &self,
         topologies: &Topologies,
         tree: &FlavorTree,
         wanted: &Wanted,
         count: &Count,
         overlay: &Overlay,
-    ) -> String {
+    ) -> Finding {
         let fits = match self {
-            Misfit::NoDomains(level) => return format!("no topology domains at level: {level}"),
+            Misfit::NoDomains(level) => return Finding::Other(format!("no topology domains at level: {level}")),
             Misfit::Fits(fits) => *fits,
         };
-        let topology = &*tree.topology;
-        let needed = wanted.slices();
-        let excluded = count.exclusions(topologies, tree, wanted, overlay);
+        let mut layers = Vec::new();
         if !wanted.layers.is_empty() {
-            let mut parts = Vec::new();
             for (level, size) in [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()) {
-                let fit: i64 = tree.level_domains(level).map(|id| count.rooms[id].pods / size).sum();
-                let need = wanted.count / size;
-                parts.push(format!("{}/{need} slice(s) fit on level {}", fit.min(need), tree.levels[level]));
+                let fits: i64 = tree.level_domains(level).map(|id| count.rooms[id].pods / size).sum();
+                let needed = wanted.count / size;
+                layers.push(LayerShortage { level: tree.levels[level].clone(), fits: fits.min(needed), needed });
             }
-            return format!("topology {topology:?} doesn't allow to fit; {}{excluded}", parts.join("; "));
         }
-        let what = if wanted.slice_size > 1 { "slice(s)" } else { "pod(s)" };
-        if fits <= 0 {
-            format!("topology {topology:?} doesn't allow to fit any of {needed} {what}{excluded}")
-        } else {
-            format!("topology {topology:?} allows to fit only {fits} out of {needed} {what}{excluded}")
-        }
+        let levels = (0..=wanted.level).rev().map(|level| {
+            let held = tree.level_domains(level).map(|id| match level {
+                _ if level > wanted.slice_level => count.rooms[id].pods / wanted.slice_size,
+                _ => count.rooms[id].slices,
+            });
+            let room = LevelRoom { level: tree.levels[level].clone(), domains: 0, best: 0, total: 0 };
+            held.fold(room, |room, held| LevelRoom {
+                domains: room.domains + 1,
+                best: room.best.max(held),
+                total: room.total.saturating_add(held),
+                ..room
+            })
+        });
+        Finding::Topology(TopologyShortage {
+            topology: tree.topology.clone(),
+            slice_size: wanted.slice_size,
+            needed: wanted.slices(),
+            fits: fits.max(0),
+            layers,
+            levels: levels.collect(),
+            nodes: tree.leaves().len(),
+            excluded: count.exclusions(topologies, tree, wanted, overlay),
+        })
     }
 }
 

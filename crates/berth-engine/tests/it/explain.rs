@@ -2,12 +2,13 @@
 
 use berth_engine::model::{PreemptionPolicy, WorkloadKey};
 use berth_engine::{
-    Amount, AssignmentMode, NotQueued, Outlook, PendingReason, Preemptible, Standing, WorkloadExplanation,
+    Amount, AssignmentMode, Explanation, Finding, NotQueued, Outlook, PendingReason, Preemptible, SearchOutcome,
+    Standing, Verdict, VictimFate, text,
 };
 
 use crate::platform::{Platform, job, queue};
 
-fn explain(platform: &mut Platform, name: &str) -> WorkloadExplanation {
+fn explain(platform: &mut Platform, name: &str) -> Explanation {
     let now = platform.now;
     platform.engine.explain(&WorkloadKey::new("default", name), now).expect("the test submitted it")
 }
@@ -33,7 +34,7 @@ fn a_waiting_workload_knows_its_place_and_who_is_ahead() {
     assert_eq!((position.in_cluster_queue, backing_off), (2, false));
     assert_eq!(ahead.iter().map(|key| &*key.name).collect::<Vec<_>>(), ["urgent", "old"]);
     let running = explain(&mut platform, "running");
-    assert_eq!(running.standing, Standing::Holding { admitted: true, assumed: false });
+    assert!(matches!(running.standing, Standing::Holding { admitted: true, assumed: false, .. }));
     platform.update("old", |workload| workload.active = false);
     assert_eq!(explain(&mut platform, "old").standing, Standing::NotQueued(NotQueued::Inactive));
 }
@@ -103,4 +104,119 @@ fn holders_say_which_policy_protects_them() {
     assert_eq!(preemptible(&found), [("owner", Preemptible::WithinNominal), ("guest", Preemptible::Yes)]);
     let victims: Vec<&str> = found.victims.iter().map(|(key, _)| &*key.name).collect();
     assert_eq!((victims, found.reason), (vec!["guest"], Some(PendingReason::WaitingForPreemptedWorkloads)));
+}
+
+#[test]
+fn a_search_for_victims_says_what_it_made_of_every_candidate() {
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    platform.queue(queue("a").cohort("all").flavor("default", 4).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+        queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+    }));
+    platform.queue(queue("b").cohort("all").flavor("default", 2));
+    platform.submit(job("small", "b", 1).priority(1)).submit(job("guest", "b", 2)).settle();
+    platform.submit(job("low", "a", 3).created(1)).settle();
+    platform.submit(job("wants", "a", 4).priority(5).created(2));
+    let found = outlook(&mut platform, "wants");
+    let fates: Vec<(&str, VictimFate)> =
+        found.considered.victim_searches[0].candidates.iter().map(|it| (&*it.workload.name, it.fate)).collect();
+    let victims: Vec<&str> = found.victims.iter().map(|(key, _)| &*key.name).collect();
+    assert_eq!(
+        victims.len(),
+        fates.iter().filter(|(_, fate)| matches!(fate, VictimFate::Victim(_))).count(),
+        "{fates:?}"
+    );
+    // The decision itself carries the same search.
+    let decided = platform.decide();
+    let Verdict::Preempt { wait, .. } = &decided.decisions[0].verdict else { panic!("{decided:?}") };
+    assert_eq!(wait.considered.victim_searches, found.considered.victim_searches);
+}
+
+#[test]
+fn what_forbids_preemption_is_named_by_the_decision() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").cohort("all").flavor("default", 1));
+    platform.queue(queue("b").cohort("all").flavor("default", 2));
+    platform.submit(job("b1", "b", 2)).settle();
+    platform.submit(job("own", "a", 1)).settle();
+    platform.submit(job("second", "a", 1));
+    let decided = platform.decide();
+    let Verdict::Wait(wait) = &decided.decisions[0].verdict else { panic!("{decided:?}") };
+    let Finding::InsufficientQuota { short_at, forbidden, .. } = &wait.considered.pod_sets[0].attempts[0].findings[0]
+    else {
+        panic!("{wait:?}")
+    };
+    assert_eq!((&**short_at, *forbidden), ("all", None));
+    assert_eq!(wait.considered.victim_searches[0].outcome, SearchOutcome::Forbidden);
+    platform.submit(job("large", "a", 2));
+    let found = explain(&mut platform, "large");
+    assert!(
+        text::explanation(&found)
+            .contains("nobody is preempted for it: it would borrow, and borrowWithinCohort is Never")
+    );
+}
+
+#[test]
+fn an_explanation_reads_as_a_page() {
+    let mut platform = Platform::new();
+    platform.flavor("default").cohort("team", Some("company"));
+    platform.queue(queue("a").cohort("team").flavor("default", 2).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.queue(queue("b").cohort("team").limited("default", 2, Some(4), None));
+    platform.queue(queue("pool").cohort("company").flavor("default", 3));
+    platform.submit(job("low", "a", 1)).submit(job("b1", "b", 3)).submit(job("p1", "pool", 1)).settle();
+    platform.submit(job("first", "a", 4).created(1)).submit(job("wants", "a", 3).created(2));
+    let page = "\
+default/wants waits in ClusterQueue a.
+  Place: 2nd in the ClusterQueue, 2nd in LocalQueue a. Priority 0.
+  Ahead of it: default/first.
+
+If its turn came now, it would go on waiting: WaitingForQuota
+  couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed
+
+Pod set main
+  flavor default: does not fit
+    cpu: 3 asked, 2 available, 1 more needed; company is short
+    nobody is preempted for it: it would borrow, and borrowWithinCohort is Never
+
+Quota of cpu in flavor default: 3 asked for pod set main, 2 available
+  ClusterQueue a: nominal 2, 1 in use, 2 available
+  Cohort team: nominal 0, 4 with what is lent to it, 4 in use, 2 available
+  Cohort company: nominal 0, 7 with what is lent to it, 5 in use, 2 available  <- short here
+  Held by:
+    default/b1: 3 in ClusterQueue b, priority 0; protected: reclaimWithinCohort is Never
+    default/low: 1 in ClusterQueue a, priority 0; protected: withinClusterQueue is LowerPriority
+    default/p1: 1 in ClusterQueue pool, priority 0; protected: reclaimWithinCohort is Never
+";
+    assert_eq!(text::explanation(&explain(&mut platform, "wants")), page);
+    let page = "\
+default/b1 is admitted by ClusterQueue b.
+  Pod set main (1 pod): 3 cpu of flavor default
+";
+    assert_eq!(text::explanation(&explain(&mut platform, "b1")), page);
+}
+
+#[test]
+fn a_topology_shortage_is_told_level_by_level() {
+    let mut platform = Platform::new();
+    platform.racks("gpu", &[("r1", &[2, 2]), ("r2", &[4, 0])]).queue(queue("a").flavor("gpu", 100));
+    platform.submit(job("gang", "a", 1).pods(5, None).required("rack"));
+    let page = "\
+default/gang waits in ClusterQueue a.
+  Place: 1st in the ClusterQueue, 1st in LocalQueue a. Priority 0.
+
+If its turn came now, it would go on waiting: TopologyPlacementFailed
+  couldn't assign flavors to pod set main: topology \"racks\" allows to fit only 4 out of 5 pod(s). Total nodes: 4; \
+excluded: resource \"cpu\": 1
+
+Pod set main
+  flavor gpu: does not fit
+    topology racks: 4 of 5 pods fit together
+      rack: 2 domains, the best holds 4, all hold 8
+      1 of 4 nodes take no pod:
+        1: too little cpu left
+";
+    assert_eq!(text::explanation(&explain(&mut platform, "gang")), page);
 }

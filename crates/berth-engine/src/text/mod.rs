@@ -1,12 +1,16 @@
-//! Words: how amounts and findings are written in messages, exactly as Kueue writes them.
+//! Words: amounts and findings as Kueue writes them in messages, and whole explanations for people.
+
+mod explanation;
 
 use std::fmt;
 
-use crate::decision::Finding;
+use crate::decision::{Exclusion, Finding, TopologyShortage};
+
+pub use explanation::{considered, explanation};
 
 /// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
 /// units where they divide evenly, everything else in decimal units.
-pub(crate) fn quantity(resource: &str, amount: i64) -> String {
+pub fn quantity(resource: &str, amount: i64) -> String {
     if resource == "cpu" {
         return decimal(amount, -1);
     }
@@ -52,7 +56,7 @@ impl fmt::Display for Finding {
             Finding::FlavorNotFound { flavor } => write!(f, "flavor {flavor} not found"),
             Finding::UntoleratedTaint { taint, flavor } => write!(f, "untolerated taint {taint} in flavor {flavor}"),
             Finding::AffinityMismatch { flavor } => write!(f, "flavor {flavor} doesn't match node affinity"),
-            Finding::ExceedsMaximum { resource, flavor, assumed, requested, maximum } => write!(
+            Finding::ExceedsMaximum { resource, flavor, assumed, requested, maximum, .. } => write!(
                 f,
                 "insufficient quota for {resource} in flavor {flavor}, previously considered podsets requests ({}) + \
                  current podset request ({}) > maximum capacity ({})",
@@ -65,7 +69,42 @@ impl fmt::Display for Finding {
                 "insufficient unused quota for {resource} in flavor {flavor}, {} more needed",
                 quantity(resource, *missing)
             ),
+            Finding::Topology(shortage) => shortage.fmt(f),
             Finding::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Display for TopologyShortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (topology, needed) = (&*self.topology, self.needed);
+        let what = if self.slice_size > 1 { "slice(s)" } else { "pod(s)" };
+        if !self.layers.is_empty() {
+            write!(f, "topology {topology:?} doesn't allow to fit")?;
+            for layer in &self.layers {
+                write!(f, "; {}/{} slice(s) fit on level {}", layer.fits, layer.needed, layer.level)?;
+            }
+        } else if self.fits <= 0 {
+            write!(f, "topology {topology:?} doesn't allow to fit any of {needed} {what}")?;
+        } else {
+            write!(f, "topology {topology:?} allows to fit only {} out of {needed} {what}", self.fits)?;
+        }
+        if !self.excluded.is_empty() {
+            let parts: Vec<String> = self.excluded.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+            write!(f, ". Total nodes: {}; excluded: {}", self.nodes, parts.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exclusion::OtherDomain => f.write_str("topologyDomain"),
+            Exclusion::Taint(taint) => write!(f, "taint {taint:?}"),
+            Exclusion::NodeSelector => f.write_str("nodeSelector"),
+            Exclusion::Affinity => f.write_str("affinity"),
+            Exclusion::Resource(resource) => write!(f, "resource {:?}", &**resource),
         }
     }
 }

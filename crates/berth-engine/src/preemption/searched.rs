@@ -1,0 +1,73 @@
+//! How a search for victims went, kept for whoever asks: each candidate, in the order they were looked at, and what was made
+//! of it.
+
+use std::collections::BTreeMap;
+
+use super::Target;
+use crate::decision::{ConsideredVictim, SearchOutcome, VictimFate, VictimSearch};
+use crate::ids::{FrId, WorkloadId};
+use crate::world::World;
+
+/// Candidates of one search that are told by name at most.
+const LISTED_MAX: usize = 50;
+
+/// A search for victims, in ids.
+#[derive(Debug, Clone)]
+pub(crate) struct Searched {
+    /// The flavor-resource it was for, where that was only one of several.
+    pub only: Option<FrId>,
+    pub outcome: SearchOutcome,
+    pub candidates: Vec<(WorkloadId, VictimFate)>,
+}
+
+impl Searched {
+    /// A search that had nobody to look at.
+    pub fn without_candidates(outcome: SearchOutcome) -> Self {
+        Searched { only: None, outcome, candidates: Vec::new() }
+    }
+
+    /// A search through candidates: `taken` were imagined away, `targets` of them are the victims, and `passed_over` says
+    /// why others were not taken. Without targets it failed.
+    pub fn new(
+        candidates: impl Iterator<Item = WorkloadId>,
+        taken: &[WorkloadId],
+        targets: &[Target],
+        passed_over: &BTreeMap<WorkloadId, VictimFate>,
+    ) -> Self {
+        let mut fates = passed_over.clone();
+        let fate = if targets.is_empty() { VictimFate::NotEnough } else { VictimFate::GivenBack };
+        fates.extend(taken.iter().map(|id| (*id, fate)));
+        fates.extend(targets.iter().map(|target| (target.workload, VictimFate::Victim(target.reason))));
+        // A search that fails has looked at everybody: who was left had a queue that owns all it uses.
+        let rest = if targets.is_empty() { VictimFate::WithinNominal } else { VictimFate::NotReached };
+        let candidates: Vec<(WorkloadId, VictimFate)> =
+            candidates.map(|id| (id, fates.get(&id).copied().unwrap_or(rest))).collect();
+        let outcome = match targets {
+            [] if candidates.is_empty() => SearchOutcome::NoCandidates,
+            [] => SearchOutcome::NotEnough,
+            _ => SearchOutcome::Found,
+        };
+        Searched { only: None, outcome, candidates }
+    }
+
+    /// The same with names.
+    pub fn named(&self, world: &World) -> VictimSearch {
+        let only = self.only.map(|fr| world.frs.get(fr));
+        let listed = self.candidates.iter().take(LISTED_MAX).map(|&(id, fate)| {
+            let record = world.record(id);
+            let queue = record.holding.as_ref().map(|holding| world.queue(holding.queue).name.clone());
+            ConsideredVictim {
+                workload: record.key().clone(),
+                cluster_queue: queue.unwrap_or_else(|| crate::ids::Name::from("")),
+                priority: record.priority,
+                fate,
+            }
+        });
+        VictimSearch {
+            only: only.map(|fr| (world.flavor_name(fr.flavor).clone(), world.resource_name(fr.resource).clone())),
+            outcome: self.outcome,
+            candidates: listed.collect(),
+            unlisted: u32::try_from(self.candidates.len().saturating_sub(LISTED_MAX)).unwrap_or(u32::MAX),
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! An [`Explanation`] as a page of text: what a person who waits for a job wants to know first, then why, then the figures
+//! behind it. Same explanation, same bytes.
+
+use super::quantity;
+use crate::amount::Amount;
+use crate::decision::{
+    AssignmentMode, Considered, ConsideredVictim, Exclusion, Finding, FlavorAttempt, PreemptionBar, PreemptionMode,
+    SearchOutcome, TopologyShortage, VictimFate, VictimSearch,
+};
+use crate::explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
+use crate::ids::Name;
+use crate::model::{Admission, PreemptionPolicy};
+
+/// Names listed in one line at most.
+const IN_LINE_MAX: usize = 5;
+/// Holders of a quota, and candidates of a search, listed at most.
+const LISTED_MAX: usize = 10;
+
+/// An explanation for people: where the workload is and, if it waits, what was tried, what is short, who holds it, and who
+/// was considered for preemption. Lines end with a newline; details are indented under what they belong to.
+pub fn explanation(explanation: &Explanation) -> String {
+    let mut page = Page::default();
+    let queue = explanation.cluster_queue.as_deref().unwrap_or("");
+    let name = &explanation.workload;
+    match &explanation.standing {
+        Standing::Holding { admitted, assumed, evicted, checks, admission } => {
+            let state = match (evicted, admitted) {
+                (Some(_), _) => "is being evicted from",
+                (None, true) => "is admitted by",
+                (None, false) => "holds quota, but is not admitted yet, in",
+            };
+            page.line(0, format!("{name} {state} ClusterQueue {queue}."));
+            if let Some(reason) = evicted {
+                page.line(1, format!("Evicted: {reason}. Its quota is counted until its pods have stopped."));
+            }
+            if *assumed {
+                page.line(1, "The decision was just taken and is being written.");
+            }
+            if !checks.is_empty() {
+                page.line(1, format!("Admission checks that are not Ready: {}.", list(checks)));
+            }
+            held(&mut page, admission);
+        }
+        Standing::Waiting { position, ahead, backing_off } => {
+            page.line(0, format!("{name} waits in ClusterQueue {queue}."));
+            page.line(
+                1,
+                format!(
+                    "Place: {} in the ClusterQueue, {} in LocalQueue {}. Priority {}.",
+                    ordinal(position.in_cluster_queue),
+                    ordinal(position.in_local_queue),
+                    position.local_queue,
+                    position.priority
+                ),
+            );
+            if !ahead.is_empty() {
+                let shown: Vec<String> = ahead.iter().take(IN_LINE_MAX).map(|key| key.to_string()).collect();
+                let total = (position.in_cluster_queue as usize).max(ahead.len());
+                let more = total - shown.len();
+                let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+                page.line(1, format!("Ahead of it: {}{rest}.", shown.join(", ")));
+            }
+            if *backing_off {
+                page.line(1, "It is not looked at before its back-off is over.");
+            } else if position.inadmissible {
+                page.line(
+                    1,
+                    "It was looked at and set aside; it is looked at again when something changes that may help.",
+                );
+            }
+        }
+        Standing::NotQueued(reason) => {
+            page.line(0, format!("{name} waits in no queue: {}.", not_queued(*reason)));
+        }
+    }
+    if let Some(outlook) = &explanation.verdict {
+        verdict(&mut page, queue, outlook);
+    }
+    page.text
+}
+
+/// What was tried for a workload, for people: the attempts per pod set and flavor, and the searches for victims.
+pub fn considered(considered: &Considered) -> String {
+    let mut page = Page::default();
+    attempts(&mut page, considered);
+    searches(&mut page, &considered.victim_searches);
+    page.text.trim_start().to_owned()
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn line(&mut self, depth: usize, text: impl AsRef<str>) {
+        self.text.push_str(&"  ".repeat(depth));
+        self.text.push_str(text.as_ref());
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, text: impl AsRef<str>) {
+        self.text.push('\n');
+        self.line(0, text);
+    }
+}
+
+fn held(page: &mut Page, admission: &Admission) {
+    for set in &admission.pod_sets {
+        let count =
+            set.count.map_or(String::new(), |pods| format!(" ({pods} {})", if pods == 1 { "pod" } else { "pods" }));
+        let parts: Vec<String> = set
+            .flavors
+            .iter()
+            .map(|(resource, flavor)| {
+                let amount = set.usage.get(resource).copied().unwrap_or(0);
+                format!("{} {resource} of flavor {flavor}", quantity(resource, amount))
+            })
+            .collect();
+        let what = if parts.is_empty() { "no quota".to_owned() } else { parts.join(", ") };
+        page.line(1, format!("Pod set {}{count}: {what}", set.name));
+        for domain in set.topology.iter().flat_map(|topology| &topology.domains).take(LISTED_MAX) {
+            page.line(2, format!("{} on {}", domain.count, domain.values.join("/")));
+        }
+        let places = set.topology.as_ref().map_or(0, |topology| topology.domains.len());
+        if places > LISTED_MAX {
+            page.line(2, format!("and on {} more", places - LISTED_MAX));
+        }
+        if set.delayed_topology_pending == Some(true) {
+            page.line(2, "Its nodes are chosen once its admission checks are Ready.");
+        }
+    }
+}
+
+fn not_queued(reason: NotQueued) -> &'static str {
+    match reason {
+        NotQueued::Finished => "it has finished",
+        NotQueued::Inactive => "it is deactivated (spec.active is false)",
+        NotQueued::AdmissionGated => "an admission gate is closed (annotation kueue.x-k8s.io/admission-gated-by)",
+        NotQueued::OnHold => "it is on hold",
+        NotQueued::WaitingForReplacementPods => "it waits for replacement pods",
+        NotQueued::VariantsWait => "its variants, one per flavor, wait in its place",
+        NotQueued::NoQueue => "its LocalQueue or ClusterQueue does not exist, or its LocalQueue is stopped",
+    }
+}
+
+fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
+    match (outlook.mode, outlook.reason) {
+        (AssignmentMode::Fit | AssignmentMode::DeferredFit, _) | (_, None) => {
+            page.heading("If its turn came now, it would be admitted.");
+        }
+        (AssignmentMode::Preempt, Some(_)) if !outlook.victims.is_empty() => {
+            page.heading(format!(
+                "If its turn came now, it would preempt {}:",
+                count(outlook.victims.len(), "workload")
+            ));
+            for (victim, reason) in &outlook.victims {
+                page.line(1, format!("{victim}, by {} ({})", reason.human(), reason.as_str()));
+            }
+        }
+        (_, Some(reason)) => {
+            page.heading(format!("If its turn came now, it would go on waiting: {}", reason.as_str()));
+            if !outlook.message.is_empty() {
+                page.line(1, &outlook.message);
+            }
+        }
+    }
+    attempts(page, &outlook.considered);
+    for shortage in &outlook.shortages {
+        quota(page, own_queue, shortage);
+    }
+    searches(page, &outlook.considered.victim_searches);
+}
+
+fn attempts(page: &mut Page, considered: &Considered) {
+    for set in considered.pod_sets.iter().filter(|set| !set.attempts.is_empty()) {
+        page.heading(format!("Pod set {}", set.pod_set));
+        for attempt in &set.attempts {
+            page.line(1, format!("flavor {}: {}", attempt.flavor, how_well(attempt)));
+            for it in &attempt.findings {
+                finding(page, it);
+            }
+        }
+    }
+}
+
+fn how_well(attempt: &FlavorAttempt) -> String {
+    let borrowing = match attempt.borrowing_level {
+        _ if attempt.mode == AssignmentMode::NoFit => String::new(),
+        0 => String::new(),
+        1 => ", borrowing from its cohort".to_owned(),
+        level => format!(", borrowing {level} levels up"),
+    };
+    let how = match (attempt.mode, attempt.preemption) {
+        (AssignmentMode::NoFit, _) => "does not fit",
+        (_, PreemptionMode::Preempt) => "fits if workloads of its own ClusterQueue are preempted",
+        (_, PreemptionMode::Reclaim) => "fits if quota is reclaimed from other ClusterQueues",
+        (_, PreemptionMode::NoPreemptionCandidates) => "would fit, but there is nobody to preempt",
+        (_, PreemptionMode::Fit | PreemptionMode::NoFit) => "fits",
+    };
+    format!("{how}{borrowing}")
+}
+
+fn finding(page: &mut Page, finding: &Finding) {
+    match finding {
+        Finding::InsufficientQuota { resource, missing, requested, available, short_at, forbidden, .. } => {
+            page.line(
+                2,
+                format!(
+                    "{resource}: {} asked, {} available, {} more needed; {short_at} is short",
+                    quantity(resource, *requested),
+                    amount(resource, *available),
+                    quantity(resource, *missing),
+                ),
+            );
+            let bar = forbidden.map(|bar| match bar {
+                PreemptionBar::BorrowWithinCohortNever => "borrowWithinCohort is Never",
+                PreemptionBar::ReclaimWithinCohortNever => "reclaimWithinCohort is Never",
+            });
+            if let Some(bar) = bar {
+                page.line(2, format!("nobody is preempted for it: it would borrow, and {bar}"));
+            }
+        }
+        Finding::ExceedsMaximum { resource, assumed, requested, maximum, short_at, .. } => page.line(
+            2,
+            format!(
+                "{resource}: {} asked, and {short_at} never allows more than {}",
+                quantity(resource, assumed.saturating_add(*requested)),
+                amount(resource, *maximum),
+            ),
+        ),
+        Finding::Topology(shortage) => topology(page, shortage),
+        other => page.line(2, other.to_string()),
+    }
+}
+
+fn topology(page: &mut Page, shortage: &TopologyShortage) {
+    let what =
+        if shortage.slice_size > 1 { format!("slices of {} pods", shortage.slice_size) } else { "pods".to_owned() };
+    let (needed, name) = (shortage.needed, &shortage.topology);
+    page.line(2, format!("topology {name}: {} of {needed} {what} fit together", shortage.fits));
+    for layer in &shortage.layers {
+        page.line(3, format!("layer {}: {} of {} slices fit", layer.level, layer.fits, layer.needed));
+    }
+    for level in &shortage.levels {
+        let domains = count(level.domains, "domain");
+        page.line(3, format!("{}: {domains}, the best holds {}, all hold {}", level.level, level.best, level.total));
+    }
+    let excluded: usize = shortage.excluded.iter().map(|(_, nodes)| nodes).sum();
+    if excluded > 0 {
+        page.line(3, format!("{excluded} of {} nodes take no pod:", shortage.nodes));
+    }
+    for (reason, nodes) in &shortage.excluded {
+        let why = match reason {
+            Exclusion::OtherDomain => "outside of the domain replacements have to stay in".to_owned(),
+            Exclusion::Taint(taint) => format!("taint {taint} is not tolerated"),
+            Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
+            Exclusion::Affinity => "excluded by the node affinity".to_owned(),
+            Exclusion::Resource(resource) => format!("too little {resource} left"),
+        };
+        page.line(4, format!("{nodes}: {why}"));
+    }
+}
+
+fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
+    let resource = &shortage.resource;
+    page.heading(format!(
+        "Quota of {resource} in flavor {}: {} asked for pod set {}, {} available",
+        shortage.flavor,
+        quantity(resource, shortage.asked),
+        shortage.pod_set,
+        amount(resource, shortage.available),
+    ));
+    for it in &shortage.levels {
+        let mark = if it.name == shortage.short_at { "  <- short here" } else { "" };
+        page.line(1, format!("{}{mark}", level(resource, it)));
+    }
+    if shortage.holders.is_empty() {
+        page.line(1, "Nobody holds any of it.");
+        return;
+    }
+    page.line(1, "Held by:");
+    for holder in shortage.holders.iter().take(LISTED_MAX) {
+        page.line(2, holder_text(resource, own_queue, holder));
+    }
+    if shortage.holders.len() > LISTED_MAX {
+        page.line(2, format!("and {} more", shortage.holders.len() - LISTED_MAX));
+    }
+}
+
+fn level(resource: &Name, level: &Level) -> String {
+    let kind = if level.is_cohort { "Cohort" } else { "ClusterQueue" };
+    let mut text = format!("{kind} {}: nominal {}", level.name, amount(resource, level.nominal));
+    if level.subtree != level.nominal {
+        text.push_str(&format!(", {} with what is lent to it", amount(resource, level.subtree)));
+    }
+    text.push_str(&format!(
+        ", {} in use, {} available",
+        amount(resource, level.in_use),
+        amount(resource, level.available)
+    ));
+    if let Some(limit) = level.borrowing_limit {
+        text.push_str(&format!(", borrows at most {}", amount(resource, limit)));
+    }
+    if let Some(limit) = level.lending_limit {
+        text.push_str(&format!(", lends at most {}", amount(resource, limit)));
+    }
+    text
+}
+
+fn holder_text(resource: &Name, own_queue: &str, holder: &Holder) -> String {
+    let policy = if &*holder.cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
+    let why = match holder.preemptible {
+        Preemptible::Yes => "may be preempted".to_owned(),
+        Preemptible::Leaving => "is leaving".to_owned(),
+        Preemptible::PolicyNever => format!("protected: {policy} is Never"),
+        Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
+        Preemptible::WithinNominal => "protected: its ClusterQueue or cohort uses no more than it owns".to_owned(),
+    };
+    format!(
+        "{}: {} in ClusterQueue {}, priority {}; {why}",
+        holder.workload,
+        quantity(resource, holder.amount),
+        holder.cluster_queue,
+        holder.priority
+    )
+}
+
+fn policy_name(policy: PreemptionPolicy) -> &'static str {
+    match policy {
+        PreemptionPolicy::Never => "Never",
+        PreemptionPolicy::LowerPriority => "LowerPriority",
+        PreemptionPolicy::LowerOrNewerEqualPriority => "LowerOrNewerEqualPriority",
+        PreemptionPolicy::Any => "Any",
+    }
+}
+
+fn searches(page: &mut Page, searches: &[VictimSearch]) {
+    for search in searches {
+        let what = match &search.only {
+            Some((flavor, resource)) => format!("{resource} in flavor {flavor}"),
+            None => "all that is short".to_owned(),
+        };
+        let outcome = match search.outcome {
+            SearchOutcome::Found => "enough victims were found",
+            SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
+            SearchOutcome::NoCandidates => "the policies expose nobody who holds it",
+            SearchOutcome::NotEnough => "not enough, even without everybody who may be preempted",
+        };
+        page.heading(format!("Preemption for {what}: {outcome}"));
+        for candidate in search.candidates.iter().take(LISTED_MAX) {
+            page.line(1, candidate_text(candidate));
+        }
+        let left_out = search.candidates.len().saturating_sub(LISTED_MAX) + search.unlisted as usize;
+        if left_out > 0 {
+            page.line(1, format!("and {left_out} more"));
+        }
+    }
+}
+
+fn candidate_text(candidate: &ConsideredVictim) -> String {
+    let fate = match candidate.fate {
+        VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),
+        VictimFate::GivenBack => "not needed: the others make enough room".to_owned(),
+        VictimFate::NotReached => "not needed: there was enough room before its turn".to_owned(),
+        VictimFate::NotEnough => "may be preempted, but that is not enough".to_owned(),
+        VictimFate::OnlyWithoutBorrowing => "protected by its priority while the other would borrow".to_owned(),
+        VictimFate::WithinNominal => "protected: its ClusterQueue or cohort would use no more than it owns".to_owned(),
+        VictimFate::ShareTooSmall => "protected: its share is not large enough beside the other's".to_owned(),
+    };
+    format!(
+        "{} in ClusterQueue {}, priority {}: {fate}",
+        candidate.workload, candidate.cluster_queue, candidate.priority
+    )
+}
+
+fn amount(resource: &Name, amount: Amount) -> String {
+    match amount {
+        Amount::Bounded(amount) => quantity(resource, amount),
+        Amount::Unlimited => "unlimited".to_owned(),
+    }
+}
+
+fn list(names: &[Name]) -> String {
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    names.join(", ")
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// A place counted from 0, as people count it.
+fn ordinal(place: u32) -> String {
+    let place = u64::from(place) + 1;
+    let suffix = match (place % 10, place % 100) {
+        (1, tens) if tens != 11 => "st",
+        (2, tens) if tens != 12 => "nd",
+        (3, tens) if tens != 13 => "rd",
+        _ => "th",
+    };
+    format!("{place}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_as_people_count() {
+        let told: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 110].into_iter().map(ordinal).collect();
+        assert_eq!(told, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "101st", "111th"]);
+    }
+}
