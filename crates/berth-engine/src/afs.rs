@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::AdmissionFairSharing;
 use crate::ids::{LocalQueueId, Name, ResourceId, WorkloadId};
 use crate::model::Time;
-use crate::world::World;
+use crate::world::{Tally, World};
 
 /// What one local queue consumed.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -148,13 +148,8 @@ impl crate::Engine {
     pub(crate) fn sample(&mut self, local: LocalQueueId, now: Time) {
         let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
         let mut current: BTreeMap<ResourceId, f64> = BTreeMap::new();
-        for id in &self.world.local(local).members {
-            let Some(holding) = self.world.record(*id).holding.as_ref().filter(|holding| holding.admitted) else {
-                continue;
-            };
-            for (fr, amount) in &holding.usage {
-                *current.entry(self.world.frs.get(*fr).resource).or_default() += *amount as f64;
-            }
+        for (fr, amount) in self.world.local(local).holding.values().flat_map(Tally::used_amounts) {
+            *current.entry(self.world.frs.get(fr).resource).or_default() += amount;
         }
         let ledger = &mut self.world.local_mut(local).ledger;
         let elapsed = ledger.updated.map_or(Duration::ZERO, |then| then.until(now));

@@ -5,9 +5,11 @@
 //! through them. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
 //! rolled back at the end, and only then is what was admitted counted for good.
 
+mod claims;
 pub(crate) mod nominate;
 pub(crate) mod order;
 pub(crate) mod process;
+mod tournament;
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! Going through the entries of a cycle (§5.6): admit, preempt, reserve or skip, each against what the earlier ones left.
 
-use std::collections::BTreeSet;
-
+use super::claims::Claims;
 use super::nominate::assign;
 use super::order::EntryOrder;
 use super::{Entry, count};
@@ -18,28 +17,22 @@ use crate::world::{Record, World};
 /// Processes every entry; returns them in the order they were processed.
 pub(crate) fn run(world: &mut World, entries: Vec<Entry>, outcome: &mut CycleOutcome, now: Time) -> Vec<Entry> {
     let mut order = EntryOrder::new(world, entries);
-    let mut claimed: BTreeSet<WorkloadId> = BTreeSet::new();
+    let mut claims = Claims::default();
     let mut done = Vec::new();
     while let Some(mut entry) = order.next(world) {
-        process(world, &mut entry, &mut claimed, outcome, now);
+        process(world, &mut entry, &mut claims, outcome, now);
         done.push(entry);
     }
     done
 }
 
-fn process(
-    world: &mut World,
-    entry: &mut Entry,
-    claimed: &mut BTreeSet<WorkloadId>,
-    outcome: &mut CycleOutcome,
-    now: Time,
-) {
+fn process(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &mut CycleOutcome, now: Time) {
     let queue_name = world.queue(entry.queue).name.clone();
     if crate::cycle::process::better_sibling_admitted(world, entry) {
         skip(entry, "A more favorable variant is already admitted", PendingReason::PendingEvaluation);
         return;
     }
-    refresh(world, entry, claimed, outcome, now);
+    refresh(world, entry, claims, outcome, now);
     let mode = entry.assignment.mode();
     let gates = world.config.gates.clone();
     if gates.tas_failed_node_replacement_fail_fast && entry.second_pass && mode != AssignmentMode::Fit {
@@ -68,9 +61,8 @@ fn process(
             let node = world.queue(entry.queue).node;
             let reserved =
                 amounts_to_reserve(world, entry.queue, &entry.assignment.usage, entry.assignment.is_borrowing());
-            world.add_usage(node, &reserved);
             let places = entry.net_places(world);
-            world.topologies.add_usage(&places);
+            claims.take_up(world, node, &reserved, &places);
         }
         return;
     }
@@ -92,11 +84,10 @@ fn process(
             .to_owned();
         entry.reason = PendingReason::WaitingForPreemptedWorkloads;
         entry.requeue = RequeueReason::PendingPreemption;
-        world.add_usage(node, &usage);
-        world.topologies.add_usage(&places);
+        claims.take_up(world, node, &usage, &places);
         return;
     }
-    if entry.targets.iter().any(|target| claimed.contains(&target.workload)) {
+    if claims.overlap(&entry.targets) {
         skip(
             entry,
             "Workload has overlapping preemption targets with another workload",
@@ -105,16 +96,15 @@ fn process(
         count(&mut outcome.skipped_preemptions, &queue_name);
         return;
     }
-    if !fits(world, entry, claimed, &usage, &places) {
+    if !claims.fit(world, entry, &usage, &places) {
         skip(entry, "Workload no longer fits after processing another workload", PendingReason::WaitingForQuota);
         if mode == AssignmentMode::Preempt {
             count(&mut outcome.skipped_preemptions, &queue_name);
         }
         return;
     }
-    claimed.extend(entry.targets.iter().map(|target| target.workload));
-    world.add_usage(node, &usage);
-    world.topologies.add_usage(&places);
+    claims.claim(world, &entry.targets);
+    claims.take_up(world, node, &usage, &places);
     if mode == AssignmentMode::Preempt {
         issue(world, entry);
         return;
@@ -132,18 +122,12 @@ fn process(
 }
 
 /// Works the assignment out again where what earlier entries did makes that worthwhile (§5.6 step 1).
-fn refresh(
-    world: &mut World,
-    entry: &mut Entry,
-    claimed: &BTreeSet<WorkloadId>,
-    outcome: &mut CycleOutcome,
-    now: Time,
-) {
+fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &mut CycleOutcome, now: Time) {
     let gates = world.config.gates.clone();
-    let overlaps = entry.targets.iter().any(|target| claimed.contains(&target.workload));
+    let overlaps = claims.overlap(&entry.targets);
     if gates.recompute_assignment_upon_preemption_targets_overlap && overlaps {
         let mark = world.mark();
-        for id in claimed {
+        for id in &claims.victims {
             world.hide(*id);
         }
         let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
@@ -165,8 +149,8 @@ fn refresh(
         let usage = entry.quota_usage();
         let places = entry.net_places(world);
         if places.is_empty()
-            || !fits(world, entry, claimed, &usage, &Places::default())
-            || fits(world, entry, claimed, &usage, &places)
+            || !claims.fit(world, entry, &usage, &Places::default())
+            || claims.fit(world, entry, &usage, &places)
         {
             return;
         }
@@ -185,20 +169,6 @@ fn replace(
     entry.assignment = assignment;
     entry.asked = asked;
     entry.targets = targets;
-}
-
-/// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7). An elastic slice that is
-/// replaced stays where it is: usage and places are what the newer one takes beyond it.
-fn fits(world: &mut World, entry: &Entry, claimed: &BTreeSet<WorkloadId>, usage: &FrAmounts, places: &Places) -> bool {
-    let mark = world.mark();
-    for id in claimed.iter().copied().chain(entry.targets.iter().map(|it| it.workload)) {
-        world.hide(id);
-    }
-    let node = world.queue(entry.queue).node;
-    let fits = usage.iter().all(|&(fr, amount)| Amount::Bounded(amount) <= world.tree.available(node, fr).or_zero())
-        && world.topologies.has_room(places);
-    world.rollback(mark);
-    fits
 }
 
 fn skip(entry: &mut Entry, message: &str, reason: PendingReason) {
@@ -275,7 +245,7 @@ fn has_workload_without_ready_pods(world: &World) -> bool {
 /// True if a sibling variant on a better flavor was admitted (§23).
 fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
     world.config.gates.concurrent_admission
-        && siblings(world, entry.workload).any(|id| {
+        && world.workloads.siblings(entry.workload).any(|id| {
             world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted)
                 && variant_rank(world, entry.queue, id) < variant_rank(world, entry.queue, entry.workload)
         })
@@ -288,7 +258,9 @@ fn migrate(world: &World, entry: &mut Entry) -> bool {
         return false;
     }
     let own = variant_rank(world, entry.queue, entry.workload);
-    let worse: Vec<WorkloadId> = siblings(world, entry.workload)
+    let worse: Vec<WorkloadId> = world
+        .workloads
+        .siblings(entry.workload)
         .filter(|id| world.record(*id).holding.is_some() && variant_rank(world, entry.queue, *id) > own)
         .collect();
     if worse.is_empty() {
@@ -307,18 +279,6 @@ fn migrate(world: &World, entry: &mut Entry) -> bool {
     entry.reason = PendingReason::WaitingForPreemptedWorkloads;
     entry.migrates = worse.into_iter().filter(|id| !is_evicted(world, *id)).collect();
     true
-}
-
-fn siblings(world: &World, id: WorkloadId) -> impl Iterator<Item = WorkloadId> + '_ {
-    let record = world.record(id);
-    let parent = record.facts.variant.as_ref().and_then(|variant| variant.parent.clone());
-    let namespace = record.facts.key.namespace.clone();
-    world.workloads.iter().filter_map(move |(other, record)| {
-        let same = record.facts.key.namespace == namespace
-            && parent.is_some()
-            && record.facts.variant.as_ref().is_some_and(|variant| variant.parent == parent);
-        (same && other != id).then_some(other)
-    })
 }
 
 /// Position of a variant's flavor in its queue.

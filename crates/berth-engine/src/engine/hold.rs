@@ -41,34 +41,28 @@ pub(crate) fn hold(
     let node = world.queue(queue).node;
     world.add_usage(node, &usage);
     world.topologies.add_usage(&places);
-    let entry = world.queue_mut(queue);
-    entry.holding.insert(id);
-    entry.admitted += u32::from(admitted);
-    world.record_mut(id).holding =
-        Some(Arc::new(Holding { queue, admission, shape, usage, places, admitted, assumed }));
+    world.set_holding(id, Holding { queue, admission, shape, usage, places, admitted, assumed });
 }
 
 /// Notes that an assumed admission is now seen on the object; what it takes is counted already.
 pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
-    let Some(mut holding) = world.record_mut(id).holding.take() else { return };
-    let entry = world.queue_mut(holding.queue);
-    entry.admitted = entry.admitted - u32::from(holding.admitted) + u32::from(admitted);
-    let changed = Arc::make_mut(&mut holding);
-    changed.assumed = false;
-    changed.admitted = admitted;
-    world.record_mut(id).holding = Some(holding);
+    if world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted == admitted) {
+        if let Some(holding) = &mut world.record_mut(id).holding {
+            Arc::make_mut(holding).assumed = false;
+        }
+        return;
+    }
+    let Some(holding) = world.take_holding(id) else { return };
+    world.set_holding(id, Holding { assumed: false, admitted, ..Arc::unwrap_or_clone(holding) });
 }
 
 /// Gives back what a workload holds. The queue it held it in.
 pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
-    let holding = world.record_mut(id).holding.take()?;
+    let holding = world.take_holding(id)?;
     let node = world.queue(holding.queue).node;
     world.remove_usage(node, &holding.usage);
     world.topologies.remove_usage(&holding.places);
-    let entry = world.queue_mut(holding.queue);
-    entry.holding.remove(&id);
-    entry.admitted -= u32::from(holding.admitted);
-    entry.generation += 1;
+    world.queue_mut(holding.queue).generation += 1;
     Some(holding.queue)
 }
 

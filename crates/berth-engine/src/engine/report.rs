@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Engine;
-use crate::ids::{LocalQueueId, Name, NodeId, QueueId, WorkloadId};
-use crate::quota::{FrAmounts, add_amount, amount_of};
+use crate::ids::{FrId, LocalQueueId, Name, NodeId, QueueId, WorkloadId};
 use crate::status::{ClusterQueueStatus, FlavorUsage, LocalQueueStatus, QueuePosition, WeightedShare};
 use crate::waiting::order::sorted;
-use crate::world::record::Place;
+use crate::world::Tally;
 
 type FlavorFigures = Vec<(Name, BTreeMap<Name, FlavorUsage>)>;
 
@@ -15,23 +14,13 @@ impl Engine {
     pub(super) fn report_cluster_queue(&self, id: QueueId) -> ClusterQueueStatus {
         let world = &self.world;
         let queue = world.queue(id);
-        let (mut reserved, mut admitted) = (FrAmounts::new(), FrAmounts::new());
-        for workload in &queue.holding {
-            let Some(holding) = &world.record(*workload).holding else { continue };
-            for (fr, amount) in &holding.usage {
-                add_amount(&mut reserved, *fr, *amount);
-                if holding.admitted {
-                    add_amount(&mut admitted, *fr, *amount);
-                }
-            }
-        }
         let in_cohort = world.tree.node(queue.node).parent.is_some();
         ClusterQueueStatus {
             pending: count(self.rooms.pending(id)),
-            reserving: count(queue.holding.len()),
-            admitted: queue.admitted,
-            flavors_reservation: self.figures(id, &reserved, in_cohort),
-            flavors_usage: self.figures(id, &admitted, in_cohort),
+            reserving: queue.tally.reserving,
+            admitted: queue.tally.admitted,
+            flavors_reservation: self.figures(id, |fr| queue.tally.reserved(fr), in_cohort),
+            flavors_usage: self.figures(id, |fr| queue.tally.used(fr), in_cohort),
             readiness: queue.readiness.clone(),
             weighted_share: self.report_share(queue.node),
         }
@@ -40,29 +29,15 @@ impl Engine {
     pub(super) fn report_local_queue(&self, id: LocalQueueId) -> LocalQueueStatus {
         let world = &self.world;
         let local = world.local(id);
-        let mut status = LocalQueueStatus::default();
-        let (mut reserved, mut admitted) = (FrAmounts::new(), FrAmounts::new());
-        for workload in &local.members {
-            let record = world.record(*workload);
-            if record.place != Place::None {
-                status.pending += 1;
-            }
-            // What was admitted through another cluster queue before the local queue moved is not its usage.
-            let Some(holding) = record.holding.as_ref().filter(|holding| Some(holding.queue) == local.queue) else {
-                continue;
-            };
-            status.reserving += 1;
-            status.admitted += u32::from(holding.admitted);
-            for (fr, amount) in &holding.usage {
-                add_amount(&mut reserved, *fr, *amount);
-                if holding.admitted {
-                    add_amount(&mut admitted, *fr, *amount);
-                }
-            }
-        }
+        let mut status = LocalQueueStatus { pending: local.waiting, ..LocalQueueStatus::default() };
         if let Some(queue) = local.queue {
-            status.flavors_reservation = self.figures(queue, &reserved, false);
-            status.flavors_usage = self.figures(queue, &admitted, false);
+            // What was admitted through another cluster queue before the local queue moved is not its usage.
+            let none = Tally::default();
+            let tally = local.holding.get(&queue).unwrap_or(&none);
+            status.reserving = tally.reserving;
+            status.admitted = tally.admitted;
+            status.flavors_reservation = self.figures(queue, |fr| tally.reserved(fr), false);
+            status.flavors_usage = self.figures(queue, |fr| tally.used(fr), false);
         }
         if let Some(at) = local.ledger.updated {
             let consumed = local.ledger.consumed.iter();
@@ -73,7 +48,7 @@ impl Engine {
     }
 
     /// Amounts per flavor and resource in the order the queue declares them.
-    fn figures(&self, id: QueueId, usage: &FrAmounts, in_cohort: bool) -> FlavorFigures {
+    fn figures(&self, id: QueueId, usage: impl Fn(FrId) -> i64, in_cohort: bool) -> FlavorFigures {
         let world = &self.world;
         let queue = world.queue(id);
         let mut figures = FlavorFigures::new();
@@ -81,7 +56,7 @@ impl Engine {
             for slot in &group.flavors {
                 let mut resources = BTreeMap::new();
                 for (resource, fr) in group.resources.iter().zip(&slot.frs) {
-                    let total = amount_of(usage, *fr);
+                    let total = usage(*fr);
                     let nominal = world.tree.cell(queue.node, *fr).quota.nominal;
                     let above = (crate::amount::Amount::Bounded(total) - nominal).or_zero().saturated();
                     let borrowed = if in_cohort { above } else { 0 };

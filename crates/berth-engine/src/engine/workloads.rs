@@ -96,12 +96,8 @@ impl Engine {
             self.rooms.take_out(&mut self.world, id);
         }
         let world = &mut self.world;
-        let old_local = world.record(id).local;
-        if old_local != local {
-            world.local_mut(old_local).ledger.penalties.remove(&id);
-            world.local_mut(old_local).members.remove(&id);
-            world.local_mut(old_local).ledger.penalties.remove(&id);
-            world.local_mut(local).members.insert(id);
+        if world.record(id).local != local {
+            world.set_local(id, local);
         }
         let record = world.record_mut(id);
         if is_assumed(record) && facts.reserved_at.is_none() {
@@ -111,10 +107,10 @@ impl Engine {
         if facts.evicted.is_some() || facts.admission.is_none() {
             record.eviction_expected = record.eviction_expected && facts.evicted.is_none() && facts.admission.is_some();
         }
-        *record.facts = facts;
+        world.workloads.set_facts(id, facts);
+        let record = world.record_mut(id);
         record.shape = shape;
         record.class = class;
-        record.local = local;
         record.priority = priority;
         record.order_time = order;
         relevant || reorders

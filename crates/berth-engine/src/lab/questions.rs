@@ -163,6 +163,7 @@ pub struct ContenderFacts {
 pub fn goes_before(gates: &FeatureGates, a: &ContenderFacts, b: &ContenderFacts) -> bool {
     use crate::ids::Id;
     let contender = |facts: &ContenderFacts| crate::cycle::order::Contender {
+        entry: 0,
         is_preemptor: facts.is_preemptor,
         share: crate::quota::Share::of(
             facts.share.0,

@@ -1,14 +1,16 @@
 //! Quota over the tree of cohorts (§7): what each node owns, lends, borrows and uses.
 //!
 //! [`tree`] holds the nodes and keeps usage up to date in time proportional to the depth of the tree; [`share`] derives
-//! the dominant resource share from it (§10.1).
+//! the dominant resource share from it (§10.1); [`imagined`] answers what would be if something were given back.
 
+mod imagined;
 pub(crate) mod share;
 pub(crate) mod tree;
 
 #[cfg(test)]
 mod properties;
 
+pub(crate) use imagined::Imagined;
 pub(crate) use share::Share;
 pub(crate) use tree::{NodeQuota, QuotaTree};
 

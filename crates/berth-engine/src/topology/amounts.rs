@@ -97,7 +97,7 @@ impl Demand {
 }
 
 /// Rows of equal width.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Grid {
     width: usize,
     cells: Vec<i64>,
@@ -113,6 +113,17 @@ impl Grid {
         let row = self.cells.len().checked_div(self.width).unwrap_or(0);
         self.cells.resize(self.cells.len() + self.width, 0);
         row
+    }
+
+    /// Puts a row of zeros before another.
+    pub fn insert(&mut self, row: usize) {
+        let at = row * self.width;
+        self.cells.splice(at..at, std::iter::repeat_n(0, self.width));
+    }
+
+    /// Takes a row out.
+    pub fn remove(&mut self, row: usize) {
+        self.cells.drain(row * self.width..(row + 1) * self.width);
     }
 
     pub fn row(&self, row: usize) -> &[i64] {

@@ -17,13 +17,14 @@ pub(crate) mod replace;
 pub(crate) mod request;
 pub(crate) mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ids::{FlavorId, Name};
 use crate::model::{Node, NodePod, ResourceFlavor, ResourceList, Topology, TopologyAssignment};
 
 use amounts::{Columns, Demand};
+use count::Overlay;
 pub(crate) use ledger::Mark;
 use ledger::{Claim, Ledger, RowId};
 use nodes::{NodeIx, Nodes};
@@ -76,6 +77,9 @@ impl Places {
     }
 }
 
+/// Domains per moved node from which on moving nodes one by one is cheaper than grouping all anew.
+const MOVES_PER_BUILD: usize = 50;
+
 /// Nodes, topologies and usage per domain.
 #[derive(Debug, Default)]
 pub(crate) struct Topologies {
@@ -83,8 +87,10 @@ pub(crate) struct Topologies {
     topologies: BTreeMap<Name, Topology>,
     nodes: Nodes,
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
-    /// Trees of flavors that were asked for since their nodes last changed.
+    /// Trees of flavors that were asked for.
     trees: HashMap<FlavorId, FlavorTree>,
+    /// Nodes that have joined, left or moved since a tree was last asked for.
+    moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
     /// Usage of a node counts whatever flavor it is held through (`TASHandleOverlappingFlavors`).
     overlapping: bool,
@@ -152,19 +158,20 @@ impl Topologies {
         true
     }
 
-    /// Brings the trees in line with a node's new state: where it stays in its domain only that domain's room is counted
-    /// again, else the tree is built anew when it is next asked for.
+    /// Brings the trees in line with a node's new state: where it stays in its domain that domain's room is counted again,
+    /// else it is moved when the tree is next asked for.
     fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
-        let (flavors, topologies, nodes) = (&self.flavors, &self.topologies, &self.nodes);
+        let (flavors, topologies, nodes, moved) = (&self.flavors, &self.topologies, &self.nodes, &mut self.moved);
         self.trees.retain(|id, tree| {
             let Some(flavor) = flavors.get(id) else { return false };
             let Some(topology) = flavor.topology.as_ref().and_then(|name| topologies.get(name)) else { return false };
             let domain = |node: Option<&Node>| node.and_then(|node| domain_of(node, flavor, topology));
-            let stays = domain(before) == domain(after);
-            if stays {
+            if domain(before) == domain(after) {
                 tree.recount_node(at, nodes);
+            } else {
+                moved.entry(*id).or_default().insert(at);
             }
-            stays
+            true
         });
     }
 
@@ -191,18 +198,31 @@ impl Topologies {
     /// Builds the tree of a flavor unless it stands. The domains of a flavor; `None` if the flavor has no topology or that
     /// does not exist.
     pub fn tree(&mut self, flavor: FlavorId) -> Option<&FlavorTree> {
-        if !self.trees.contains_key(&flavor) {
-            let spec = self.flavors.get(&flavor)?;
-            let topology = self.topologies.get(spec.topology.as_ref()?)?;
-            let width = self.columns.width();
-            let tree =
-                FlavorTree::build(flavor, spec, topology, &self.nodes, &mut self.ledger, width, self.overlapping);
-            self.trees.insert(flavor, tree);
+        let moved = if self.moved.is_empty() { None } else { self.moved.remove(&flavor) };
+        if self.trees.contains_key(&flavor) && moved.is_none() {
+            return self.trees.get(&flavor);
+        }
+        let spec = self.flavors.get(&flavor)?;
+        let topology = self.topologies.get(spec.topology.as_ref()?)?;
+        let moved = moved.unwrap_or_default();
+        match self.trees.get_mut(&flavor) {
+            // A walk over all domains for each costs as much as sorting all anew for about this many.
+            Some(tree) if moved.len() * MOVES_PER_BUILD <= tree.domains.len() => {
+                for node in moved {
+                    let values = self.nodes.get(node).and_then(|node| domain_of(node, spec, topology));
+                    tree.move_node(flavor, node, values.as_deref(), &self.nodes, &mut self.ledger, self.overlapping);
+                }
+            }
+            _ => {
+                let (width, overlapping) = (self.columns.width(), self.overlapping);
+                let tree = FlavorTree::build(flavor, spec, topology, &self.nodes, &mut self.ledger, width, overlapping);
+                self.trees.insert(flavor, tree);
+            }
         }
         self.trees.get(&flavor)
     }
 
-    /// The tree of a flavor, if it stands already.
+    /// The tree of a flavor as it was when last [asked for](Self::tree).
     pub fn standing_tree(&self, flavor: FlavorId) -> Option<&FlavorTree> {
         self.trees.get(&flavor)
     }
@@ -289,8 +309,8 @@ impl Topologies {
         }
     }
 
-    /// True if the pods fit into what is left of their domains (§5.7).
-    pub fn has_room(&mut self, places: &Places) -> bool {
+    /// True if the pods fit into what is left of their domains (§5.7), with usage that counts besides what is known.
+    pub fn has_room(&mut self, places: &Places, overlay: &Overlay) -> bool {
         let mut order: Vec<&PlacedPods> = places.list.iter().collect();
         order.sort_by_key(|place| place.row);
         let width = self.columns.width();
@@ -306,11 +326,11 @@ impl Topologies {
                 let Some(tree) = self.trees.get(&place.flavor) else { return false };
                 let Some(leaf) = tree.leaf_of_row(place.row) else { return false };
                 let (base, used) = (tree.base(leaf), self.ledger.used(place.row));
-                wanted
-                    .iter()
-                    .zip(base)
-                    .zip(used)
-                    .all(|((wanted, base), used)| *wanted <= 0 || base.saturating_sub(*used) >= *wanted)
+                let extra = overlay.of(place.row).unwrap_or(&[]);
+                wanted.iter().zip(base).zip(used).enumerate().all(|(column, ((wanted, base), used))| {
+                    let extra = extra.iter().find(|cell| cell.0 == column).map_or(0, |cell| cell.1);
+                    *wanted <= 0 || base.saturating_sub(*used).saturating_sub(extra) >= *wanted
+                })
             })
         })
     }

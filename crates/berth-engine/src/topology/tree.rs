@@ -17,7 +17,7 @@ use crate::model::{Node, ResourceFlavor, Topology};
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Domains of a flavor, coarse to fine; every domain's number is above its parent's.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FlavorTree {
     pub topology: Name,
     pub levels: Vec<Name>,
@@ -34,7 +34,7 @@ pub(crate) struct FlavorTree {
 }
 
 /// One domain.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Domain {
     pub level: usize,
     /// One value per level down to this one.
@@ -44,7 +44,7 @@ pub(crate) struct Domain {
 }
 
 /// What is special about a lowest domain.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Leaf {
     nodes: Vec<NodeIx>,
     row: RowId,
@@ -144,6 +144,104 @@ impl FlavorTree {
         }
     }
 
+    /// Lets a node join, leave or change its domain: `values` are those of the domain it is in now. Costs a walk over the
+    /// domains' numbers for each domain that comes or goes.
+    pub fn move_node(
+        &mut self,
+        id: FlavorId,
+        node: NodeIx,
+        values: Option<&[Name]>,
+        nodes: &Nodes,
+        ledger: &mut Ledger,
+        overlapping: bool,
+    ) {
+        if let Some(leaf) = self.by_node.remove(&node) {
+            let at = leaf - self.leaf_start();
+            self.leaves[at].nodes.retain(|other| *other != node);
+            if self.leaves[at].nodes.is_empty() {
+                self.remove_leaf(leaf);
+            } else {
+                self.count_base(leaf, nodes);
+            }
+        }
+        let Some(values) = values else { return };
+        let mut parent = None;
+        for level in 0..self.levels.len() {
+            let known = self.level_domains(level);
+            let found = self.domains[known.clone()].binary_search_by(|domain| domain.values[..].cmp(&values[..=level]));
+            parent = Some(match found {
+                Ok(at) => known.start + at,
+                Err(at) => {
+                    let domain = Domain { level, values: values[..=level].to_vec(), parent, children: 0..0 };
+                    self.insert_domain(known.start + at, domain);
+                    known.start + at
+                }
+            });
+        }
+        let Some(leaf) = parent else { return };
+        let at = leaf - self.leaf_start();
+        if self.leaves.len() < self.leaves().len() {
+            let row = ledger.row(claim(id, self.node_level && overlapping, self.leaf_values(values)));
+            self.leaves.insert(at, Leaf { nodes: Vec::new(), row });
+            self.base.insert(at);
+            self.by_row.insert(row, leaf);
+        }
+        let members = &mut self.leaves[at].nodes;
+        members.insert(members.partition_point(|other| *other < node), node);
+        self.by_node.insert(node, leaf);
+        self.count_base(leaf, nodes);
+    }
+
+    /// Adds a domain where its number will be.
+    fn insert_domain(&mut self, at: usize, domain: Domain) {
+        self.renumber(|number| if number >= at { number + 1 } else { number });
+        for start in &mut self.starts[domain.level + 1..] {
+            *start += 1;
+        }
+        self.domains.insert(at, domain);
+        self.link_children();
+    }
+
+    /// Removes a leaf, and the domains above it that have no other.
+    fn remove_leaf(&mut self, leaf: usize) {
+        let place = leaf - self.leaf_start();
+        let removed = self.leaves.remove(place);
+        self.by_row.remove(&removed.row);
+        self.base.remove(place);
+        let mut empty = Some(leaf);
+        while let Some(at) = empty {
+            let Domain { level, parent, .. } = self.domains.remove(at);
+            self.renumber(|number| if number > at { number - 1 } else { number });
+            for start in &mut self.starts[level + 1..] {
+                *start -= 1;
+            }
+            self.link_children();
+            empty = parent.filter(|parent| self.domains[*parent].children.end == 0);
+        }
+    }
+
+    fn renumber(&mut self, moved: impl Fn(usize) -> usize) {
+        for domain in &mut self.domains {
+            domain.parent = domain.parent.map(&moved);
+        }
+        for leaf in self.by_row.values_mut().chain(self.by_node.values_mut()) {
+            *leaf = moved(*leaf);
+        }
+    }
+
+    /// Derives every domain's children from the parents.
+    fn link_children(&mut self) {
+        for domain in &mut self.domains {
+            domain.children = 0..0;
+        }
+        for at in 0..self.domains.len() {
+            let Some(parent) = self.domains[at].parent else { continue };
+            let children = &mut self.domains[parent].children;
+            let start = if children.end == 0 { at } else { children.start };
+            *children = start..at + 1;
+        }
+    }
+
     /// Takes note of a change of what a node of this tree has to offer.
     pub fn recount_node(&mut self, node: NodeIx, nodes: &Nodes) {
         if let Some(&leaf) = self.by_node.get(&node) {
@@ -230,5 +328,61 @@ pub(crate) fn claim(flavor: FlavorId, shared: bool, values: &[Name]) -> Claim {
     match values.last() {
         Some(host) if shared => Claim::Host(host.clone()),
         _ => Claim::Domain(flavor, values.to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::amounts::Columns;
+    use super::*;
+
+    fn node(at: usize, place: u8) -> Node {
+        let host = format!("host-{at}");
+        let labels = [("block", place / 4), ("rack", place % 4)];
+        Node {
+            name: Name::from(host.as_str()),
+            labels: labels
+                .into_iter()
+                .map(|(key, value)| (Name::from(key), Name::from(value.to_string())))
+                .chain([(Name::from(HOSTNAME), Name::from(host.as_str()))])
+                .collect(),
+            taints: Vec::new(),
+            allocatable: [(Name::from("cpu"), 1000 + at as i64)].into(),
+            ready: true,
+            unschedulable: false,
+        }
+    }
+
+    proptest! {
+        /// Nodes that join, leave and move leave the tree that grouping them all anew would make.
+        #[test]
+        fn moving_nodes_is_grouping_them_anew(
+            by_host: bool,
+            moves in prop::collection::vec((0..12_usize, prop::option::of(0..12_u8)), 1..60),
+        ) {
+            let mut levels = vec![Name::from("block"), Name::from("rack")];
+            levels.extend(by_host.then(|| Name::from(HOSTNAME)));
+            let topology = Topology { name: Name::from("t"), levels };
+            let flavor = ResourceFlavor::default();
+            let (mut columns, mut nodes, mut ledger) = (Columns::default(), Nodes::default(), Ledger::default());
+            columns.intern(&Name::from("pods"));
+            ledger.widen(columns.width());
+            let id = <FlavorId as crate::ids::Id>::from_index(0);
+            let width = columns.width();
+            let mut tree = FlavorTree::build(id, &flavor, &topology, &nodes, &mut ledger, width, true);
+            for (at, place) in moves {
+                let ix = match place {
+                    Some(place) => Some(nodes.upsert(node(at, place), &mut columns).0),
+                    None => nodes.remove(&Name::from(format!("host-{at}"))).map(|(ix, _)| ix),
+                };
+                let Some(ix) = ix else { continue };
+                let values = nodes.get(ix).and_then(|node| domain_of(node, &flavor, &topology));
+                tree.move_node(id, ix, values.as_deref(), &nodes, &mut ledger, true);
+                let anew = FlavorTree::build(id, &flavor, &topology, &nodes, &mut ledger, columns.width(), true);
+                prop_assert_eq!(&tree, &anew);
+            }
+        }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Rooms {
     candidates: BTreeSet<QueueId>,
     /// Trees whose set-aside workloads get another chance, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
+    /// The same by time.
+    flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
 }
 
@@ -34,7 +36,8 @@ pub(crate) struct Rooms {
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
     let gated = gates.admission_gated_by && facts.admission_gated;
     let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
-    facts.active && facts.admission.is_none() && !(gated || held_back || facts.finished)
+    let is_parent = gates.concurrent_admission && facts.has_variants;
+    facts.active && facts.admission.is_none() && !(gated || held_back || is_parent || facts.finished)
 }
 
 /// True if no back-off keeps a workload from being looked at (§4.6).
@@ -167,7 +170,7 @@ impl Rooms {
 
     /// Takes a workload out of whatever place it is in.
     pub fn take_out(&mut self, world: &mut World, id: WorkloadId) {
-        let place = std::mem::take(&mut world.record_mut(id).place);
+        let place = world.set_place(id, Place::None);
         match place {
             Place::None => {}
             Place::Queued(queue) => {
@@ -183,7 +186,7 @@ impl Rooms {
 
     /// Puts a workload in line with its class; see [`Room::insert`] for `told`.
     fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
-        world.record_mut(id).place = Place::Queued(queue);
+        world.set_place(id, Place::Queued(queue));
         let key = order::key(world, queue, id);
         let (class, local) = (world.record(id).class, world.record(id).local);
         let selected = world.is_selected(queue, local);
@@ -197,7 +200,7 @@ impl Rooms {
     }
 
     fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
-        world.record_mut(id).place = Place::Aside(queue);
+        world.set_place(id, Place::Aside(queue));
         self.room_mut(queue).insert_aside(id);
     }
 
@@ -218,7 +221,7 @@ impl Rooms {
         let preemptor = room.preemptor;
         let id = order::first(world, queue, self.room_mut(queue), preemptor.map(|(id, _)| id).filter(|_| sticky))?;
         self.take_out(world, id);
-        world.record_mut(id).place = Place::InFlight(queue);
+        world.set_place(id, Place::InFlight(queue));
         self.room_mut(queue).in_flight = Some(id);
         let record = world.record(id);
         Some((id, preemptor == Some((id, record.facts.generation))))
@@ -236,21 +239,29 @@ impl Rooms {
 
     /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).
     pub fn request_flush(&mut self, root: NodeId, due: Time) {
-        let entry = self.flushes.entry(root).or_insert(due);
-        *entry = (*entry).min(due);
+        match self.flushes.get(&root) {
+            Some(&known) if known <= due => return,
+            Some(&known) => self.flush_times.remove(&(known, root)),
+            None => false,
+        };
+        self.flushes.insert(root, due);
+        self.flush_times.insert((due, root));
     }
 
     /// When the next flush is due.
     pub fn next_flush(&self) -> Option<Time> {
-        self.flushes.values().min().copied()
+        self.flush_times.first().map(|(at, _)| *at)
     }
 
     /// Takes the flushes that are due.
     pub fn due_flushes(&mut self, now: Time) -> Vec<NodeId> {
-        let due: Vec<NodeId> = self.flushes.iter().filter(|(_, at)| **at <= now).map(|(root, _)| *root).collect();
-        for root in &due {
-            self.flushes.remove(root);
+        let mut due = Vec::new();
+        while let Some(&(at, root)) = self.flush_times.first().filter(|(at, _)| *at <= now) {
+            self.flush_times.remove(&(at, root));
+            self.flushes.remove(&root);
+            due.push(root);
         }
+        due.sort_unstable();
         due
     }
 

@@ -7,6 +7,7 @@
 pub(crate) mod queue;
 pub(crate) mod readiness;
 pub(crate) mod record;
+pub(crate) mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::quota::{FrAmounts, QuotaTree, Share};
 use crate::topology::Topologies;
 
 pub(crate) use queue::{Queue, QueueConfig};
-pub(crate) use record::{Holding, PodSetInfo, Record, Shape, Workloads};
+pub(crate) use record::{Holding, Place, PodSetInfo, Record, Shape, Workloads};
+pub(crate) use tally::Tally;
 
 /// The world. See the module's documentation.
 #[derive(Debug)]
@@ -69,6 +71,10 @@ pub(crate) struct Local {
     pub queue: Option<QueueId>,
     /// Workloads of this local queue, waiting or not, finished ones excepted.
     pub members: BTreeSet<WorkloadId>,
+    /// How many of them wait.
+    pub waiting: u32,
+    /// What they hold, by the cluster queue they hold it in.
+    pub holding: BTreeMap<QueueId, Tally>,
     /// Whether a queue selects its namespace, for a count of [`World::selection`].
     pub selected: Option<((u64, QueueId), bool)>,
     /// Usage-based fairness (§16).
@@ -96,6 +102,21 @@ impl FrTable {
 
     pub fn get(&self, id: FrId) -> FlavorResource {
         self.list[id.index()]
+    }
+}
+
+impl Local {
+    fn tally(&mut self, holding: &Holding) {
+        self.holding.entry(holding.queue).or_default().add(holding);
+    }
+
+    fn untally(&mut self, holding: &Holding) {
+        if let Some(tally) = self.holding.get_mut(&holding.queue) {
+            tally.remove(holding);
+            if tally.is_empty() {
+                self.holding.remove(&holding.queue);
+            }
+        }
     }
 }
 
@@ -203,6 +224,54 @@ impl World {
 
     pub fn record_mut(&mut self, id: WorkloadId) -> &mut Record {
         self.workloads.get_mut(id)
+    }
+
+    /// Notes where a workload waits from now on; where it waited.
+    pub fn set_place(&mut self, id: WorkloadId, place: Place) -> Place {
+        let record = self.record_mut(id);
+        let before = std::mem::replace(&mut record.place, place);
+        let local = record.local;
+        let local = self.local_mut(local);
+        local.waiting = local.waiting + u32::from(place != Place::None) - u32::from(before != Place::None);
+        before
+    }
+
+    /// Moves a workload to another local queue, with what is counted about it.
+    pub fn set_local(&mut self, id: WorkloadId, to: LocalQueueId) {
+        let record = self.record_mut(id);
+        let from = std::mem::replace(&mut record.local, to);
+        let waits = u32::from(record.place != Place::None);
+        let holding = record.holding.clone();
+        if let Some(holding) = &holding {
+            self.local_mut(from).untally(holding);
+            self.local_mut(to).tally(holding);
+        }
+        let local = self.local_mut(from);
+        local.members.remove(&id);
+        local.waiting -= waits;
+        local.ledger.penalties.remove(&id);
+        let local = self.local_mut(to);
+        local.members.insert(id);
+        local.waiting += waits;
+    }
+
+    /// Gives a workload what it holds, and counts that for its queues.
+    pub fn set_holding(&mut self, id: WorkloadId, holding: Holding) {
+        self.queue_mut(holding.queue).holding.insert(id);
+        self.queue_mut(holding.queue).tally.add(&holding);
+        let local = self.record(id).local;
+        self.local_mut(local).tally(&holding);
+        self.record_mut(id).holding = Some(Arc::new(holding));
+    }
+
+    /// Takes from a workload what it holds.
+    pub fn take_holding(&mut self, id: WorkloadId) -> Option<Arc<Holding>> {
+        let holding = self.record_mut(id).holding.take()?;
+        self.queue_mut(holding.queue).holding.remove(&id);
+        self.queue_mut(holding.queue).tally.remove(&holding);
+        let local = self.record(id).local;
+        self.local_mut(local).untally(&holding);
+        Some(holding)
     }
 
     /// True if a queue takes workloads of a local queue's namespace; a namespace that is not known is selected by none.

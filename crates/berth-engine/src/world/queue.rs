@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::World;
+use super::{Tally, World};
 use crate::ids::{FlavorId, FrId, Name, NodeId, ResourceId, WorkloadId};
 use crate::model::{ClusterQueue, FlavorFungibility, PreemptionPolicies, ResourceGroup};
 use crate::quota::NodeQuota;
@@ -22,8 +22,8 @@ pub(crate) struct Queue {
     pub generation: u64,
     /// Workloads that hold quota here.
     pub holding: BTreeSet<WorkloadId>,
-    /// How many of them are admitted.
-    pub admitted: u32,
+    /// What they hold together.
+    pub tally: Tally,
 }
 
 /// The configuration parts the search for flavors and victims reads.
@@ -86,7 +86,7 @@ impl Queue {
             readiness: super::readiness::not_found(),
             generation: 0,
             holding: BTreeSet::new(),
-            admitted: 0,
+            tally: Tally::default(),
         }
     }
 

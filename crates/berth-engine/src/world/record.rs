@@ -1,6 +1,6 @@
 //! Workloads as the engine keeps them: the newest facts, the shared shape, and the quota held.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::assignment::ScanState;
@@ -98,6 +98,12 @@ impl Record {
         &self.facts.key
     }
 
+    /// The workload it is a variant of, and its namespace.
+    fn family(&self) -> Option<(Name, Name)> {
+        let parent = self.facts.variant.as_ref()?.parent.clone()?;
+        Some((self.facts.key.namespace.clone(), parent))
+    }
+
     /// True if it is being evicted, by its object or by a decision that has not been seen yet.
     pub fn is_evicted(&self) -> bool {
         self.facts.evicted.is_some()
@@ -118,6 +124,8 @@ pub(crate) struct Workloads {
     ids: HashMap<WorkloadKey, WorkloadId>,
     shapes: HashSet<Arc<Shape>>,
     shapes_prune_at: usize,
+    /// Concurrent-admission variants by namespace and parent (§23).
+    variants: BTreeMap<(Name, Name), BTreeSet<WorkloadId>>,
     classes: HashMap<ClassKey, (Arc<Shape>, ClassId)>,
     classes_made: usize,
 }
@@ -157,10 +165,46 @@ impl Workloads {
             }
         };
         self.ids.insert(key, id);
+        self.list_variant(id);
         id
     }
 
+    /// Replaces the facts of a workload.
+    pub fn set_facts(&mut self, id: WorkloadId, facts: Workload) {
+        let same = self.get(id).facts.variant == facts.variant;
+        if !same {
+            self.unlist_variant(id);
+        }
+        *self.get_mut(id).facts = facts;
+        if !same {
+            self.list_variant(id);
+        }
+    }
+
+    fn list_variant(&mut self, id: WorkloadId) {
+        if let Some(family) = self.get(id).family() {
+            self.variants.entry(family).or_default().insert(id);
+        }
+    }
+
+    fn unlist_variant(&mut self, id: WorkloadId) {
+        let Some(family) = self.get(id).family() else { return };
+        if let Some(members) = self.variants.get_mut(&family) {
+            members.remove(&id);
+            if members.is_empty() {
+                self.variants.remove(&family);
+            }
+        }
+    }
+
+    /// The other variants of the workload that a variant is one of, in order of their ids.
+    pub fn siblings(&self, id: WorkloadId) -> impl Iterator<Item = WorkloadId> + '_ {
+        let family = self.get(id).family().and_then(|family| self.variants.get(&family));
+        family.into_iter().flatten().copied().filter(move |other| *other != id)
+    }
+
     pub fn remove(&mut self, id: WorkloadId) -> Option<Record> {
+        self.unlist_variant(id);
         let record = self.slots[id.index()].take()?;
         self.ids.remove(record.key());
         self.free.push(id);

@@ -1,0 +1,82 @@
+//! What the entries of a cycle have laid claim to so far: the victims they will evict, and what those leave behind.
+//!
+//! Victims keep what they hold until the cycle ends (§5.7); only the question whether an entry fits imagines them gone. The
+//! answer is kept up to date beside the live state, so that it costs the same however many victims there are.
+
+use std::collections::BTreeSet;
+
+use super::Entry;
+use crate::amount::Amount;
+use crate::ids::{NodeId, WorkloadId};
+use crate::preemption::Target;
+use crate::quota::{FrAmounts, Imagined};
+use crate::topology::Places;
+use crate::topology::count::Overlay;
+use crate::world::World;
+
+/// The claims of a cycle's entries.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    /// Whom earlier entries evict.
+    pub victims: BTreeSet<WorkloadId>,
+    /// Quota without them, and what they give back of their domains.
+    quota: Imagined,
+    domains: Overlay,
+}
+
+impl Claims {
+    /// True if one of the targets is claimed already.
+    pub fn overlap(&self, targets: &[Target]) -> bool {
+        targets.iter().any(|target| self.victims.contains(&target.workload))
+    }
+
+    /// Claims targets.
+    pub fn claim(&mut self, world: &World, targets: &[Target]) {
+        for target in targets {
+            if self.victims.insert(target.workload) {
+                self.give_back(world, target.workload);
+            }
+        }
+    }
+
+    fn give_back(&mut self, world: &World, victim: WorkloadId) {
+        let Some(holding) = &world.record(victim).holding else { return };
+        self.quota.remove(&world.tree, world.queue(holding.queue).node, &holding.usage);
+        for place in &holding.places.list {
+            self.domains.add(place.row, &place.demand, -place.count);
+        }
+    }
+
+    /// Takes up quota and domains for the rest of the cycle.
+    pub fn take_up(&mut self, world: &mut World, node: NodeId, usage: &FrAmounts, places: &Places) {
+        if !self.victims.is_empty() {
+            self.quota.add(&world.tree, node, usage);
+        }
+        world.add_usage(node, usage);
+        world.topologies.add_usage(places);
+    }
+
+    /// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7). An elastic slice that is
+    /// replaced stays where it is: usage and places are what the newer one takes beyond it.
+    pub fn fit(&mut self, world: &mut World, entry: &Entry, usage: &FrAmounts, places: &Places) -> bool {
+        let mark = self.quota.mark();
+        let own: Vec<WorkloadId> =
+            entry.targets.iter().map(|target| target.workload).filter(|id| !self.victims.contains(id)).collect();
+        let mut with_own = None;
+        for &id in &own {
+            let Some(holding) = &world.record(id).holding else { continue };
+            self.quota.remove(&world.tree, world.queue(holding.queue).node, &holding.usage);
+            if !places.is_empty() {
+                let domains = with_own.get_or_insert_with(|| self.domains.clone());
+                for place in &holding.places.list {
+                    domains.add(place.row, &place.demand, -place.count);
+                }
+            }
+        }
+        let node = world.queue(entry.queue).node;
+        let available = |fr| self.quota.available(&world.tree, node, fr).or_zero();
+        let quota_fits = usage.iter().all(|&(fr, amount)| Amount::Bounded(amount) <= available(fr));
+        self.quota.rollback(mark);
+        quota_fits && world.topologies.has_room(places, with_own.as_ref().unwrap_or(&self.domains))
+    }
+}

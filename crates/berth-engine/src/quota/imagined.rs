@@ -1,0 +1,79 @@
+//! Usage as it would be if some of it were given back, beside the tree's own: what a cycle's victims will leave behind is
+//! asked about for every entry, and taking all of them out of the tree for each would cost their number every time.
+
+use std::collections::HashMap;
+
+use super::FrAmounts;
+use super::tree::{Cell, QuotaTree};
+use crate::amount::Amount;
+use crate::ids::{FrId, NodeId};
+
+/// Usage of the cells that would be different; that of all others is the tree's.
+#[derive(Debug, Default)]
+pub(crate) struct Imagined {
+    usage: HashMap<(NodeId, FrId), Amount>,
+    log: Vec<((NodeId, FrId), Option<Amount>)>,
+}
+
+impl Imagined {
+    fn cell(&self, tree: &QuotaTree, id: NodeId, fr: FrId) -> Cell {
+        let mut cell = tree.cell(id, fr);
+        if let Some(usage) = self.usage.get(&(id, fr)) {
+            cell.usage = *usage;
+        }
+        cell
+    }
+
+    fn set(&mut self, id: NodeId, fr: FrId, usage: Amount) {
+        let before = self.usage.insert((id, fr), usage);
+        self.log.push(((id, fr), before));
+    }
+
+    /// What a node could take (§7.3).
+    pub fn available(&self, tree: &QuotaTree, id: NodeId, fr: FrId) -> Amount {
+        tree.available_of(id, &|id| self.cell(tree, id, fr))
+    }
+
+    /// Gives amounts back at a queue here, and only here.
+    pub fn remove(&mut self, tree: &QuotaTree, queue: NodeId, amounts: &FrAmounts) {
+        for &(fr, amount) in amounts {
+            let mut at = Some(queue);
+            let mut amount = Amount::Bounded(amount);
+            while let Some(id) = at {
+                let cell = self.cell(tree, id, fr);
+                self.set(id, fr, cell.usage - amount);
+                let Some(part) = cell.climbs_when_removed(amount) else { break };
+                amount = part;
+                at = tree.node(id).parent;
+            }
+        }
+    }
+
+    /// Takes up amounts at a queue that the tree is about to take up too.
+    pub fn add(&mut self, tree: &QuotaTree, queue: NodeId, amounts: &FrAmounts) {
+        for &(fr, amount) in amounts {
+            let mut climbing = Some(Amount::Bounded(amount));
+            // The tree's own usage may change all the way up: here it stays as far as nothing climbs.
+            for id in tree.path_to_root(queue) {
+                let cell = self.cell(tree, id, fr);
+                self.set(id, fr, cell.usage + climbing.unwrap_or(Amount::ZERO));
+                climbing = climbing.and_then(|amount| cell.climbs_when_added(amount));
+            }
+        }
+    }
+
+    /// A point to [go back](Self::rollback) to.
+    pub fn mark(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Goes back to a mark; the tree must be as it was then.
+    pub fn rollback(&mut self, mark: usize) {
+        for (cell, before) in self.log.drain(mark..).rev() {
+            match before {
+                Some(usage) => self.usage.insert(cell, usage),
+                None => self.usage.remove(&cell),
+            };
+        }
+    }
+}
