@@ -8,6 +8,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::trail::Trail;
+
 /// Why bytes are not a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -29,7 +31,8 @@ const DUPLICATES_MAX: usize = 1000;
 pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut duplicates = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let seed = Watchful { path: String::new(), duplicates: &mut duplicates };
+    let start = Trail::start();
+    let seed = Watchful { at: &start, duplicates: &mut duplicates };
     let value = seed.deserialize(&mut deserializer).map_err(|e| DecodeError(e.to_string()))?;
     deserializer.end().map_err(|e| DecodeError(e.to_string()))?;
     Ok(Decoded { value, duplicates })
@@ -172,7 +175,7 @@ fn yaml_parts(text: &str) -> Vec<&str> {
 
 /// Builds a value and watches for repeated fields.
 struct Watchful<'a> {
-    path: String,
+    at: &'a Trail<'a>,
     duplicates: &'a mut Vec<String>,
 }
 
@@ -223,7 +226,8 @@ impl<'de> Visitor<'de> for Watchful<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let seed = Watchful { path: format!("{}[{}]", self.path, list.len()), duplicates: &mut *self.duplicates };
+            let at = self.at.index(list.len());
+            let seed = Watchful { at: &at, duplicates: &mut *self.duplicates };
             match items.next_element_seed(seed)? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
@@ -234,11 +238,11 @@ impl<'de> Visitor<'de> for Watchful<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            let at = self.at.name(&key);
             if map.contains_key(&key) && self.duplicates.len() < DUPLICATES_MAX {
-                self.duplicates.push(path.clone());
+                self.duplicates.push(at.to_string());
             }
-            let value = entries.next_value_seed(Watchful { path, duplicates: &mut *self.duplicates })?;
+            let value = entries.next_value_seed(Watchful { at: &at, duplicates: &mut *self.duplicates })?;
             map.insert(key, value);
         }
         Ok(Value::Object(map))

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{AdditionalProperties, Schema};
 use crate::field::{self, Path};
+use crate::trail::Trail;
 
 /// How lenient decoding is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +26,7 @@ pub fn coerce_metadata(
     options: CoerceOptions,
 ) -> Result<Vec<String>, field::Error> {
     let mut walk = Walk { options, unknown: Vec::new() };
-    walk.value(schema, value, options.is_resource_root, &Path::root(), "")?;
+    walk.value(schema, value, options.is_resource_root, &Path::root(), &Trail::start())?;
     walk.unknown.sort();
     Ok(walk.unknown)
 }
@@ -42,7 +43,7 @@ impl Walk {
         value: &mut Value,
         is_resource: bool,
         path: &Path<'_>,
-        prefix: &str,
+        prefix: &Trail<'_>,
     ) -> Result<(), field::Error> {
         let node = schema.map(Schema::target);
         match value {
@@ -55,7 +56,7 @@ impl Walk {
                     if is_resource && name == "metadata" {
                         continue;
                     }
-                    let below = join(prefix, name);
+                    let below = prefix.name(name);
                     match (node.properties.get(name), &node.additional_properties) {
                         (Some(property), _) => self.value(Some(property), entry, false, &path.child(name), &below)?,
                         (None, Some(AdditionalProperties::Schema(schema))) => {
@@ -68,7 +69,7 @@ impl Walk {
             Value::Array(list) => {
                 let Some(items) = node.and_then(|node| node.items.as_deref()) else { return Ok(()) };
                 for (i, item) in list.iter_mut().enumerate() {
-                    self.value(Some(items), item, false, &path.index(i), &format!("{prefix}[{i}]"))?;
+                    self.value(Some(items), item, false, &path.index(i), &prefix.index(i))?;
                 }
             }
             _ => {}
@@ -76,7 +77,12 @@ impl Walk {
         Ok(())
     }
 
-    fn resource(&mut self, map: &mut Map<String, Value>, path: &Path<'_>, prefix: &str) -> Result<(), field::Error> {
+    fn resource(
+        &mut self,
+        map: &mut Map<String, Value>,
+        path: &Path<'_>,
+        prefix: &Trail<'_>,
+    ) -> Result<(), field::Error> {
         for name in ["apiVersion", "kind"] {
             match map.get(name) {
                 None | Some(Value::String(_)) => {}
@@ -94,7 +100,7 @@ impl Walk {
                         field::Error::invalid(&path.child("metadata"), Value::Object(Map::new()), message)
                     })?;
                 *metadata = Value::Object(decoded);
-                let prefix = join(prefix, "metadata");
+                let prefix = prefix.name("metadata");
                 self.unknown.extend(unknown.into_iter().map(|field| format!("{prefix}.{field}")));
             }
             other if self.options.drop_invalid_fields => *metadata = other,
@@ -102,10 +108,6 @@ impl Walk {
         }
         Ok(())
     }
-}
-
-fn join(prefix: &str, name: &str) -> String {
-    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
 /// What a field of ObjectMeta holds.
@@ -178,7 +180,8 @@ pub fn decode_metadata(
             continue;
         };
         let mut unknown_below = Vec::new();
-        match decode(value, *shape, *keep_empty, &name, &mut unknown_below) {
+        let start = Trail::start();
+        match decode(value, *shape, *keep_empty, &start.name(&name), &mut unknown_below) {
             Ok(Some(value)) => {
                 decoded.insert(name, value);
                 unknown.extend(unknown_below);
@@ -201,10 +204,10 @@ fn decode(
     value: Value,
     shape: Shape,
     keep_empty: bool,
-    at: &str,
+    at: &Trail<'_>,
     unknown: &mut Vec<String>,
 ) -> Result<Option<Value>, Mismatch> {
-    let mismatch = |value: &Value, wanted: &'static str| (at.to_owned(), json_type(value), wanted);
+    let mismatch = |value: &Value, wanted: &'static str| (at.to_string(), json_type(value), wanted);
     Ok(match (shape, value) {
         (_, Value::Null) => None,
         (Shape::Raw, value) => Some(value),
@@ -249,7 +252,7 @@ fn decode(
         (Shape::StructList(fields), Value::Array(list)) => {
             let mut decoded = Vec::with_capacity(list.len());
             for (i, item) in list.into_iter().enumerate() {
-                decoded.push(decode_struct(item, fields, &format!("{at}[{i}]"), unknown)?);
+                decoded.push(decode_struct(item, fields, &at.index(i), unknown)?);
             }
             (!decoded.is_empty()).then_some(Value::Array(decoded))
         }
@@ -260,23 +263,23 @@ fn decode(
 fn decode_struct(
     item: Value,
     fields: &[(&'static str, Shape, bool)],
-    at: &str,
+    at: &Trail<'_>,
     unknown: &mut Vec<String>,
 ) -> Result<Value, Mismatch> {
     let map = match item {
         Value::Object(map) => map,
         Value::Null => Map::new(),
-        other => return Err((at.to_owned(), json_type(&other), "v1.OwnerReference")),
+        other => return Err((at.to_string(), json_type(&other), "v1.OwnerReference")),
     };
     let mut decoded = Map::new();
     for (name, value) in map {
         match fields.iter().find(|(known, _, _)| *known == name) {
             Some((_, shape, keep_empty)) => {
-                if let Some(value) = decode(value, *shape, *keep_empty, &format!("{at}.{name}"), unknown)? {
+                if let Some(value) = decode(value, *shape, *keep_empty, &at.name(&name), unknown)? {
                     decoded.insert(name, value);
                 }
             }
-            None => unknown.push(format!("{at}.{name}")),
+            None => unknown.push(at.name(&name).to_string()),
         }
     }
     for (name, shape, keep_empty) in fields {

@@ -3,6 +3,8 @@
 //! The paths are those of field-validation warnings: `spec.containers[0].foo`. In an embedded resource apiVersion, kind
 //! and metadata are always known; what is inside metadata is the business of metadata coercion.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 
 use super::{AdditionalProperties, Root, Schema};
@@ -105,7 +107,8 @@ impl Pruner {
 
     fn below_index(&mut self, index: usize, walk: impl FnOnce(&mut Self)) {
         let length = self.path.len();
-        self.path.push_str(&format!("[{index}]"));
+        // Writing to a text cannot fail.
+        let _ = write!(self.path, "[{index}]");
         walk(self);
         self.path.truncate(length);
     }

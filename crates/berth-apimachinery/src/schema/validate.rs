@@ -4,21 +4,24 @@
 //! clients show them: combinations (`anyOf` and friends) are reported for the whole object, with the errors of the branch
 //! that came closest.
 
+use std::fmt::Display;
+
 use serde_json::{Number, Value};
 
 use super::{AdditionalProperties, Schema, Type, formats};
 use crate::field::{Error, Path, quote, show_float};
+use crate::trail::Trail;
 
 impl Schema {
     /// The errors of a value, in no particular order.
     pub fn validate(&self, value: &Value, path: &Path<'_>) -> Vec<Error> {
-        Validation { base: path }.node(self, value, None, "").errors
+        Validation { base: path }.node(self, value, None, &Trail::start()).errors
     }
 
     /// The errors of a value that replaces an older one. What did not change is not held against the new value: a
     /// rule that was added later must not stop an unrelated update.
     pub fn validate_update(&self, value: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
-        Validation { base: path }.node(self, value, Some(old), "").errors
+        Validation { base: path }.node(self, value, Some(old), &Trail::start()).errors
     }
 }
 
@@ -41,8 +44,8 @@ impl Outcome {
 }
 
 impl Validation<'_> {
-    fn at(&self, at: &str, error: impl FnOnce(&Path<'_>) -> Error) -> Error {
-        error(&self.base.child(at))
+    fn at(&self, at: &Trail<'_>, error: impl FnOnce(&Path<'_>) -> Error) -> Error {
+        error(&self.base.child(&at.to_string()))
     }
 
     /// An error that is not about one field.
@@ -50,7 +53,7 @@ impl Validation<'_> {
         Error::invalid(self.base, "", detail)
     }
 
-    fn node(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &str) -> Outcome {
+    fn node(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &Trail<'_>) -> Outcome {
         if old == Some(value) {
             return Outcome::default();
         }
@@ -58,9 +61,7 @@ impl Validation<'_> {
         let mut outcome = Outcome::default();
         if value.is_null() {
             if let Some(wanted) = type_names(node).filter(|_| !(node.nullable || schema.nullable)) {
-                outcome
-                    .errors
-                    .push(self.at(at, |path| Error::type_invalid(path, "null", must_be(at, &wanted, "null"))));
+                outcome.errors.push(self.at(at, |path| Error::type_invalid(path, "null", must_be(at, wanted, "null"))));
             }
             self.enumeration(node, value, at, &mut outcome);
             return outcome;
@@ -78,7 +79,7 @@ impl Validation<'_> {
         outcome
     }
 
-    fn value_type(&self, node: &Schema, value: &Value, at: &str, outcome: &mut Outcome) {
+    fn value_type(&self, node: &Schema, value: &Value, at: &Trail<'_>, outcome: &mut Outcome) {
         let Some(wanted) = type_names(node) else { return };
         outcome.checks += 1;
         let has =
@@ -110,14 +111,14 @@ impl Validation<'_> {
         }
         // A declared format takes the place of the type in the text, except where the format is about texts.
         let (wanted, actual) = if !node.format.is_empty() && !matches!(value, Value::String(_) | Value::Array(_)) {
-            (node.format.clone(), if format.is_empty() { actual } else { format })
+            (node.format.as_str(), if format.is_empty() { actual } else { format })
         } else {
             (wanted, actual)
         };
-        outcome.errors.push(self.at(at, |path| Error::type_invalid(path, actual, must_be(at, &wanted, actual))));
+        outcome.errors.push(self.at(at, |path| Error::type_invalid(path, actual, must_be(at, wanted, actual))));
     }
 
-    fn combinations(&self, node: &Schema, value: &Value, at: &str, outcome: &mut Outcome) {
+    fn combinations(&self, node: &Schema, value: &Value, at: &Trail<'_>, outcome: &mut Outcome) {
         let closest = |mut failures: Vec<Outcome>| {
             let mut best = 0;
             for i in 1..failures.len() {
@@ -131,7 +132,9 @@ impl Validation<'_> {
             outcome.checks += 1;
             let branches: Vec<Outcome> = node.any_of.iter().map(|branch| self.node(branch, value, None, at)).collect();
             if branches.iter().all(|branch| !branch.errors.is_empty()) {
-                outcome.errors.push(self.overall(format!("{} must validate at least one schema (anyOf)", quote(at))));
+                outcome.errors.push(
+                    self.overall(format!("{} must validate at least one schema (anyOf)", quote(&at.to_string()))),
+                );
                 outcome.merge(closest(branches).unwrap_or_default());
             }
         }
@@ -145,9 +148,10 @@ impl Validation<'_> {
                 } else {
                     format!("Found {valid} valid alternatives")
                 };
-                outcome.errors.push(
-                    self.overall(format!("{} must validate one and only one schema (oneOf). {found}", quote(at))),
-                );
+                outcome.errors.push(self.overall(format!(
+                    "{} must validate one and only one schema (oneOf). {found}",
+                    quote(&at.to_string())
+                )));
                 if valid == 0 {
                     outcome.merge(closest(branches).unwrap_or_default());
                 }
@@ -163,18 +167,22 @@ impl Validation<'_> {
             }
             if valid != node.all_of.len() {
                 let none = if valid == 0 { ". None validated" } else { "" };
-                outcome.errors.push(self.overall(format!("{} must validate all the schemas (allOf){none}", quote(at))));
+                outcome.errors.push(
+                    self.overall(format!("{} must validate all the schemas (allOf){none}", quote(&at.to_string()))),
+                );
             }
         }
         if let Some(not) = &node.not {
             outcome.checks += 1;
             if self.node(not, value, None, at).errors.is_empty() {
-                outcome.errors.push(self.overall(format!("{} must not validate the schema (not)", quote(at))));
+                outcome
+                    .errors
+                    .push(self.overall(format!("{} must not validate the schema (not)", quote(&at.to_string()))));
             }
         }
     }
 
-    fn text(&self, node: &Schema, text: &str, at: &str, outcome: &mut Outcome) {
+    fn text(&self, node: &Schema, text: &str, at: &Trail<'_>, outcome: &mut Outcome) {
         let bounded = node.max_length.is_some() || node.min_length.is_some() || node.pattern.is_some();
         if matches!(node.schema_type, Some(Type::String) | None) || node.int_or_string {
             if bounded {
@@ -211,7 +219,7 @@ impl Validation<'_> {
         }
     }
 
-    fn number(&self, node: &Schema, number: &Number, at: &str, outcome: &mut Outcome) {
+    fn number(&self, node: &Schema, number: &Number, at: &Trail<'_>, outcome: &mut Outcome) {
         let named = match node.schema_type {
             Some(t @ (Type::Integer | Type::Number)) => Some(t),
             _ => None,
@@ -254,12 +262,12 @@ impl Validation<'_> {
         }
     }
 
-    fn list(&self, node: &Schema, list: &[Value], old: Option<&Vec<Value>>, at: &str, outcome: &mut Outcome) {
+    fn list(&self, node: &Schema, list: &[Value], old: Option<&Vec<Value>>, at: &Trail<'_>, outcome: &mut Outcome) {
         outcome.checks += 1;
         if let Some(items) = &node.items {
             for (i, item) in list.iter().enumerate() {
-                let below = format!("{at}[{i}]");
-                outcome.merge(self.node(items, item, old.and_then(|old| correlated(node, old, item)), &below));
+                let old = old.and_then(|old| correlated(node, old, item));
+                outcome.merge(self.node(items, item, old, &at.index(i)));
             }
         }
         let count = list.len() as u64;
@@ -276,7 +284,7 @@ impl Validation<'_> {
         }
     }
 
-    fn map(&self, node: &Schema, value: &Value, old: Option<&Value>, at: &str, outcome: &mut Outcome) {
+    fn map(&self, node: &Schema, value: &Value, old: Option<&Value>, at: &Trail<'_>, outcome: &mut Outcome) {
         let Some(map) = value.as_object() else { return };
         outcome.checks += 1;
         let count = map.len() as u64;
@@ -288,24 +296,24 @@ impl Validation<'_> {
             outcome.errors.push(self.at(at, |path| Error::too_many(path, count as i64, max as i64)));
         }
         for name in node.required.iter().filter(|name| !map.contains_key(*name)) {
-            outcome.errors.push(self.at(&join(at, name), |path| Error::required(path, "")));
+            outcome.errors.push(self.at(&at.name(name), |path| Error::required(path, "")));
         }
         for (name, entry) in map {
             let schema = match (node.properties.get(name), &node.additional_properties) {
                 (Some(property), _) => property,
                 (None, Some(AdditionalProperties::Schema(schema))) => schema,
                 (None, Some(AdditionalProperties::Allowed(false))) => {
-                    let detail = format!("{} in body is a forbidden property", join(at, name));
-                    outcome.errors.push(self.at(&join(at, name), |path| Error::invalid(path, "", detail)));
+                    let detail = format!("{} in body is a forbidden property", at.name(name));
+                    outcome.errors.push(self.at(&at.name(name), |path| Error::invalid(path, "", detail)));
                     continue;
                 }
                 _ => continue,
             };
-            outcome.merge(self.node(schema, entry, old.and_then(|old| old.get(name)), &join(at, name)));
+            outcome.merge(self.node(schema, entry, old.and_then(|old| old.get(name)), &at.name(name)));
         }
     }
 
-    fn enumeration(&self, node: &Schema, value: &Value, at: &str, outcome: &mut Outcome) {
+    fn enumeration(&self, node: &Schema, value: &Value, at: &Trail<'_>, outcome: &mut Outcome) {
         let Some(allowed) = node.enumeration.as_ref().filter(|allowed| !allowed.is_empty()) else { return };
         outcome.checks += 1;
         if !allowed.iter().any(|candidate| equal(candidate, value)) {
@@ -330,21 +338,12 @@ fn correlated<'a>(node: &Schema, old: &'a [Value], item: &Value) -> Option<&'a V
     old.iter().find(|old| node.list_map_keys.iter().all(|key| old.get(key) == item.get(key)))
 }
 
-fn type_names(node: &Schema) -> Option<String> {
-    match node.schema_type {
-        Some(_) if node.int_or_string => Some("integer,string".to_owned()),
-        Some(t) => Some(t.name().to_owned()),
-        None if node.int_or_string => Some("integer,string".to_owned()),
-        None => None,
-    }
+fn type_names(node: &Schema) -> Option<&'static str> {
+    if node.int_or_string { Some("integer,string") } else { node.schema_type.map(Type::name) }
 }
 
-fn must_be(at: &str, wanted: &str, actual: &str) -> String {
+fn must_be(at: &Trail<'_>, wanted: impl Display, actual: &str) -> String {
     format!("{at} in body must be of type {wanted}: {}", quote(actual))
-}
-
-fn join(at: &str, name: &str) -> String {
-    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
 /// Whether a number can be held by the type and format.

@@ -1,0 +1,138 @@
+//! Finding `metadata` and its `managedFields` in the text of an object without reading either: half of a typical object
+//! says who set which field, and most readers never ask. Text that is not what it should be has none: whoever decodes it
+//! says what is wrong.
+
+use std::ops::Range;
+
+/// Where `"managedFields": ...` of the metadata stands, with the comma that separates it from its neighbour.
+pub fn managed_fields(text: &[u8]) -> Option<Range<usize>> {
+    let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
+    let (key, value) = member(text, metadata, b"\"managedFields\"")?;
+    with_comma(text, key, skip_value(text, value)?)
+}
+
+/// Where the value of `metadata` stands, and `managedFields` in it as [`managed_fields`] says it.
+pub fn metadata(text: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
+    let (_, start) = member(text, skip_space(text, 0), b"\"metadata\"")?;
+    let mut managed = None;
+    let mut members = Members::of(text, start)?;
+    while let Some((key, value)) = members.next()? {
+        let end = skip_value(text, value)?;
+        if is_key(text, key, b"\"managedFields\"") {
+            managed = with_comma(text, key, end);
+        }
+        members.after(end)?;
+    }
+    Some((start..members.at + 1, managed))
+}
+
+/// A member's text with the comma behind it or, if it is the last one, the comma before it.
+fn with_comma(text: &[u8], key: usize, end: usize) -> Option<Range<usize>> {
+    let after = skip_space(text, end);
+    if text.get(after) == Some(&b',') {
+        return Some(key..after + 1);
+    }
+    let before = text[..key].iter().rposition(|byte| !byte.is_ascii_whitespace())?;
+    Some(if text[before] == b',' { before..end } else { key..end })
+}
+
+/// Where the member with this (quoted) key begins in the object at `start`, and where its value does.
+fn member(text: &[u8], start: usize, key: &[u8]) -> Option<(usize, usize)> {
+    let mut members = Members::of(text, start)?;
+    while let Some((at, value)) = members.next()? {
+        if is_key(text, at, key) {
+            return Some((at, value));
+        }
+        members.after(skip_value(text, value)?)?;
+    }
+    None
+}
+
+/// Quotes are part of what is compared, so a key is not taken for a longer one.
+fn is_key(text: &[u8], at: usize, key: &[u8]) -> bool {
+    text[at..].starts_with(key)
+}
+
+/// A walk over the members of an object.
+struct Members<'t> {
+    text: &'t [u8],
+    /// A key, or the end of the object.
+    at: usize,
+}
+
+impl<'t> Members<'t> {
+    fn of(text: &'t [u8], start: usize) -> Option<Self> {
+        (text.get(start) == Some(&b'{')).then(|| Members { text, at: skip_space(text, start + 1) })
+    }
+
+    /// Where the next key begins and where its value does; `Some(None)` at the end of the object.
+    fn next(&self) -> Option<Option<(usize, usize)>> {
+        match self.text.get(self.at)? {
+            b'}' => Some(None),
+            b'"' => {
+                let colon = skip_space(self.text, skip_string(self.text, self.at)?);
+                (self.text.get(colon) == Some(&b':')).then(|| Some((self.at, skip_space(self.text, colon + 1))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Goes on behind a value that ends at `end`.
+    fn after(&mut self, end: usize) -> Option<()> {
+        self.at = skip_space(self.text, end);
+        match self.text.get(self.at)? {
+            b',' => {
+                self.at = skip_space(self.text, self.at + 1);
+                Some(())
+            }
+            b'}' => Some(()),
+            _ => None,
+        }
+    }
+}
+
+fn skip_space(text: &[u8], mut at: usize) -> usize {
+    while text.get(at).is_some_and(u8::is_ascii_whitespace) {
+        at += 1;
+    }
+    at
+}
+
+/// The end of the string that begins at `at`.
+fn skip_string(text: &[u8], mut at: usize) -> Option<usize> {
+    at += 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+/// The end of the value that begins at `at`.
+fn skip_value(text: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    loop {
+        match text.get(at)? {
+            b'"' => at = skip_string(text, at)?,
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' if depth == 0 => return Some(at),
+            b'}' | b']' => {
+                depth -= 1;
+                at += 1;
+            }
+            b',' if depth == 0 => return Some(at),
+            _ => {
+                at += 1;
+                continue;
+            }
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Where a walk over a value is: steps that point at the steps above them, so that going down costs nothing and the
+//! text (`spec.containers[0].name`) is only made when there is something to say about the place.
+
+use std::fmt;
+
+/// A place in a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trail<'a> {
+    above: Option<&'a Trail<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Start,
+    Name(&'a str),
+    Index(usize),
+}
+
+impl<'a> Trail<'a> {
+    /// The value itself; its text is empty.
+    pub const fn start() -> Self {
+        Trail { above: None, step: Step::Start }
+    }
+
+    /// The field or map entry `name` of the value here.
+    pub const fn name(&'a self, name: &'a str) -> Trail<'a> {
+        Trail { above: Some(self), step: Step::Name(name) }
+    }
+
+    /// The list item at `index`.
+    pub const fn index(&'a self, index: usize) -> Trail<'a> {
+        Trail { above: Some(self), step: Step::Index(index) }
+    }
+
+    /// Writes the text; returns whether there was any.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let written = match self.above {
+            Some(above) => above.write(f)?,
+            None => false,
+        };
+        match self.step {
+            Step::Start => Ok(written),
+            Step::Name(name) => {
+                if written {
+                    f.write_str(".")?;
+                }
+                f.write_str(name)?;
+                Ok(written || !name.is_empty())
+            }
+            Step::Index(index) => {
+                write!(f, "[{index}]")?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Trail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_reads_as_it_is_written_in_messages() {
+        let start = Trail::start();
+        let (spec, item) = (start.name("spec"), start.index(3));
+        let list = spec.name("containers");
+        let first = list.index(0);
+        assert_eq!(start.to_string(), "");
+        assert_eq!(first.name("name").to_string(), "spec.containers[0].name");
+        assert_eq!(item.name("a.b").to_string(), "[3].a.b");
+    }
+}
