@@ -122,20 +122,13 @@ impl Managed {
             .iter()
             .map(|(key, owned)| {
                 let identity = Identity::from_key(key).unwrap_or_default();
-                let mut entry = Map::new();
-                let mut put = |field: &str, text: &str| {
-                    if !text.is_empty() {
-                        entry.insert(field.to_owned(), Value::from(text));
-                    }
-                };
-                put("manager", &identity.manager);
-                put("operation", if owned.applied { "Apply" } else { "Update" });
-                put("apiVersion", &owned.version);
-                put("time", self.times.get(key).map(String::as_str).unwrap_or_default());
-                put("fieldsType", "FieldsV1");
-                put("subresource", &identity.subresource);
-                entry.insert("fieldsV1".to_owned(), owned.set.to_fields_v1());
-                Value::Object(entry)
+                let identity = Identity { applied: owned.applied, ..identity };
+                entry(
+                    &identity,
+                    &owned.version,
+                    &owned.set,
+                    self.times.get(key).map(String::as_str).unwrap_or_default(),
+                )
             })
             .collect();
         sort_entries(&mut entries);
@@ -193,6 +186,24 @@ impl Managed {
             conflicts.iter().map(|conflict| (shown(conflict), super::path::path_text(&conflict.path))).collect();
         conflict_status(&named)
     }
+}
+
+/// One entry of the list as it is stored.
+pub(super) fn entry(identity: &Identity, version: &str, set: &Set, time: &str) -> Value {
+    let mut entry = Map::new();
+    let mut put = |field: &str, text: &str| {
+        if !text.is_empty() {
+            entry.insert(field.to_owned(), Value::from(text));
+        }
+    };
+    put("manager", &identity.manager);
+    put("operation", if identity.applied { "Apply" } else { "Update" });
+    put("apiVersion", version);
+    put("time", time);
+    put("fieldsType", "FieldsV1");
+    put("subresource", &identity.subresource);
+    entry.insert("fieldsV1".to_owned(), set.to_fields_v1());
+    Value::Object(entry)
 }
 
 /// A conflict answer from managers as shown and field paths.

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use super::compare::compare;
-use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, is_reset, sort_entries};
+use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, entry, is_reset, sort_entries};
 use super::path::PathElement;
 use super::remove::extract;
 use super::set::Set;
@@ -128,6 +128,16 @@ impl FieldManager {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
         let sent = meta::take_managed_fields(new);
         let managed = current_managed(live, sent.as_ref(), write.subresource);
+        if live.is_none() && managed.managers.is_empty() {
+            let Ok(set) = self.updater().created(new) else { return };
+            let set = set.difference(&NEVER_OWNED);
+            if !set.is_empty() {
+                let own = update_identity(new, write);
+                let entries = vec![entry(&own, &own.version, &set, write.now)];
+                meta::metadata_mut(new).insert("managedFields".to_owned(), Value::Array(entries));
+            }
+            return;
+        }
         // Whoever resets the list, or has an object from before there were owners, is left alone until the first apply.
         if managed.managers.is_empty() && live.is_some() {
             return;
@@ -140,13 +150,19 @@ impl FieldManager {
             let mut entries = sent.filter(|sent| sent == entries).unwrap_or_else(|| entries.clone());
             if !set.is_empty()
                 && let Some(list) = entries.as_array_mut()
-                && let Some(entry) = list.iter_mut().find(|entry| Identity::from_value(entry) == own)
             {
-                let entry = meta::map_mut(entry);
-                entry.insert("time".to_owned(), Value::from(write.now));
-                let before = &managed.managers[&own.key()].set;
-                if !before.has_all(&set) {
-                    entry.insert("fieldsV1".to_owned(), before.clone().union(set).to_fields_v1());
+                match (
+                    list.iter_mut().find(|entry| Identity::from_value(entry) == own),
+                    managed.managers.get(&own.key()),
+                ) {
+                    (Some(entry), Some(Owned { set: before, .. })) => {
+                        let entry = meta::map_mut(entry);
+                        entry.insert("time".to_owned(), Value::from(write.now));
+                        if !before.has_all(&set) {
+                            entry.insert("fieldsV1".to_owned(), before.clone().union(set).to_fields_v1());
+                        }
+                    }
+                    _ => list.push(entry(&own, &own.version, &set, write.now)),
                 }
                 sort_entries(list);
             }
@@ -161,17 +177,17 @@ impl FieldManager {
         store(new, &managed);
     }
 
-    /// What an update sets and who makes it, if its manager is one already and all others stay as they are. Most updates
-    /// of a controller are like that.
+    /// What an update sets and who makes it, if all other managers stay as they are. Most updates of a controller are like
+    /// that.
     fn only_adds(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Option<(Identity, Set)> {
         let version = meta::api_version(new);
         let own = update_identity(new, write);
         let key = own.key();
-        let is_plain = managed.managers.contains_key(&key)
-            && managed.times.contains_key(&key)
+        let is_known = managed.managers.contains_key(&key);
+        let is_plain = is_known == managed.times.contains_key(&key)
             && meta::api_version(live) == version
             && managed.managers.values().all(|owned| owned.version == version)
-            && managed.managers.len() <= self.updates_max;
+            && managed.managers.len() + usize::from(!is_known) <= self.updates_max;
         if !is_plain {
             return None;
         }

@@ -59,7 +59,7 @@ impl PathElement {
     /// The text form, as in `fieldsV1`.
     pub fn to_text(&self) -> String {
         match self {
-            PathElement::Field(name) => format!("f:{name}"),
+            PathElement::Field(name) => ["f:", name].concat(),
             PathElement::Key(keys) => {
                 let map: Map<String, Value> = keys.iter().cloned().collect();
                 format!("k:{}", Value::Object(map))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::compare::{Comparison, compare};
+use super::compare::{Comparison, all_fields, compare};
 use super::merge::merge;
 use super::path::{PathElement, equal_values, path_text};
 use super::reconcile::{reconcile, with_named_fields};
@@ -311,6 +311,17 @@ impl Updater<'_> {
             }
         }
         Ok(Some(changed))
+    }
+
+    /// What the creation of an object sets.
+    pub(super) fn created(&self, new: &Value) -> Result<Set, ApplyError> {
+        let version = crate::meta::api_version(new);
+        let typing = self.typing(version)?;
+        let set = all_fields(&typing.types, &typing.root, new)?;
+        Ok(match self.ignored.get(version) {
+            Some(ignored) => ignored.filter(&set),
+            None => set,
+        })
     }
 
     /// An update replaces the object: the manager takes over what changed, and only that.
