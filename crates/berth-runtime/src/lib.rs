@@ -25,7 +25,7 @@ pub use events::{EventType, Recorder};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
-pub use wire::{Lean, decode};
+pub use wire::{Metadata, decode};
 
 use std::fmt;
 use std::future::Future;

@@ -5,10 +5,13 @@
 //! set which field; no controller asks, so it is neither decoded nor kept.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use berth_apimachinery::managed_text;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -21,13 +24,15 @@ pub(crate) struct Seen<K> {
     /// Name, namespace, uid and resourceVersion only.
     metadata: ObjectMeta,
     text: Box<RawValue>,
+    /// Where `managedFields` stand in the text.
+    managed: Option<Range<usize>>,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K: DeserializeOwned> Seen<K> {
     /// The whole object, without `managedFields`.
     pub(crate) fn decode(&self) -> Result<K, serde_json::Error> {
-        decode(self.text.get())
+        decode_without(self.text.get(), self.managed.clone())
     }
 }
 
@@ -40,7 +45,10 @@ impl<K> Debug for Seen<K> {
 impl<'de, K> Deserialize<'de> for Seen<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let Identified { metadata } = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
+        let (range, managed) =
+            managed_text::metadata(text.get().as_bytes()).ok_or_else(|| serde::de::Error::missing_field("metadata"))?;
+        let within = managed.clone().map(|managed| managed.start - range.start..managed.end - range.start);
+        let metadata: Identity = decode_without(&text.get()[range], within).map_err(serde::de::Error::custom)?;
         let metadata = ObjectMeta {
             name: metadata.name,
             namespace: metadata.namespace,
@@ -48,16 +56,11 @@ impl<'de, K> Deserialize<'de> for Seen<K> {
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        Ok(Self { metadata, text, kind: PhantomData })
+        Ok(Self { metadata, text, managed, kind: PhantomData })
     }
 }
 
-/// The part of an object that [`Seen`] reads at once.
-#[derive(Deserialize)]
-struct Identified {
-    metadata: Identity,
-}
-
+/// The part of the metadata that [`Seen`] reads at once.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Identity {
@@ -96,18 +99,69 @@ impl<K: Resource<DynamicType = ()>> Resource for Seen<K> {
     }
 }
 
-/// An object read without its `metadata.managedFields`, for watches that are not a [`crate::Cache`]'s.
-#[derive(Clone, Debug)]
-pub struct Lean<K>(pub K);
+/// The metadata of an object that was sent whole, without `managedFields`, for watches that ask for no more: it costs the
+/// server less to send everybody the same text than to cut it for one.
+#[derive(Clone)]
+pub struct Metadata<K> {
+    metadata: ObjectMeta,
+    kind: PhantomData<fn() -> K>,
+}
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Lean<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        decode(text.get()).map(Self).map_err(serde::de::Error::custom)
+impl<K> Debug for Metadata<K> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.metadata.fmt(f)
     }
 }
 
-impl<K: Resource> Resource for Lean<K> {
+impl<'de, K> Deserialize<'de> for Metadata<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Whole { metadata } = Whole::deserialize(deserializer)?;
+        let metadata = ObjectMeta {
+            annotations: metadata.annotations,
+            creation_timestamp: metadata.creation_timestamp,
+            deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+            deletion_timestamp: metadata.deletion_timestamp,
+            finalizers: metadata.finalizers,
+            generate_name: metadata.generate_name,
+            generation: metadata.generation,
+            labels: metadata.labels,
+            managed_fields: None,
+            name: metadata.name,
+            namespace: metadata.namespace,
+            owner_references: metadata.owner_references,
+            resource_version: metadata.resource_version,
+            self_link: None,
+            uid: metadata.uid,
+        };
+        Ok(Self { metadata, kind: PhantomData })
+    }
+}
+
+/// An object as [`Metadata`] reads it: what is not named here is passed over.
+#[derive(Deserialize)]
+struct Whole {
+    metadata: WithoutManagedFields,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WithoutManagedFields {
+    annotations: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    generate_name: Option<String>,
+    generation: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    name: Option<String>,
+    namespace: Option<String>,
+    owner_references: Option<Vec<OwnerReference>>,
+    resource_version: Option<String>,
+    uid: Option<String>,
+}
+
+impl<K: Resource> Resource for Metadata<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -128,17 +182,21 @@ impl<K: Resource> Resource for Lean<K> {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        self.0.meta()
+        &self.metadata
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0.meta_mut()
+        &mut self.metadata
     }
 }
 
 /// Decodes an object without its `metadata.managedFields`.
 pub fn decode<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
-    match managed_fields(text.as_bytes()) {
+    decode_without(text, managed_text::managed_fields(text.as_bytes()))
+}
+
+fn decode_without<K: DeserializeOwned>(text: &str, range: Option<Range<usize>>) -> Result<K, serde_json::Error> {
+    match range {
         Some(range) => {
             let mut lean = String::with_capacity(text.len() - range.len());
             lean.push_str(&text[..range.start]);
@@ -146,92 +204,6 @@ pub fn decode<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
             serde_json::from_str(&lean)
         }
         None => serde_json::from_str(text),
-    }
-}
-
-/// Where `"managedFields": ...` of the metadata stands, with the comma that separates it from its neighbour. Text that is
-/// not what it should be has none: whoever decodes it says what is wrong.
-fn managed_fields(text: &[u8]) -> Option<Range<usize>> {
-    let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
-    let (key, value) = member(text, metadata, b"\"managedFields\"")?;
-    let end = skip_value(text, value)?;
-    let after = skip_space(text, end);
-    if text.get(after) == Some(&b',') {
-        return Some(key..after + 1);
-    }
-    // The last member: the comma before it goes, if there is one.
-    let before = text[..key].iter().rposition(|byte| !byte.is_ascii_whitespace())?;
-    Some(if text[before] == b',' { before..end } else { key..end })
-}
-
-/// Where the member with this (quoted) key begins in the object at `start`, and where its value does.
-fn member(text: &[u8], start: usize, key: &[u8]) -> Option<(usize, usize)> {
-    if text.get(start) != Some(&b'{') {
-        return None;
-    }
-    let mut at = skip_space(text, start + 1);
-    while text.get(at) == Some(&b'"') {
-        let end = skip_string(text, at)?;
-        let colon = skip_space(text, end);
-        if text.get(colon) != Some(&b':') {
-            return None;
-        }
-        let value = skip_space(text, colon + 1);
-        if &text[at..end] == key {
-            return Some((at, value));
-        }
-        at = skip_space(text, skip_value(text, value)?);
-        if text.get(at) != Some(&b',') {
-            return None;
-        }
-        at = skip_space(text, at + 1);
-    }
-    None
-}
-
-fn skip_space(text: &[u8], mut at: usize) -> usize {
-    while text.get(at).is_some_and(u8::is_ascii_whitespace) {
-        at += 1;
-    }
-    at
-}
-
-/// The end of the string that begins at `at`.
-fn skip_string(text: &[u8], mut at: usize) -> Option<usize> {
-    at += 1;
-    loop {
-        match text.get(at)? {
-            b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-}
-
-/// The end of the value that begins at `at`.
-fn skip_value(text: &[u8], mut at: usize) -> Option<usize> {
-    let mut depth = 0_usize;
-    loop {
-        match text.get(at)? {
-            b'"' => at = skip_string(text, at)?,
-            b'{' | b'[' => {
-                depth += 1;
-                at += 1;
-            }
-            b'}' | b']' if depth == 0 => return Some(at),
-            b'}' | b']' => {
-                depth -= 1;
-                at += 1;
-            }
-            b',' if depth == 0 => return Some(at),
-            _ => {
-                at += 1;
-                continue;
-            }
-        }
-        if depth == 0 {
-            return Some(at);
-        }
     }
 }
 
@@ -243,7 +215,7 @@ mod tests {
     use super::*;
 
     fn without(text: &str) -> Value {
-        let range = managed_fields(text.as_bytes());
+        let range = managed_text::managed_fields(text.as_bytes());
         let lean = range.map_or_else(|| text.to_owned(), |r| format!("{}{}", &text[..r.start], &text[r.end..]));
         serde_json::from_str(&lean).unwrap_or_else(|error| panic!("{lean}: {error}"))
     }
@@ -278,7 +250,7 @@ mod tests {
         for text in
             ["", "{", "[]", r#"{"metadata""#, r#"{"metadata":{"managedFields":["#, r#"{"metadata":{"managedFields":"\"#]
         {
-            assert_eq!(managed_fields(text.as_bytes()), None, "{text}");
+            assert_eq!(managed_text::managed_fields(text.as_bytes()), None, "{text}");
             assert!(decode::<ConfigMap>(text).is_err());
         }
     }
@@ -286,6 +258,9 @@ mod tests {
     #[test]
     fn a_seen_object_is_known_before_it_is_decoded() {
         let text = r#"{"metadata":{"name":"n","namespace":"s","resourceVersion":"7","managedFields":[{"manager":"m"}]},"data":{"a":"b"}}"#;
+        let metadata: Metadata<ConfigMap> = serde_json::from_str(text).unwrap();
+        assert_eq!(metadata.meta().namespace.as_deref(), Some("s"));
+        assert!(metadata.meta().managed_fields.is_none());
         let seen: Seen<ConfigMap> = serde_json::from_str(text).unwrap();
         assert_eq!(seen.meta().resource_version.as_deref(), Some("7"));
         let decoded = seen.decode().unwrap();

@@ -168,6 +168,11 @@ impl Embedded {
         &self.server
     }
 
+    /// A client that may do everything and is not told who set which field.
+    pub fn observer(&self) -> Client {
+        Client::new(self.server.in_process(UserInfo::master("berth:admin")).lean(), "default")
+    }
+
     /// A client that may do everything.
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")), "default")

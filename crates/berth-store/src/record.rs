@@ -1,5 +1,6 @@
 //! A stored object and a change of one.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -15,12 +16,13 @@ pub struct Record {
     /// The object as JSON, `resourceVersion` included.
     pub bytes: Bytes,
     parsed: Mutex<Weak<Value>>,
+    spare: OnceLock<Option<Range<usize>>>,
 }
 
 impl Record {
     /// A record of bytes that are known to be JSON (written by this store).
     pub(crate) fn new(key: Arc<str>, revision: u64, bytes: Bytes) -> Record {
-        Record { key, revision, bytes, parsed: Mutex::new(Weak::new()) }
+        Record { key, revision, bytes, parsed: Mutex::new(Weak::new()), spare: OnceLock::new() }
     }
 
     /// Stamps `revision` into `value` and serialises it.
@@ -33,8 +35,18 @@ impl Record {
         }
         let bytes = Bytes::from(serde_json::to_vec(&value).expect("a JSON value always serialises"));
         let value = Arc::new(value);
-        let record = Record { key, revision, bytes, parsed: Mutex::new(Arc::downgrade(&value)) };
+        let record =
+            Record { key, revision, bytes, parsed: Mutex::new(Arc::downgrade(&value)), spare: OnceLock::new() };
         (Arc::new(record), value)
+    }
+
+    /// The object's text in two parts, without what lies between them: what `find` finds in it and some readers can do
+    /// without. It is looked for once.
+    pub fn parts(&self, find: impl FnOnce(&[u8]) -> Option<Range<usize>>) -> [&[u8]; 2] {
+        match self.spare.get_or_init(|| find(&self.bytes)) {
+            Some(range) => [&self.bytes[..range.start], &self.bytes[range.end..]],
+            None => [&self.bytes, &[]],
+        }
     }
 
     /// The object, parsed; shared with everybody who holds it at the moment.

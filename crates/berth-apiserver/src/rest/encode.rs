@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{meta, table};
-use berth_store::Committed;
+use berth_apimachinery::{managed_text, meta, table};
+use berth_store::{Committed, Record};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
@@ -40,25 +40,35 @@ pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Respons
     response
 }
 
-/// An object as a write left it, with its bytes when they are what the client sees.
+/// A stored object's text, without `managedFields` for who does without.
+pub(crate) fn text_of(record: &Record, lean: bool) -> [&[u8]; 2] {
+    if lean { record.parts(managed_text::managed_fields) } else { [&record.bytes, &[]] }
+}
+
+/// The same in one piece.
+pub(crate) fn bytes_of(record: &Record, lean: bool) -> Bytes {
+    if lean { Bytes::from(text_of(record, lean).concat()) } else { record.bytes.clone() }
+}
+
+/// An object as a write left it, with its record when that is what the client sees.
 pub(crate) struct Stored {
     object: Arc<Value>,
-    bytes: Option<Bytes>,
+    record: Option<Arc<Record>>,
 }
 
 impl Stored {
     /// What a commit stored, seen through `view`.
     pub(crate) fn new(view: &View, committed: Committed) -> Stored {
         match view.convert_if_needed(&committed.value) {
-            Some(converted) => Stored { object: Arc::new(converted), bytes: None },
-            None => Stored { object: committed.value, bytes: Some(committed.record.bytes.clone()) },
+            Some(converted) => Stored { object: Arc::new(converted), record: None },
+            None => Stored { object: committed.value, record: Some(committed.record) },
         }
     }
 }
 
 impl From<Arc<Value>> for Stored {
     fn from(object: Arc<Value>) -> Stored {
-        Stored { object, bytes: None }
+        Stored { object, record: None }
     }
 }
 
@@ -76,8 +86,8 @@ impl Call {
         let plain = self.negotiated.form == Form::Object
             && self.negotiated.encoding == Encoding::Json
             && self.options.pretty != Some(true);
-        match &stored.bytes {
-            Some(bytes) if plain => Ok(json_response(code, bytes.clone())),
+        match &stored.record {
+            Some(record) if plain => Ok(json_response(code, bytes_of(record, self.negotiated.lean))),
             _ => self.object_response(code, stored),
         }
     }

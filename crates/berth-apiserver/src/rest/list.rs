@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::continue_token::Continue;
-use super::encode::{json_response, partial};
+use super::encode::{bytes_of, json_response, partial, text_of};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
@@ -36,7 +36,7 @@ pub(crate) fn get(call: &Call) -> Result<Response<Body>, Status> {
     let view = call.view();
     let plain = call.negotiated.form == Form::Object && call.negotiated.encoding == Encoding::Json;
     if plain && call.options.pretty != Some(true) && view.is_stored_form(&record) {
-        return Ok(json_response(StatusCode::OK, record.bytes.clone()));
+        return Ok(json_response(StatusCode::OK, bytes_of(&record, call.negotiated.lean)));
     }
     call.object_response(StatusCode::OK, view.show(&record)?.as_ref())
 }
@@ -204,8 +204,14 @@ fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value)
         Value::from(call.api_version()),
     );
     let long = records.len() > STREAM_FROM;
-    let mut writer =
-        ListWriter { view: view.clone(), records: records.into_iter(), head: Some(head), first: true, done: false };
+    let mut writer = ListWriter {
+        view: view.clone(),
+        lean: call.negotiated.lean,
+        records: records.into_iter(),
+        head: Some(head),
+        first: true,
+        done: false,
+    };
     if long {
         return json_response(StatusCode::OK, Body::stream(futures::stream::iter(writer)));
     }
@@ -218,6 +224,7 @@ fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value)
 
 struct ListWriter {
     view: View,
+    lean: bool,
     records: std::vec::IntoIter<Arc<Record>>,
     head: Option<String>,
     first: bool,
@@ -240,7 +247,9 @@ impl Iterator for ListWriter {
                 chunk.put_u8(b',');
             }
             if self.view.is_stored_form(&record) {
-                chunk.put_slice(&record.bytes);
+                for part in text_of(&record, self.lean) {
+                    chunk.put_slice(part);
+                }
             } else {
                 // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
                 let shown = self.view.show(&record).unwrap_or_else(|_| record.value());

@@ -63,6 +63,10 @@ where
     }
 }
 
+/// Marks a request whose sender does without `metadata.managedFields` in the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lean;
+
 /// Answers one request whose body has been read.
 pub(crate) async fn handle(
     server: &ApiServer,
@@ -83,7 +87,8 @@ pub(crate) async fn handle(
                 record.impersonates(&user);
             }
         }
-        answer(server, &parts.method, &parts.headers, info, &query, body, user).await
+        let lean = parts.extensions.get::<Lean>().is_some();
+        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean).await
     }
     .await;
     let response = result.unwrap_or_else(|status| status_response(&status));
@@ -138,6 +143,7 @@ async fn answer(
     query: &str,
     body: Bytes,
     user: UserInfo,
+    lean: bool,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
     let mut extensions = server.inner.config.extensions.iter();
@@ -164,6 +170,7 @@ async fn answer(
         .ok_or_else(Status::no_such_path)?;
     let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
     let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
+    call.negotiated.lean = lean;
     call.check_scope()?;
     let verb = call.check_verb(method)?;
     let response = dispatch(&mut call, &verb).await;

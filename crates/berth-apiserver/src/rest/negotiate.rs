@@ -29,6 +29,8 @@ pub(crate) struct Negotiated {
     pub(crate) encoding: Encoding,
     /// Whether the clause asks for an indented answer.
     pub(crate) pretty: bool,
+    /// Whether the answer may lack `managedFields`; nothing in a header says so, see [`super::Lean`].
+    pub(crate) lean: bool,
 }
 
 const OFFERED: [&str; 2] = ["application/json", "application/yaml"];
@@ -42,6 +44,7 @@ pub(crate) fn accept(accept: &str) -> Result<Negotiated, Status> {
         form: form(&parameters).unwrap_or(Form::Object),
         encoding: if media == "application/yaml" { Encoding::Yaml } else { Encoding::Json },
         pretty: parameter(&parameters, "pretty") == Some("1"),
+        lean: false,
     })
 }
 

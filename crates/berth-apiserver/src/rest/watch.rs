@@ -16,7 +16,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::encode::json_response;
+use super::encode::{json_response, text_of};
 use super::list::{Selection, read, too_large_version};
 use super::negotiate::Form;
 use super::options::VersionMatch;
@@ -254,7 +254,7 @@ impl Shaper {
 
     fn event(&mut self, out: &mut BytesMut, kind: &str, event: &Event) {
         if self.is_plain() && self.view.is_stored_form(&event.record) {
-            plain_line(out, kind, &event.record.bytes);
+            plain_line(out, kind, &text_of(&event.record, self.call.negotiated.lean));
         } else {
             let object = match self.view.convert_if_needed(event.value()) {
                 Some(converted) => Arc::new(converted),
@@ -266,7 +266,7 @@ impl Shaper {
 
     fn record(&mut self, out: &mut BytesMut, kind: &str, record: &Record) {
         if self.is_plain() && self.view.is_stored_form(record) {
-            plain_line(out, kind, &record.bytes);
+            plain_line(out, kind, &text_of(record, self.call.negotiated.lean));
         } else {
             let object = self.view.show(record).unwrap_or_else(|_| record.value());
             self.object(out, kind, &object);
@@ -307,15 +307,16 @@ impl Shaper {
 
 fn line(out: &mut BytesMut, kind: &str, object: &Value) {
     let bytes = serde_json::to_vec(object).expect("a JSON value always serialises");
-    plain_line(out, kind, &bytes);
+    plain_line(out, kind, &[&bytes, &[]]);
 }
 
-fn plain_line(out: &mut BytesMut, kind: &str, object: &[u8]) {
-    out.reserve(object.len() + 40);
+fn plain_line(out: &mut BytesMut, kind: &str, object: &[&[u8]; 2]) {
+    out.reserve(object[0].len() + object[1].len() + 40);
     out.put_slice(b"{\"type\":\"");
     out.put_slice(kind.as_bytes());
     out.put_slice(b"\",\"object\":");
-    out.put_slice(object);
+    out.put_slice(object[0]);
+    out.put_slice(object[1]);
     out.put_slice(b"}\n");
 }
 

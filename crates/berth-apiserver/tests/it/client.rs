@@ -29,3 +29,30 @@ async fn a_kube_client_works_in_process() {
     let missing = maps.get("b").await.unwrap_err();
     assert!(matches!(missing, kube::Error::Api(status) if status.code == 404));
 }
+
+/// What a client that does without `managedFields` is sent is what every other client is sent, less those.
+#[tokio::test(start_paused = true)]
+async fn a_lean_client_is_told_everything_but_who_set_what() {
+    let server = server();
+    let user = || UserInfo::master("client");
+    let lean: Api<ConfigMap> =
+        Api::namespaced(kube::Client::new(server.api.in_process(user()).lean(), "default"), "default");
+    let whole: Api<ConfigMap> = Api::namespaced(kube::Client::new(server.api.in_process(user()), "default"), "default");
+    let text = serde_json::json!({"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {"managedFields": "kept"}});
+    let made = lean.create(&PostParams::default(), &serde_json::from_value(text).unwrap()).await.unwrap();
+
+    let mut expected = whole.get("a").await.unwrap();
+    assert!(expected.metadata.managed_fields.take().is_some_and(|fields| !fields.is_empty()));
+    assert_eq!(made, expected);
+    assert_eq!(lean.get("a").await.unwrap(), expected);
+    assert_eq!(lean.list(&ListParams::default()).await.unwrap().items, std::slice::from_ref(&expected));
+    let mut events = pin!(lean.watch(&WatchParams::default(), "0").await.unwrap());
+    match events.next().await {
+        Some(Ok(WatchEvent::Added(seen))) => assert_eq!(seen, expected),
+        other => panic!("{other:?}"),
+    }
+    // Writing back what was read takes nothing from anybody.
+    let before = whole.get("a").await.unwrap().metadata.managed_fields;
+    lean.replace("a", &PostParams::default(), &expected).await.unwrap();
+    assert_eq!(whole.get("a").await.unwrap().metadata.managed_fields, before);
+}

@@ -10,17 +10,18 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use berth_runtime::{Action, Clock, Error, Lean, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
+use berth_runtime::{Action, Clock, Error, Manager, Metadata, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, SelectAll, Stream};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::definition::Definition;
 use super::graph::{FOREGROUND, Graph, ORPHAN, Owner, Record};
 use super::kinds::{Kind, Kinds};
 
@@ -29,8 +30,8 @@ const CONCURRENCY: usize = 32;
 /// Wait before discovery or a broken watch is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-type Meta = PartialObjectMeta<DynamicObject>;
-type Seen = watcher::Result<watcher::Event<Lean<Meta>>>;
+type Meta = Metadata<DynamicObject>;
+type Seen = watcher::Result<watcher::Event<Meta>>;
 type Events = Pin<Box<dyn Stream<Item = (usize, Option<Seen>)> + Send>>;
 
 /// Adds the collector.
@@ -38,12 +39,12 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
     let graph: Arc<Mutex<Graph>> = Arc::default();
     let client = manager.client();
     let clock = manager.clock();
-    let definitions = manager.cache::<CustomResourceDefinition>();
+    let definitions = manager.cache::<Definition>();
     // Definitions change seldom; a kind more than fits here waits for the next change.
     let (changes, changed) = mpsc::channel(1024);
     let on_change = {
         let kinds = kinds.clone();
-        move |delta: &berth_runtime::Delta<CustomResourceDefinition>| -> Option<ObjectKey> {
+        move |delta: &berth_runtime::Delta<Definition>| -> Option<ObjectKey> {
             let change = match &delta.new {
                 Some(definition) => kinds.define(definition).map(Change::Served),
                 None => kinds.undefine(delta.latest()).map(Change::Gone),
@@ -135,7 +136,7 @@ impl Watching {
 
     fn watch(&self, position: usize) -> Option<Events> {
         let kind = self.kinds.get(position)?;
-        let api: Api<Lean<Meta>> = Api::all_with(self.client.clone(), &kind.resource);
+        let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
         let events = watcher(api, watcher::Config::default()).scan(false, |failed, event| {
             // After an error the stream is given up and made anew, unhurried.
             let item = (!*failed).then_some(event);
@@ -151,8 +152,8 @@ impl Watching {
             Ok(watcher::Event::Init) => {
                 listed.insert(position, BTreeSet::new());
             }
-            Ok(watcher::Event::InitApply(Lean(object))) => {
-                if let (Some(uid), Some(listed)) = (&object.metadata.uid, listed.get_mut(&position)) {
+            Ok(watcher::Event::InitApply(object)) => {
+                if let (Some(uid), Some(listed)) = (&object.meta().uid, listed.get_mut(&position)) {
                     listed.insert(uid.clone());
                 }
                 self.seen(position, &object);
@@ -164,9 +165,9 @@ impl Watching {
                     self.removed(&uid);
                 }
             }
-            Ok(watcher::Event::Apply(Lean(object))) => self.seen(position, &object),
-            Ok(watcher::Event::Delete(Lean(object))) => {
-                if let Some(uid) = &object.metadata.uid {
+            Ok(watcher::Event::Apply(object)) => self.seen(position, &object),
+            Ok(watcher::Event::Delete(object)) => {
+                if let Some(uid) = &object.meta().uid {
                     self.removed(uid);
                 }
             }
@@ -175,8 +176,8 @@ impl Watching {
     }
 
     fn seen(&self, position: usize, object: &Meta) {
-        let Some(uid) = &object.metadata.uid else { return };
-        let affected = lock(&self.graph).set(uid, Record::new(position, &object.metadata));
+        let Some(uid) = &object.meta().uid else { return };
+        let affected = lock(&self.graph).set(uid, Record::new(position, object.meta()));
         self.look_at(affected);
     }
 
@@ -293,7 +294,7 @@ impl Collector {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);
         match api.get_opt(&owner.name).await? {
-            Some(found) => Ok(found.metadata.uid.as_deref() == Some(owner.uid.as_str())),
+            Some(found) => Ok(found.meta().uid.as_deref() == Some(owner.uid.as_str())),
             None => Ok(false),
         }
     }
@@ -301,31 +302,30 @@ impl Collector {
     async fn forget_owners(&self, uid: &str, record: &Record, owners: &[String]) -> Result<(), Error> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
         let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
-        if live.metadata.uid.as_deref() != Some(uid) {
+        if live.meta().uid.as_deref() != Some(uid) {
             return Ok(());
         }
         let kept: Vec<_> = live
-            .metadata
+            .meta()
             .owner_references
             .iter()
             .flatten()
             .filter(|owner| !owners.contains(&owner.uid))
             .cloned()
             .collect();
-        let patch =
-            json!({ "metadata": { "resourceVersion": live.metadata.resource_version, "ownerReferences": kept } });
+        let patch = json!({ "metadata": { "resourceVersion": live.meta().resource_version, "ownerReferences": kept } });
         self.patch(&api, &record.name, &patch).await
     }
 
     async fn remove_finalizer(&self, uid: &str, record: &Record, finalizer: &str) -> Result<(), Error> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
         let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
-        let known = live.metadata.finalizers.clone().unwrap_or_default();
-        if live.metadata.uid.as_deref() != Some(uid) || !known.iter().any(|known| known == finalizer) {
+        let known = live.meta().finalizers.clone().unwrap_or_default();
+        if live.meta().uid.as_deref() != Some(uid) || !known.iter().any(|known| known == finalizer) {
             return Ok(());
         }
         let kept: Vec<_> = known.into_iter().filter(|known| known != finalizer).collect();
-        let patch = json!({ "metadata": { "resourceVersion": live.metadata.resource_version, "finalizers": kept } });
+        let patch = json!({ "metadata": { "resourceVersion": live.meta().resource_version, "finalizers": kept } });
         self.patch(&api, &record.name, &patch).await
     }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
 use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Client, ResourceExt};
+
+use super::definition::Definition;
 
 /// A kind whose objects can be listed, watched and deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Kinds {
     }
 
     /// Adds the kind a definition serves; its position when it was not served before.
-    pub fn define(&self, definition: &CustomResourceDefinition) -> Option<usize> {
+    pub fn define(&self, definition: &Definition) -> Option<usize> {
         let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
         let is_established = conditions
             .into_iter()
@@ -113,7 +114,7 @@ impl Kinds {
     }
 
     /// Notes that a definition is gone; the position of its kind.
-    pub fn undefine(&self, definition: &CustomResourceDefinition) -> Option<usize> {
+    pub fn undefine(&self, definition: &Definition) -> Option<usize> {
         let mut list = self.lock();
         let key = (definition.spec.group.clone(), definition.spec.names.plural.clone());
         let position = list.positions.get(&key).copied()?;

@@ -2,6 +2,7 @@
 //! that vanished, old events.
 
 mod collector;
+mod definition;
 mod events;
 mod graph;
 mod kinds;
