@@ -12,9 +12,9 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::members::members;
 use crate::plan::{Plan, Step};
 
 /// Which part of an object is written.
@@ -39,8 +39,12 @@ pub async fn patch<K>(
     version: Option<&str>,
 ) -> Result<Option<K>, kube::Error>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + PartialEq,
 {
+    // Most plans change nothing: that is seen cheapest before anything is written down.
+    if before == after {
+        return Ok(None);
+    }
     let Some(mut difference) = difference(before, after, part)? else { return Ok(None) };
     if let (Some(version), Some(object)) = (version, difference.as_object_mut()) {
         let metadata = object.entry("metadata").or_insert_with(|| json!({}));
@@ -55,59 +59,42 @@ where
     Ok(Some(answer))
 }
 
-fn difference<K: Serialize>(before: &K, after: &K, part: Part) -> Result<Option<Value>, kube::Error> {
-    let (before, after) = (to_text(before)?, to_text(after)?);
-    let (mut before, mut after) = (fields(&before)?, fields(&after)?);
+fn difference<K: Resource + Serialize>(before: &K, after: &K, part: Part) -> Result<Option<Value>, kube::Error> {
     let mut patch = Map::new();
-    match part {
-        Part::Main => {
-            let metadata = [before.remove("metadata"), after.remove("metadata")];
-            let [old, new] = metadata.map(|text| text.map_or_else(|| Ok(BTreeMap::new()), |text| fields(text.get())));
-            let (mut old, mut new) = (old?, new?);
-            for fields in [&mut old, &mut new] {
-                fields.retain(|key, _| matches!(*key, "labels" | "annotations" | "finalizers" | "ownerReferences"));
-            }
-            let mut changed = Map::new();
-            put_differences(&old, &new, &mut changed)?;
-            if !changed.is_empty() {
-                patch.insert("metadata".to_owned(), Value::Object(changed));
-            }
-            before.remove("status");
-            after.remove("status");
-        }
-        Part::Status => {
-            before.retain(|key, _| *key == "status");
-            after.retain(|key, _| *key == "status");
+    let wanted = |name: &str| match part {
+        Part::Main => !matches!(name, "metadata" | "status"),
+        Part::Status => name == "status",
+    };
+    if part == Part::Main {
+        let written = |name: &str| matches!(name, "labels" | "annotations" | "finalizers" | "ownerReferences");
+        let mut changed = Map::new();
+        put_differences(before.meta(), after.meta(), written, &mut changed)?;
+        if !changed.is_empty() {
+            patch.insert("metadata".to_owned(), Value::Object(changed));
         }
     }
-    put_differences(&before, &after, &mut patch)?;
+    put_differences(before, after, wanted, &mut patch)?;
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
 
-fn to_text<K: Serialize>(object: &K) -> Result<String, kube::Error> {
-    serde_json::to_string(object).map_err(kube::Error::SerdeError)
-}
-
-/// The members of an object, as text: most are compared and never read.
-fn fields(text: &str) -> Result<BTreeMap<&str, &RawValue>, kube::Error> {
-    serde_json::from_str(text).map_err(kube::Error::SerdeError)
-}
-
-/// Adds to a merge patch what turns one object's members into the other's.
-fn put_differences(
-    before: &BTreeMap<&str, &RawValue>,
-    after: &BTreeMap<&str, &RawValue>,
+/// Adds to a merge patch what turns the wanted members of one object into the other's.
+fn put_differences<T: Serialize>(
+    before: &T,
+    after: &T,
+    wanted: impl Fn(&str) -> bool,
     patch: &mut Map<String, Value>,
 ) -> Result<(), kube::Error> {
-    let keys: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+    let of = |object: &T| members(object, &wanted).map_err(kube::Error::SerdeError);
+    let (before, after) = (of(before)?, of(after)?);
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for key in keys {
-        let texts = [before.get(key), after.get(key)].map(|text| text.map_or("null", |text| text.get()));
+        let texts = [before.get(key), after.get(key)].map(|text| text.map_or("null", String::as_str));
         if texts[0] == texts[1] {
             continue;
         }
         let [old, new] = texts.map(|text| serde_json::from_str::<Value>(text).map_err(kube::Error::SerdeError));
         if let Some(change) = merge_difference(&old?, &new?) {
-            patch.insert(key.to_owned(), change);
+            patch.insert(key.clone(), change);
         }
     }
     Ok(())
@@ -164,6 +151,7 @@ where
         + Debug
         + Serialize
         + DeserializeOwned
+        + PartialEq
         + 'static,
 {
     /// An executor that writes through `client` and keeps the caches up to date.

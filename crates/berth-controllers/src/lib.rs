@@ -14,6 +14,7 @@ pub mod execute;
 pub mod gates;
 pub mod jobs;
 pub mod keys;
+mod members;
 pub mod metrics;
 pub mod plan;
 pub mod podset;

@@ -41,6 +41,7 @@ pub trait Job:
     + Clone
     + Debug
     + Serialize
+    + PartialEq
     + DeserializeOwned
     + Send
     + Sync

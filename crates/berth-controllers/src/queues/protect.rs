@@ -93,6 +93,7 @@ fn install_one<K, U>(
         + Clone
         + Debug
         + Serialize
+        + PartialEq
         + DeserializeOwned
         + Send
         + Sync
@@ -129,6 +130,7 @@ where
         + Clone
         + Debug
         + Serialize
+        + PartialEq
         + DeserializeOwned
         + Send
         + Sync

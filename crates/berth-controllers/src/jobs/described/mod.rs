@@ -101,6 +101,7 @@ pub trait Described:
     + Clone
     + std::fmt::Debug
     + Serialize
+    + PartialEq
     + DeserializeOwned
     + Send
     + Sync
