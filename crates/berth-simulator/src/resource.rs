@@ -3,8 +3,9 @@
 //! A scenario says `jobs`, `Job`, `cq` or `clusterqueues.kueue.x-k8s.io`, as kubectl does; discovery says what that
 //! is. Objects are found by name, or by the object that owns them, because a Workload's name is not for people.
 
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt};
 use k8s_openapi::api::core::v1::Namespace;
@@ -12,7 +13,9 @@ use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope};
 use kube::{Api, Client};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Names one object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -92,7 +95,12 @@ impl std::error::Error for ApiFailure {}
 pub struct Resources {
     client: Client,
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
+    listed: Arc<Mutex<BTreeMap<(String, String), Texts>>>,
 }
+
+/// The objects of the last answer to a question by their texts: the same question is asked again and again while something
+/// is waited for, and most objects have not changed.
+type Texts = HashMap<Box<str>, Arc<Value>>;
 
 /// One resource, found.
 #[derive(Clone, Debug)]
@@ -139,7 +147,7 @@ impl Found {
 impl Resources {
     /// Looks through this client.
     pub fn new(client: Client) -> Self {
-        Self { client, known: Arc::default() }
+        Self { client, known: Arc::default(), listed: Arc::default() }
     }
 
     /// The client looked through.
@@ -197,28 +205,44 @@ impl Resources {
         Ok(discovery)
     }
 
-    /// Lists objects as plain JSON: of one namespace, or of all.
+    /// Lists objects as plain JSON, without `managedFields`: of one namespace, or of all.
     pub async fn list(
         &self,
         found: &Found,
         namespace: Option<&str>,
         selector: Option<&str>,
-    ) -> Result<Vec<Value>, ResourceError> {
-        let mut answer: Value = self.request(found, namespace, selector, "application/json").await?;
-        match answer["items"].take() {
-            Value::Array(items) => Ok(items),
-            _ => Ok(Vec::new()),
+    ) -> Result<Vec<Arc<Value>>, ResourceError> {
+        #[derive(Deserialize)]
+        struct List {
+            items: Vec<Box<RawValue>>,
         }
+        let list: List = self.request(found, namespace, selector, "application/json").await?;
+        let question = (found.url(namespace), selector.unwrap_or_default().to_owned());
+        let mut before = self.listed.lock().expect(LOCK).remove(&question).unwrap_or_default();
+        let mut objects = Vec::with_capacity(list.items.len());
+        let mut texts = HashMap::with_capacity(list.items.len());
+        for item in list.items {
+            let object = match before.remove(item.get()) {
+                Some(object) => object,
+                None => Arc::new(berth_runtime::decode(item.get()).map_err(|error| {
+                    ResourceError::api(found.resource.plural.clone(), kube::Error::SerdeError(error))
+                })?),
+            };
+            objects.push(object.clone());
+            texts.insert(Box::<str>::from(item), object);
+        }
+        self.listed.lock().expect(LOCK).insert(question, texts);
+        Ok(objects)
     }
 
     /// What `kubectl get` asks, in the form `accept` names.
-    pub async fn request(
+    pub async fn request<T: DeserializeOwned>(
         &self,
         found: &Found,
         namespace: Option<&str>,
         selector: Option<&str>,
         accept: &str,
-    ) -> Result<Value, ResourceError> {
+    ) -> Result<T, ResourceError> {
         let resource = &found.resource;
         let mut url = found.url(namespace);
         if let Some(selector) = selector {
@@ -264,13 +288,13 @@ impl Resources {
     }
 
     /// Fetches one object; `None` when it does not exist.
-    pub async fn get(&self, reference: &Reference) -> Result<Option<Value>, ResourceError> {
+    pub async fn get(&self, reference: &Reference) -> Result<Option<Arc<Value>>, ResourceError> {
         let found = self.by_name(&reference.kind).await?;
         let api = found.api(&self.client, reference.namespace.as_deref());
         let failed = |source| ResourceError::api(reference.to_string(), source);
         if let Some(name) = &reference.name {
             let object = api.get_opt(name).await.map_err(failed)?;
-            return Ok(object.map(to_value));
+            return Ok(object.map(|object| Arc::new(to_value(object))));
         }
         let owner = reference.owned_by.as_deref().ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;
         let (kind, name) = owner.split_once('/').ok_or_else(|| ResourceError::Unnamed(reference.clone()))?;

@@ -113,7 +113,7 @@ pub fn run_in_virtual_time(
         let options =
             Options::in_memory(clock.clone(), scenario.spec.seed, Some(cluster), scenario.spec.configuration.clone());
         let embedded = Embedded::start(options).await?;
-        let client = embedded.admin_client();
+        let client = embedded.observer();
         let outcome = Run::new(&scenario, &base, variables, client, clock, sink).execute().await;
         embedded.stop().await;
         outcome

@@ -1,7 +1,9 @@
 //! The tables a person would look at: fetched from the API as kubectl fetches them, printed as kubectl prints them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::path::{FieldPath, plain};
@@ -20,6 +22,41 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+/// The part of a `meta.k8s.io/v1` Table that is printed.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    #[serde(rename = "columnDefinitions")]
+    columns: Option<Vec<Column>>,
+    rows: Option<Vec<Row>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Column {
+    name: String,
+    priority: i64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Row {
+    cells: Vec<Value>,
+    object: RowObject,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RowObject {
+    metadata: RowMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RowMetadata {
+    namespace: String,
+}
+
 impl Table {
     /// Fetches what `kubectl get RESOURCE` would show.
     pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
@@ -29,30 +66,29 @@ impl Table {
             let objects = resources.list(&found, namespace, selector).await?;
             return Ok(Self::grouped(path, objects.into_iter()));
         }
-        let answer = resources.request(&found, namespace, selector, ACCEPT_TABLE).await?;
+        let answer: Answer = resources.request(&found, namespace, selector, ACCEPT_TABLE).await?;
         Ok(Self::from_answer(&answer, show.wide, found.namespaced && show.namespace.is_none()))
     }
 
-    fn from_answer(answer: &Value, wide: bool, with_namespace: bool) -> Self {
-        let definitions = answer["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let shown: Vec<usize> =
-            (0..definitions.len()).filter(|i| wide || definitions[*i]["priority"].as_i64().unwrap_or(0) == 0).collect();
-        let mut columns: Vec<String> =
-            shown.iter().map(|i| definitions[*i]["name"].as_str().unwrap_or_default().to_uppercase()).collect();
+    fn from_answer(answer: &Answer, wide: bool, with_namespace: bool) -> Self {
+        let shown: Vec<(usize, &Column)> =
+            answer.columns.iter().flatten().enumerate().filter(|(_, column)| wide || column.priority == 0).collect();
+        let mut columns: Vec<String> = shown.iter().map(|(_, column)| column.name.to_uppercase()).collect();
         if with_namespace {
             columns.insert(0, "NAMESPACE".into());
         }
-        let rows = answer["rows"].as_array().into_iter().flatten().map(|row| {
-            let mut cells: Vec<String> = shown.iter().map(|i| cell(&row["cells"][*i])).collect();
+        let rows = answer.rows.iter().flatten().map(|row| {
+            let mut cells: Vec<String> =
+                shown.iter().map(|(i, _)| row.cells.get(*i).map(cell).unwrap_or_default()).collect();
             if with_namespace {
-                cells.insert(0, row["object"]["metadata"]["namespace"].as_str().unwrap_or_default().to_owned());
+                cells.insert(0, row.object.metadata.namespace.clone());
             }
             cells
         });
         Self { rows: rows.collect(), columns }
     }
 
-    fn grouped(path: &FieldPath, objects: impl Iterator<Item = Value>) -> Self {
+    fn grouped(path: &FieldPath, objects: impl Iterator<Item = Arc<Value>>) -> Self {
         let mut groups: BTreeMap<String, usize> = BTreeMap::new();
         let mut total = 0;
         for object in objects {
@@ -119,6 +155,7 @@ mod tests {
                 {"cells": ["cq", "", "y"], "object": {"metadata": {}}},
             ],
         });
+        let answer: Answer = serde_json::from_value(answer).unwrap();
         let table = Table::from_answer(&answer, false, false);
         assert_eq!(table.render(), "NAME           COHORT\ncq-team-a-lp   team-a-b\ncq\n");
         assert_eq!(table.column("cohort"), Some(1));
