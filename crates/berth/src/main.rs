@@ -11,7 +11,6 @@ macro_rules! say {
 
 mod apiserver;
 mod audit;
-mod bench;
 mod cluster;
 mod component;
 mod controller;
@@ -54,8 +53,6 @@ enum Command {
     Run(run::Options),
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
     Install(install::Options),
-    /// Run a load against an API server and its controllers in real time, and report what it took.
-    Bench(bench::Options),
     /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
     Crds,
 }
@@ -84,7 +81,6 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
-        Command::Bench(options) => bench::main(&options),
         Command::Crds => crds(),
     };
     match result {

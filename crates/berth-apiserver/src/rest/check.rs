@@ -62,8 +62,9 @@ impl Call {
             });
             errors.extend(schema.validate_embedded(object, Root::Resource, &root));
             // On update uniqueness counts only when the old object kept it.
-            if old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
-                errors.extend(schema.validate_lists(object, &root));
+            let duplicates = schema.validate_lists(object, &root);
+            if !duplicates.is_empty() && old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
+                errors.extend(duplicates);
             }
         }
         let blocks_rules = |error: &field::Error| {

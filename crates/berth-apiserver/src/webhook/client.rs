@@ -3,7 +3,7 @@
 //! A `service` is found by what is stored about it: an ExternalName, the addresses of its EndpointSlices or Endpoints, or
 //! its cluster IP. Its certificate must be for `<name>.<namespace>.svc`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +25,54 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Who to call, from a `clientConfig`.
 pub(crate) struct Endpoint {
     place: Place,
-    tls: Arc<rustls::ClientConfig>,
+    trust: Trust,
+}
+
+/// Whose certificates count.
+enum Trust {
+    /// Those of a `caBundle`.
+    Bundle(Arc<rustls::ClientConfig>),
+    /// The system's.
+    System,
+}
+
+impl Trust {
+    fn new(config: &Value) -> Result<Trust, String> {
+        let Some(bundle) = config["caBundle"].as_str().filter(|bundle| !bundle.is_empty()) else {
+            return Ok(Trust::System);
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(bundle)? {
+            roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
+        }
+        tls(roots).map(Trust::Bundle)
+    }
+
+    /// The system's authorities are read at the first call that needs them: most definitions name a webhook that a server
+    /// of one stored version never calls.
+    fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
+        static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
+        match self {
+            Trust::Bundle(config) => Ok(config.clone()),
+            Trust::System => SYSTEM
+                .get_or_init(|| {
+                    let mut roots = RootCertStore::empty();
+                    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                    tls(roots)
+                })
+                .clone(),
+        }
+    }
+}
+
+fn tls(roots: RootCertStore) -> Result<Arc<rustls::ClientConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
 }
 
 enum Place {
@@ -36,25 +83,7 @@ enum Place {
 impl Endpoint {
     /// Reads a `clientConfig`; the error says what cannot be used of it.
     pub(crate) fn new(config: &Value) -> Result<Endpoint, String> {
-        let mut roots = RootCertStore::empty();
-        match config["caBundle"].as_str().filter(|bundle| !bundle.is_empty()) {
-            Some(bundle) => {
-                for certificate in certificates(bundle)? {
-                    roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
-                }
-            }
-            // Without a bundle the system's authorities count.
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Endpoint { place: Place::new(config)?, tls: Arc::new(tls) })
+        Ok(Endpoint { place: Place::new(config)?, trust: Trust::new(config)? })
     }
 
     /// POSTs `body` and returns the answer. `query` is added to the path. Fails after `timeout`; the error says why.
@@ -79,7 +108,8 @@ impl Endpoint {
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|error| failed(&error))?;
         let _ = stream.set_nodelay(true);
         let name = ServerName::try_from(self.place.server_name()).map_err(|error| failed(&error))?;
-        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await;
+        let tls = self.trust.config().map_err(|why| failed(&why))?;
+        let stream = TlsConnector::from(tls).connect(name, stream).await;
         let stream = TokioIo::new(stream.map_err(|error| failed(&error))?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|error| failed(&error))?;

@@ -62,6 +62,8 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
         return plan;
     }
     let mut budget = Budget::new(view, configuration);
+    let machines: BTreeMap<String, NodeState> =
+        view.growable().map(|pool| (pool.name_any(), NodeState::new(Arc::new(new_node(pool, view, 0))))).collect();
     let mut grown: BTreeMap<String, i32> = BTreeMap::new();
     loop {
         let mut best: Option<(Cost, &Arc<NodePool>, Packed)> = None;
@@ -74,7 +76,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
                 continue;
             }
             let make = |i: usize| new_node(pool, view, usize::try_from(own).unwrap_or(0) + i);
-            let room = budget.limited(&make(0), room);
+            let room = budget.limited(&machines[&pool.name_any()].node, room);
             let packed = pack(&left, &cluster, room, make);
             if packed.placed.is_empty() {
                 continue;
@@ -112,9 +114,9 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
             }),
         }
     }
-    make_pools(view, configuration, &mut left, &mut budget, &mut plan);
+    make_pools(view, configuration, &machines, &mut left, &mut budget, &mut plan);
     for pod in left {
-        plan.hopeless.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &grown));
+        plan.hopeless.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &machines, &grown));
     }
     plan
 }
@@ -123,6 +125,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
 fn make_pools(
     view: &View,
     configuration: &ClusterConfiguration,
+    machines: &BTreeMap<String, NodeState>,
     left: &mut Vec<Arc<PodInfo>>,
     budget: &mut Budget,
     plan: &mut ScaleUp,
@@ -137,7 +140,8 @@ fn make_pools(
         let mut pool = match derived {
             Ok(pool) => pool,
             Err(why) => {
-                plan.hopeless.insert(pod.key.clone(), format!("{}, {why}", reasons(&pod, view, &BTreeMap::new())));
+                plan.hopeless
+                    .insert(pod.key.clone(), format!("{}, {why}", reasons(&pod, view, machines, &BTreeMap::new())));
                 position += 1;
                 continue;
             }
@@ -197,14 +201,18 @@ fn new_node(pool: &NodePool, view: &View, number: usize) -> k8s_openapi::api::co
     template(pool, &view.site.region, &zone, &format!("{}-new-{number}", pool.name_any()), &view.site.version)
 }
 
-/// Why nothing grows for a pod, as the autoscaler says it.
-fn reasons(pod: &PodInfo, view: &View, grown: &BTreeMap<String, i32>) -> String {
+/// Why nothing grows for a pod, as the autoscaler says it. `machines` has a new node of each pool.
+fn reasons(
+    pod: &PodInfo,
+    view: &View,
+    machines: &BTreeMap<String, NodeState>,
+    grown: &BTreeMap<String, i32>,
+) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for pool in view.growable() {
-        let node = NodeState::new(Arc::new(new_node(pool, view, 0)));
         let own =
             pool.spec.nodes.unwrap_or(pool.spec.initial_nodes) + grown.get(&pool.name_any()).copied().unwrap_or(0);
-        let why = match fits(pod, &node, &Resources::default()) {
+        let why = match fits(pod, &machines[&pool.name_any()], &Resources::default()) {
             Err(unfit) => unfit.iter().map(ToString::to_string).collect(),
             Ok(()) if own >= pool.spec.nodes_max() => vec!["max node group size reached".to_owned()],
             Ok(()) => vec!["max cluster limit reached".to_owned()],

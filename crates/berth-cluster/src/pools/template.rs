@@ -196,20 +196,20 @@ fn labels(pool: &NodePool, machine: &Machine, region: &str, zone: &str, name: &s
             set("cloud.google.com/gke-gpu", "true");
         }
     }
-    for (prefix, suffix, value) in [
-        ("topology.kubernetes.io/", "zone", zone),
-        ("topology.kubernetes.io/", "region", region),
-        ("failure-domain.beta.kubernetes.io/", "zone", zone),
-        ("failure-domain.beta.kubernetes.io/", "region", region),
-        ("node.kubernetes.io/", "instance-type", machine_name),
-        ("beta.kubernetes.io/", "instance-type", machine_name),
-        ("kubernetes.io/", "arch", &machine.architecture),
-        ("kubernetes.io/", "os", "linux"),
-        ("beta.kubernetes.io/", "arch", &machine.architecture),
-        ("beta.kubernetes.io/", "os", "linux"),
-        ("kubernetes.io/", "hostname", name),
+    for (label, value) in [
+        ("topology.kubernetes.io/zone", zone),
+        ("topology.kubernetes.io/region", region),
+        ("failure-domain.beta.kubernetes.io/zone", zone),
+        ("failure-domain.beta.kubernetes.io/region", region),
+        ("node.kubernetes.io/instance-type", machine_name),
+        ("beta.kubernetes.io/instance-type", machine_name),
+        ("kubernetes.io/arch", &machine.architecture),
+        ("kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", &machine.architecture),
+        ("beta.kubernetes.io/os", "linux"),
+        ("kubernetes.io/hostname", name),
     ] {
-        set(&format!("{prefix}{suffix}"), value);
+        set(label, value);
     }
     // The pool's own labels win: an administrator may say it otherwise.
     labels.extend(spec.labels.clone());

@@ -3,7 +3,6 @@
 pub mod connect;
 pub mod election;
 pub mod endpoints;
-pub mod limit;
 pub mod listen;
 
 use std::pin::pin;
