@@ -14,6 +14,7 @@ pub mod kubelet;
 pub mod logs;
 pub mod pools;
 pub mod provisioning;
+pub mod replicas;
 pub mod scheduler;
 pub mod scheduling;
 
@@ -76,5 +77,6 @@ pub fn install(manager: &mut Manager, options: Options) {
     garbage::install(manager, options.root_ca.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
+    replicas::install(manager);
     jobset::install(manager);
 }

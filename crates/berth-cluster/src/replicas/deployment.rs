@@ -1,0 +1,400 @@
+//! Deployments: a ReplicaSet per template, and the way from one to the next.
+
+use std::sync::Arc;
+
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+use super::{Writer, is_controlled_by, owned_by, template_hash};
+
+/// Label: the template a ReplicaSet and its pods are of.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// Annotation: how manieth template it is.
+const REVISION: &str = "deployment.kubernetes.io/revision";
+
+/// What a Deployment needs next.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// A ReplicaSet to make.
+    pub create: Option<ReplicaSet>,
+    /// ReplicaSets to change.
+    pub change: Vec<ReplicaSet>,
+    /// ReplicaSets of templates nobody goes back to any more.
+    pub delete: Vec<Arc<ReplicaSet>>,
+    /// Its status.
+    pub status: DeploymentStatus,
+    /// The revision of its template, for its annotation.
+    pub revision: i64,
+}
+
+fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn revision(set: &ReplicaSet) -> i64 {
+    set.annotations().get(REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn sum(sets: &[&Arc<ReplicaSet>], of: impl Fn(&ReplicaSet) -> i32) -> i32 {
+    sets.iter().map(|set| of(set)).sum()
+}
+
+fn observed(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().map_or(0, |status| status.replicas)
+}
+
+fn ready(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)
+}
+
+fn available(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
+}
+
+/// A number or a share of `total`.
+fn resolve(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
+    let quarter = IntOrString::String("25%".to_owned());
+    match value.unwrap_or(&quarter) {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            let share = percent.saturating_mul(i64::from(total));
+            i32::try_from(if round_up { (share + 99) / 100 } else { share / 100 }).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// Plans the next step. `sets`: the ReplicaSets it controls.
+pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -> Plan {
+    let spec = deployment.spec.clone().unwrap_or_default();
+    let wanted = spec.replicas.unwrap_or(1);
+    let hash = template_hash(&spec.template);
+    let is_new = |set: &&Arc<ReplicaSet>| set.labels().get(TEMPLATE_HASH) == Some(&hash);
+    let new = sets.iter().find(is_new);
+    let mut old: Vec<&Arc<ReplicaSet>> = sets.iter().filter(|set| !is_new(set)).collect();
+    old.sort_by_key(|set| (revision(set), set.name_any()));
+    let newest_old = old.iter().map(|set| revision(set)).max().unwrap_or(0);
+    let mut plan = Plan { revision: new.map_or(0, |set| revision(set)), ..Plan::default() };
+    let paused = spec.paused == Some(true);
+    // Going back to an older template makes it the newest again.
+    if plan.revision <= newest_old {
+        plan.revision = newest_old + 1;
+    }
+    let strategy = spec.strategy.clone().unwrap_or_default();
+    let recreate = strategy.type_.as_deref() == Some("Recreate");
+    let rolling = strategy.rolling_update.unwrap_or_default();
+    let surge = if recreate { 0 } else { resolve(rolling.max_surge.as_ref(), wanted, true) };
+    let mut unavailable = if recreate { wanted } else { resolve(rolling.max_unavailable.as_ref(), wanted, false) };
+    if surge == 0 && unavailable == 0 {
+        // Nothing could ever move.
+        unavailable = 1;
+    }
+    let unavailable = unavailable.min(wanted);
+    let total = sum(&old, replicas) + new.map_or(0, |set| replicas(set));
+    let left = sum(&old, observed).max(sum(&old, replicas));
+    let mut size = |set: &ReplicaSet, size: i32, revision: Option<i64>| {
+        let mut changed = set.clone();
+        changed.spec.get_or_insert_default().replicas = Some(size);
+        if let Some(revision) = revision {
+            changed.annotations_mut().insert(REVISION.to_owned(), revision.to_string());
+        }
+        if changed != *set {
+            plan.change.push(changed);
+        }
+    };
+    let held = new.map_or(0, |set| replicas(set));
+    let grown = match (recreate, old.is_empty()) {
+        (true, _) if left > 0 => held,
+        (true, _) => wanted,
+        (false, _) if held >= wanted => wanted,
+        (false, _) => (held + (wanted + surge - total).max(0)).min(wanted),
+    };
+    let number = plan.revision;
+    match new {
+        Some(set) if paused && !old.iter().any(|set| replicas(set) > 0) => size(set, wanted, None),
+        _ if paused => {}
+        Some(set) => size(set, grown, Some(number)),
+        None => {}
+    }
+    if !paused && recreate {
+        old.iter().for_each(|set| size(set, 0, None));
+    } else if !paused {
+        // As many may go as leave enough available; those that serve nobody go first.
+        let unready = new.map_or(0, |set| (replicas(set) - available(set)).max(0));
+        let mut spare = total - (wanted - unavailable) - unready;
+        let mut sizes: Vec<i32> = old.iter().map(|set| replicas(set)).collect();
+        for (set, size) in old.iter().zip(&mut sizes) {
+            let idle = (*size - available(set)).clamp(0, spare.max(0));
+            *size -= idle;
+            spare -= idle;
+        }
+        let serving = sum(&old, available) + new.map_or(0, |set| available(set));
+        let mut spare = spare.min(serving - (wanted - unavailable));
+        for size in &mut sizes {
+            let gone = (*size).min(spare.max(0));
+            *size -= gone;
+            spare -= gone;
+        }
+        old.iter().zip(sizes).for_each(|(set, wanted)| size(set, wanted, None));
+    }
+    if new.is_none() && !paused {
+        let first = if recreate && left > 0 { 0 } else { (wanted + surge - total).clamp(0, wanted) };
+        plan.create = Some(replica_set(deployment, &hash, first, plan.revision));
+    }
+    let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
+    let idle: Vec<_> = old.iter().filter(|set| replicas(set) == 0 && observed(set) == 0).collect();
+    plan.delete = idle[..idle.len().saturating_sub(limit)].iter().map(|set| (**set).clone()).collect();
+    plan.status = status(deployment, new, &old, wanted - unavailable, now);
+    plan
+}
+
+fn replica_set(deployment: &Deployment, hash: &str, replicas: i32, revision: i64) -> ReplicaSet {
+    let spec = deployment.spec.clone().unwrap_or_default();
+    let mut template = spec.template.clone();
+    let labels = template.metadata.get_or_insert_default().labels.get_or_insert_default();
+    labels.insert(TEMPLATE_HASH.to_owned(), hash.to_owned());
+    let labels = labels.clone();
+    let mut selector = spec.selector.clone();
+    selector.match_labels.get_or_insert_default().insert(TEMPLATE_HASH.to_owned(), hash.to_owned());
+    ReplicaSet {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{hash}", deployment.name_any())),
+            namespace: deployment.namespace(),
+            labels: Some(labels),
+            annotations: Some([(REVISION.to_owned(), revision.to_string())].into()),
+            owner_references: Some(vec![owned_by(deployment)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ReplicaSetSpec {
+            replicas: Some(replicas),
+            min_ready_seconds: spec.min_ready_seconds,
+            selector,
+            template: Some(template),
+        }),
+        status: None,
+    }
+}
+
+fn status(
+    deployment: &Deployment,
+    new: Option<&Arc<ReplicaSet>>,
+    old: &[&Arc<ReplicaSet>],
+    min_available: i32,
+    now: Timestamp,
+) -> DeploymentStatus {
+    let all: Vec<&Arc<ReplicaSet>> = old.iter().copied().chain(new).collect();
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let (total, here) = (sum(&all, observed), sum(&all, available));
+    let updated = new.map_or(0, |set| observed(set));
+    let known = deployment.status.clone().unwrap_or_default();
+    let mut conditions = known.conditions.unwrap_or_default();
+    if here >= min_available {
+        let message = "Deployment has minimum availability.";
+        set_condition(&mut conditions, "Available", true, "MinimumReplicasAvailable", message, now);
+    } else {
+        let message = "Deployment does not have minimum availability.";
+        set_condition(&mut conditions, "Available", false, "MinimumReplicasUnavailable", message, now);
+    }
+    let name = new.map_or_else(|| deployment.name_any(), |set| set.name_any());
+    if updated == wanted && total == wanted && here == wanted {
+        let message = format!("ReplicaSet \"{name}\" has successfully progressed.");
+        set_condition(&mut conditions, "Progressing", true, "NewReplicaSetAvailable", &message, now);
+    } else {
+        let message = format!("ReplicaSet \"{name}\" is progressing.");
+        set_condition(&mut conditions, "Progressing", true, "ReplicaSetUpdated", &message, now);
+    }
+    let count = |count: i32| (count > 0).then_some(count);
+    DeploymentStatus {
+        replicas: count(total),
+        updated_replicas: count(updated),
+        ready_replicas: count(sum(&all, ready)),
+        available_replicas: count(here),
+        unavailable_replicas: count((total.max(wanted)) - here),
+        observed_generation: deployment.metadata.generation,
+        conditions: Some(conditions),
+        ..DeploymentStatus::default()
+    }
+}
+
+fn set_condition(
+    conditions: &mut Vec<DeploymentCondition>,
+    type_: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let status = if status { "True" } else { "False" };
+    let known = conditions.iter().find(|it| it.type_ == type_);
+    if known.is_some_and(|it| it.status == status && it.reason.as_deref() == Some(reason)) {
+        return;
+    }
+    let turned = known.filter(|it| it.status == status).and_then(|it| it.last_transition_time.clone());
+    conditions.retain(|it| it.type_ != type_);
+    conditions.push(DeploymentCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_update_time: Some(Time(now)),
+        last_transition_time: Some(turned.unwrap_or(Time(now))),
+    });
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+}
+
+pub(super) fn install(manager: &mut Manager) {
+    let deployments = manager.cache::<Deployment>();
+    let sets = manager.cache::<ReplicaSet>();
+    let controller = Controller {
+        clock: manager.clock(),
+        recorder: manager.recorder("deployment-controller"),
+        of_deployment: sets.index(|set: &ReplicaSet| {
+            ObjectKey::of_controller_owner::<Deployment>(set).map(|key| key.to_string()).into_iter().collect()
+        }),
+        sets: Writer::new(manager, &sets),
+        writer: Writer::new(manager, &deployments),
+        deployments: deployments.clone(),
+    };
+    manager
+        .controller("deployment")
+        .concurrency(5)
+        .watch_self(&deployments)
+        .watch_owned::<Deployment, _>(&sets)
+        .run(controller);
+}
+
+struct Controller {
+    clock: Clock,
+    recorder: Recorder,
+    deployments: Cache<Deployment>,
+    of_deployment: Index<ReplicaSet>,
+    sets: Writer<ReplicaSet>,
+    writer: Writer<Deployment>,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(deployment) = self.deployments.get(&key) else { return Ok(Action::Wait) };
+        if deployment.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Wait);
+        }
+        let uid = deployment.uid().unwrap_or_default();
+        let mut sets = self.of_deployment.get(&key.to_string());
+        sets.retain(|set| is_controlled_by(set.as_ref(), &uid));
+        let plan = plan(&deployment, &sets, self.clock.now());
+        let tell = |message: &str| {
+            self.recorder.event(deployment.as_ref(), EventType::Normal, "ScalingReplicaSet", message);
+        };
+        for set in &plan.change {
+            let before =
+                sets.iter().find(|known| known.name_any() == set.name_any()).map_or(0, |known| replicas(known));
+            self.sets.replace(set).await?;
+            let (after, name) = (replicas(set), set.name_any());
+            if after != before {
+                let way = if after > before { "up" } else { "down" };
+                tell(&format!("Scaled {way} replica set {name} from {before} to {after}"));
+            }
+        }
+        if let Some(set) = &plan.create {
+            let made = self.sets.create(&key.namespace, set).await?;
+            tell(&format!("Scaled up replica set {} from 0 to {}", made.name_any(), replicas(&made)));
+        }
+        for set in &plan.delete {
+            self.sets.delete(set).await?;
+        }
+        let mut current = (*deployment).clone();
+        let number = plan.revision.to_string();
+        let marked = deployment.spec.as_ref().is_some_and(|spec| spec.paused != Some(true));
+        if marked && current.annotations().get(REVISION) != Some(&number) {
+            current.annotations_mut().insert(REVISION.to_owned(), number);
+            // The change brings another look, with the version it made.
+            self.writer.replace(&current).await?;
+            return Ok(Action::Wait);
+        }
+        if current.status.as_ref() != Some(&plan.status) {
+            current.status = Some(plan.status);
+            self.writer.replace_status(&current).await?;
+        }
+        Ok(Action::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deployment(replicas: i32, version: &str, strategy: Value) -> Deployment {
+        let template = json!({"metadata": {"labels": {"app": "web", "v": version}}, "spec": {"containers": []}});
+        let spec = json!({"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template,
+            "strategy": strategy});
+        let metadata = json!({"name": "web", "namespace": "ns", "uid": "u"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    /// The ReplicaSets after every pod that was asked for became available.
+    fn settled(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Vec<Arc<ReplicaSet>> {
+        let step = plan(deployment, &sets, Timestamp::UNIX_EPOCH);
+        sets.extend(step.create.map(Arc::new));
+        for set in &mut sets {
+            let changed = step.change.iter().find(|it| it.name_any() == set.name_any());
+            let mut after = changed.cloned().unwrap_or_else(|| (**set).clone());
+            let count = replicas(&after);
+            let status = json!({"replicas": count, "readyReplicas": count, "availableReplicas": count});
+            after.status = serde_json::from_value(status).unwrap();
+            *set = Arc::new(after);
+        }
+        sets
+    }
+
+    fn sizes(sets: &[Arc<ReplicaSet>]) -> Vec<i32> {
+        sets.iter().map(|set| replicas(set)).collect()
+    }
+
+    #[test]
+    fn a_rollout_keeps_to_surge_and_unavailability() {
+        let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+        let mut sets = settled(&deployment(3, "1", rolling.clone()), Vec::new());
+        assert_eq!(sizes(&sets), [3]);
+        let new = deployment(3, "2", rolling);
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            sets = settled(&new, sets);
+            assert!(sizes(&sets).iter().sum::<i32>() <= 4, "{:?}", sizes(&sets));
+            assert!(sizes(&sets).iter().sum::<i32>() >= 3, "{:?}", sizes(&sets));
+            seen.push(sizes(&sets));
+        }
+        assert_eq!(seen.last().unwrap(), &[0, 3], "{seen:?}");
+        let status = plan(&new, &sets, Timestamp::UNIX_EPOCH).status;
+        assert_eq!((status.updated_replicas, status.available_replicas), (Some(3), Some(3)));
+        assert_eq!(revision(&sets[1]), 2);
+    }
+
+    #[test]
+    fn recreate_waits_until_the_old_pods_are_gone() {
+        let recreate = json!({"type": "Recreate"});
+        let sets = settled(&deployment(2, "1", recreate.clone()), Vec::new());
+        let new = deployment(2, "2", recreate);
+        let sets = settled(&new, sets);
+        assert_eq!(sizes(&sets), [0, 0]);
+        let sets = settled(&new, sets);
+        assert_eq!(sizes(&sets), [0, 2]);
+    }
+
+    #[test]
+    fn going_back_to_a_template_uses_its_replica_set() {
+        let mut sets = settled(&deployment(1, "1", Value::Null), Vec::new());
+        for version in ["2", "1"] {
+            for _ in 0..4 {
+                sets = settled(&deployment(1, version, Value::Null), sets);
+            }
+        }
+        assert_eq!(sizes(&sets), [1, 0]);
+        assert_eq!(revision(&sets[0]), 3);
+    }
+}
