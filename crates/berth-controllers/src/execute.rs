@@ -161,21 +161,26 @@ where
 
     /// Carries out a plan about `object`.
     pub async fn carry_out(&self, object: Option<&Arc<J>>, plan: Plan<J>) -> Result<Action, Error> {
-        let mut object: Option<Known<J>> =
-            object.map(|object| Known { state: (**object).clone(), version: object.resource_version() });
+        let known = |object: &J| Known { state: object.clone(), version: object.resource_version() };
+        let mut objects: BTreeMap<ObjectKey, Known<J>> =
+            object.iter().map(|object| (ObjectKey::of(object.as_ref()), known(object))).collect();
+        let main = object.map(|object| ObjectKey::of(object.as_ref()));
         let mut workloads: BTreeMap<ObjectKey, Known<Workload>> = BTreeMap::new();
         for step in plan.steps {
             match step {
                 Step::Event(told) => {
-                    if let Some(known) = &object {
+                    if let Some(known) = main.as_ref().and_then(|key| objects.get(key)) {
                         self.recorder.event(&known.state, told.event_type, &told.reason, &told.message);
                     }
+                }
+                Step::EventAbout(about, told) => {
+                    self.recorder.event(&*about, told.event_type, &told.reason, &told.message);
                 }
                 Step::WorkloadEvent(workload, told) => {
                     self.recorder.event(&*workload, told.event_type, &told.reason, &told.message);
                 }
-                Step::Patch(after) => self.write(&mut object, *after, Part::Main).await?,
-                Step::PatchStatus(after) => self.write(&mut object, *after, Part::Status).await?,
+                Step::Patch(after) => self.write(&mut objects, *after, Part::Main).await?,
+                Step::PatchStatus(after) => self.write(&mut objects, *after, Part::Status).await?,
                 Step::Delete(gone) => delete(&self.api(&*gone), &*gone).await?,
                 Step::CreateWorkload(workload) => {
                     let api = self.api_of::<Workload>(&workload);
@@ -206,13 +211,33 @@ where
         Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
     }
 
-    async fn write(&self, known: &mut Option<Known<J>>, after: J, part: Part) -> Result<(), Error> {
-        let Some(before) = known else { return Ok(()) };
-        let answer = patch(&self.api(&after), &before.state, &after, part, before.version.as_deref()).await?;
+    async fn write(&self, known: &mut BTreeMap<ObjectKey, Known<J>>, after: J, part: Part) -> Result<(), Error> {
+        let key = ObjectKey::of(&after);
+        if !known.contains_key(&key) {
+            // Gone meanwhile: nothing is left to write.
+            let Some(cached) = self.objects.get(&key) else { return Ok(()) };
+            let version = after.resource_version().or_else(|| cached.resource_version());
+            known.insert(key.clone(), Known { state: (*cached).clone(), version });
+        }
+        let before = known.get_mut(&key).expect("inserted just above");
+        let result = patch(&self.api(&after), &before.state, &after, part, before.version.as_deref()).await;
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         before.state = after;
         if let Some(answer) = answer {
             before.version = answer.resource_version();
-            self.objects.observe(answer);
+            // An object whose last finalizer was taken off while it was being deleted is gone now.
+            let meta = answer.meta();
+            // A pod has a grace period to end in.
+            let waits = meta.deletion_grace_period_seconds.unwrap_or(0) > 0 || !answer.finalizers().is_empty();
+            if meta.deletion_timestamp.is_some() && !waits {
+                self.objects.observe_deleted(&answer);
+            } else {
+                self.objects.observe(answer);
+            }
         }
         Ok(())
     }

@@ -42,6 +42,30 @@ pub const COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: &str = "kueue.x-k8s.io/job-c
 pub const PROVISIONING_ANNOTATION_PREFIX: &str = "provreq.kueue.x-k8s.io/";
 /// Label on objects the controllers made.
 pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
+/// Scheduling gate of pods that wait for admission.
+pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
+/// Finalizer of managed pods: none is gone before it was counted.
+pub const POD_FINALIZER: &str = "kueue.x-k8s.io/managed";
+/// Label on pods: the group they are admitted with. It is the name of the group's Workload.
+pub const POD_GROUP_LABEL: &str = "kueue.x-k8s.io/pod-group-name";
+/// Annotation on pods: how many pods their group has.
+pub const POD_GROUP_TOTAL_COUNT_ANNOTATION: &str = "kueue.x-k8s.io/pod-group-total-count";
+/// Annotation on pods: their group, all alike, queues as soon as its first pod is there.
+pub const POD_GROUP_FAST_ADMISSION_ANNOTATION: &str = "kueue.x-k8s.io/pod-group-fast-admission";
+/// Annotation on pods: their group serves until it is taken away; it does not finish.
+pub const POD_GROUP_SERVING_ANNOTATION: &str = "kueue.x-k8s.io/pod-group-serving";
+/// Label that numbers the pods of a group.
+pub const POD_GROUP_POD_INDEX_LABEL: &str = "kueue.x-k8s.io/pod-group-pod-index";
+/// Annotation on pods: the label that numbers the pods of their group, when it is another one.
+pub const POD_GROUP_POD_INDEX_LABEL_ANNOTATION: &str = "kueue.x-k8s.io/pod-group-pod-index-label";
+/// Annotation on pods: `false` when no pod of the group is to be replaced.
+pub const RETRIABLE_IN_GROUP_ANNOTATION: &str = "kueue.x-k8s.io/retriable-in-group";
+/// Annotation on pods: the pod set of their group they belong to, made of the shape of their spec.
+pub const ROLE_HASH_ANNOTATION: &str = "kueue.x-k8s.io/role-hash";
+/// Annotation on pods: the integration of the object above them that has them held back.
+pub const POD_SUSPENDING_PARENT_ANNOTATION: &str = "kueue.x-k8s.io/pod-suspending-parent";
+/// Annotation on workloads: it is of a group of pods.
+pub const IS_GROUP_WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/is-group-workload";
 /// Finalizer of everything in use.
 pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Scheduling gate of pods whose place is not chosen yet.
@@ -77,6 +101,8 @@ pub const EVICTED: &str = "Evicted";
 pub const PREEMPTED: &str = "Preempted";
 /// Workload condition: it may queue again.
 pub const REQUEUED: &str = "Requeued";
+/// Workload condition: pods of its group are gone and not replaced yet.
+pub const WAITING_FOR_REPLACEMENT_PODS: &str = "WaitingForReplacementPods";
 /// Workload condition: it is to be deactivated.
 pub const DEACTIVATION_TARGET: &str = "DeactivationTarget";
 /// Workload condition: it may not preempt yet.

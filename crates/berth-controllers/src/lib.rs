@@ -11,6 +11,7 @@ pub mod config;
 pub mod configuration;
 pub mod duration;
 pub mod execute;
+pub mod explain;
 pub mod gates;
 pub mod jobs;
 pub mod keys;
@@ -38,11 +39,14 @@ pub use stores::Stores;
 use std::sync::Arc;
 
 use berth_runtime::Manager;
+use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// What installed controllers can tell.
 pub struct Installed {
     /// The figures to serve as metrics.
     pub metrics: metrics::Metrics,
+    /// Why a job waits.
+    pub explain: explain::Explain,
     /// Who waits.
     pub visibility: visibility::Visibility,
     /// The caches they look at.
@@ -61,6 +65,9 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
             stores.add_owners(manager.cache_if_served::<Kind>());
         }
     });
+    if config.integrations.enabled("statefulset") {
+        stores.add_owners(manager.cache::<StatefulSet>());
+    }
     let brain = scheduler::Brain::new(config.engine(), manager.clock());
     queues::cluster_queue::install(manager, &stores, &brain, &metrics, config.fair_sharing.is_some());
     queues::local_queue::install(manager, &stores, &brain);
@@ -74,6 +81,9 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores);
     topology::install(manager, &config, &stores);
+    if config.gates().on("ElasticJobsViaWorkloadSlices") {
+        jobs::elastic::install(manager, &stores);
+    }
     if config.provisioning_requests {
         provisioning::controller::install(manager, &config, &stores);
     }
@@ -83,12 +93,16 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     if job_sets {
         jobs::controller::install(manager, &config, &stores, stores.job_sets.clone());
     }
+    if config.integrations.enabled("pod") {
+        jobs::pods::controller::install(manager, &config, &stores);
+    }
     jobs::described::for_each_described!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             let objects = manager.cache_if_served::<Kind>();
             jobs::controller::install(manager, &config, &stores, objects);
         }
     });
+    let explain = explain::Explain::new(brain.clone(), stores.workloads.clone());
     let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
-    Installed { metrics, visibility, stores }
+    Installed { metrics, explain, visibility, stores }
 }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::EventType;
 
-/// One step of a plan about an object of kind `J` and workloads.
+/// One step of a plan about an object of kind `J`, others of its kind, and workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<J> {
     /// Tell people something about the object.
     Event(Told),
+    /// Tell people something about another object of the kind.
+    EventAbout(Box<J>, Told),
     /// Tell people something about a workload.
     WorkloadEvent(Box<Workload>, Told),
     /// Write the object's metadata and spec.

@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{PodSet, PodSetAssignment, PodSetUpdate, ResourceFlavor};
-use k8s_openapi::api::core::v1::{PodSchedulingGate, PodTemplateSpec, Toleration};
+use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodTemplateSpec, Toleration};
 use serde::{Deserialize, Serialize};
 
 use crate::gates::Gates;
 use crate::keys;
+
+/// Annotations by which a pod template asks for a place in a topology.
+const WISHES: [&str; 3] =
+    [keys::REQUIRED_TOPOLOGY_ANNOTATION, keys::PREFERRED_TOPOLOGY_ANNOTATION, keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION];
 
 /// Changes to the pods of one pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -220,7 +224,12 @@ fn same_toleration(a: &Toleration, b: &Toleration) -> bool {
 /// Puts an info into a pod template.
 pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
     let mut state = PodSetInfo::from_template(template);
-    state.merge_keeping(info, gates, true)?;
+    let mut info = info.clone();
+    if WISHES.iter().any(|wish| state.annotations.contains_key(*wish)) {
+        // A template that asks for a place by itself keeps its wish: two of them would be refused.
+        info.annotations.remove(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION);
+    }
+    state.merge_keeping(&info, gates, true)?;
     write(template, &state);
     Ok(())
 }
@@ -237,6 +246,20 @@ pub fn restore(template: &mut PodTemplateSpec, info: &PodSetInfo) -> bool {
     true
 }
 
+/// Is the pod held back by this scheduling gate?
+pub fn is_gated(pod: &Pod, gate: &str) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.into_iter().flatten().any(|it| it.name == gate)
+}
+
+/// Takes a scheduling gate off a pod.
+pub fn remove_gate(pod: &mut Pod, gate: &str) {
+    let Some(spec) = &mut pod.spec else { return };
+    let gates = spec.scheduling_gates.take().unwrap_or_default();
+    let rest: Vec<_> = gates.into_iter().filter(|it| it.name != gate).collect();
+    spec.scheduling_gates = (!rest.is_empty()).then_some(rest);
+}
+
 fn write(template: &mut PodTemplateSpec, info: &PodSetInfo) {
     fn map(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
         (!map.is_empty()).then(|| map.clone())
@@ -248,4 +271,24 @@ fn write(template: &mut PodTemplateSpec, info: &PodSetInfo) {
     spec.node_selector = map(&info.node_selector);
     spec.tolerations = (!info.tolerations.is_empty()).then(|| info.tolerations.clone());
     spec.scheduling_gates = (!info.scheduling_gates.is_empty()).then(|| info.scheduling_gates.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_keeps_its_own_wish_for_a_place() {
+        let unconstrained = keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION.to_owned();
+        let info =
+            PodSetInfo { annotations: [(unconstrained.clone(), "true".to_owned())].into(), ..PodSetInfo::default() };
+        for (wish, kept) in [(Some(keys::REQUIRED_TOPOLOGY_ANNOTATION), false), (None, true)] {
+            let mut template = PodTemplateSpec::default();
+            let annotations = wish.map(|wish| [(wish.to_owned(), "rack".to_owned())].into());
+            template.metadata.get_or_insert_default().annotations = annotations;
+            merge(&mut template, &info, &Gates::default()).expect("no conflict");
+            let annotations = template.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
+            assert_eq!(annotations.contains_key(&unconstrained), kept, "{annotations:?}");
+        }
+    }
 }

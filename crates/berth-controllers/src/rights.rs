@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
+use crate::explain;
 use crate::jobs::described::for_each_described;
 
 /// Namespace of an installation.
@@ -38,6 +39,8 @@ const EDIT: &[&str] = &["create", "delete", "get", "list", "patch", "update", "w
 /// Calls the controllers make besides listing and watching: group, resource (and subresource), verbs.
 pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "events", &["create", "patch"]),
+    ("", "pods", &["delete", "patch"]),
+    ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "get", "patch"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete", "get"]),
     ("batch", "jobs", &["delete", "patch"]),
@@ -57,7 +60,8 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
 
 /// Rights that no call shows: setting an owner whose deletion waits for the workload needs them where the API server
 /// checks that (`OwnerReferencesPermissionEnforcement`).
-const OWNED: &[(&str, &str)] = &[("batch", "jobs/finalizers"), ("jobset.x-k8s.io", "jobsets/finalizers")];
+const OWNED: &[(&str, &str)] =
+    &[("", "pods/finalizers"), ("batch", "jobs/finalizers"), ("jobset.x-k8s.io", "jobsets/finalizers")];
 
 /// Names of the CustomResourceDefinitions whose versions the webhook server converts.
 pub fn converted_kinds() -> Vec<String> {
@@ -107,6 +111,7 @@ pub fn watched() -> Vec<(String, String)> {
         ("", "namespaces"),
         ("", "nodes"),
         ("", "pods"),
+        ("apps", "statefulsets"),
         ("autoscaling.x-k8s.io", "provisioningrequests"),
         ("batch", "jobs"),
         ("jobset.x-k8s.io", "jobsets"),
@@ -241,6 +246,11 @@ fn user_roles() -> Vec<Value> {
             }));
         }
     }
+    roles.push(json!({
+        "apiVersion": RBAC, "kind": "ClusterRole",
+        "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(BOTH)},
+        "rules": [{"apiGroups": [explain::GROUP], "resources": ["workloads/explanation"], "verbs": ["get"]}],
+    }));
     for (short, resource, who) in [("cq", "clusterqueues", &[ADMIN][..]), ("lq", "localqueues", BOTH)] {
         roles.push(json!({
             "apiVersion": RBAC, "kind": "ClusterRole",

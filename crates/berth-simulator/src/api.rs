@@ -26,6 +26,7 @@ use serde_json::Value;
 
 use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
 use crate::embedded::{EmbeddedError, Storage};
+use crate::explanations::Explanations;
 use crate::resource::ApiFailure;
 
 /// What an API server is made of.
@@ -69,6 +70,7 @@ impl Apiserver {
         config.admission.push(Arc::new(JobSetPodWebhook));
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(installed.clone()));
+        config.extensions.push(Arc::new(Explanations(installed.clone())));
         config.extensions.push(Arc::new(PendingWorkloads(installed.clone(), config.store.clone())));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
@@ -134,7 +136,14 @@ impl Converter for KueueConverter {
 /// What the controllers can tell; they exist only after the server whose client they use, and not at all where they run
 /// in another process.
 #[derive(Clone, Default)]
-struct Controllers(Arc<OnceLock<Installed>>);
+pub(crate) struct Controllers(Arc<OnceLock<Installed>>);
+
+impl Controllers {
+    /// The controllers of this process, if they run here.
+    pub(crate) fn installed(&self) -> Option<&Installed> {
+        self.0.get()
+    }
+}
 
 impl berth_apiserver::Metrics for Controllers {
     fn text(&self) -> String {

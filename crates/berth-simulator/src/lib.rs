@@ -12,6 +12,7 @@ mod admission;
 pub mod api;
 pub mod embedded;
 pub mod expectation;
+mod explanations;
 pub mod fault;
 pub mod manifest;
 pub mod path;

@@ -32,6 +32,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("apps", "StatefulSet"),
 ];
 
+/// A kind among them that carries its pods' labels without being queued itself.
+const BETWEEN: (&str, &str) = ("apps", "ReplicaSet");
+
 /// What is known about an owner.
 pub enum Lookup {
     /// Its metadata.
@@ -80,7 +83,8 @@ pub fn managed_ancestor(
             return Ok(top);
         }
         let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::QUEUE_NAME_LABEL));
-        if queue || config.manage_jobs_without_queue_name {
+        let between = BETWEEN == (group, reference.kind.as_str());
+        if !between && (queue || config.manage_jobs_without_queue_name) {
             top = Some(Ancestor { reference, metadata: parent.clone() });
         }
         current = parent;

@@ -21,6 +21,10 @@ impl Job for BatchJob {
     const FRAMEWORK: &'static str = "batch/job";
     const CAN_BE_ELASTIC: bool = true;
 
+    fn templates(&self) -> Vec<String> {
+        vec!["/spec/template".to_owned()]
+    }
+
     fn is_suspended(&self) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true))
     }
@@ -40,14 +44,8 @@ impl Job for BatchJob {
         {
             metadata.labels = None;
         }
-        let topology_request = match gates.on("TopologyAwareScheduling") {
-            true => {
-                let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-                let ranks = Ranks { pod_index_label: Some(COMPLETION_INDEX), ..Ranks::default() };
-                topology::request(annotations, ranks, gates)?
-            }
-            false => None,
-        };
+        let ranks = Ranks { pod_index_label: Some(COMPLETION_INDEX), ..Ranks::default() };
+        let topology_request = topology::of_template(&template, ranks, gates)?;
         let count = pods(self);
         Ok(vec![PodSet {
             name: POD_SET.to_owned(),

@@ -29,19 +29,13 @@ impl Job for JobSet {
         let mut pod_sets = Vec::with_capacity(self.spec.replicated_jobs.len());
         for job in &self.spec.replicated_jobs {
             let template = job.template.spec.clone().unwrap_or_default().template;
-            let topology_request = match gates.on("TopologyAwareScheduling") {
-                true => {
-                    let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-                    let ranks = Ranks {
-                        pod_index_label: Some(COMPLETION_INDEX),
-                        sub_group_index_label: Some(JOB_INDEX),
-                        sub_group_count: Some(replicas(job)),
-                    };
-                    topology::request(annotations, ranks, gates)
-                        .map_err(|e| format!("spec.replicatedJobs[{}].template: {e}", job.name))?
-                }
-                false => None,
+            let ranks = Ranks {
+                pod_index_label: Some(COMPLETION_INDEX),
+                sub_group_index_label: Some(JOB_INDEX),
+                sub_group_count: Some(replicas(job)),
             };
+            let topology_request = topology::of_template(&template, ranks, gates)
+                .map_err(|e| format!("spec.replicatedJobs[{}].template: {e}", job.name))?;
             pod_sets.push(PodSet {
                 name: job.name.clone(),
                 count: replicas(job).saturating_mul(pods_per_job(job)),

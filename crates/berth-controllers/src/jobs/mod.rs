@@ -8,10 +8,14 @@ pub mod ancestors;
 pub mod batch_job;
 pub mod controller;
 pub mod described;
+pub mod elastic;
 pub mod jobset;
 pub mod naming;
+pub mod pods;
+mod readiness;
 pub mod reconcile;
 pub mod slices;
+mod start;
 pub mod topology;
 
 use std::collections::BTreeMap;
@@ -58,6 +62,11 @@ pub trait Job:
 
     /// The field that names who reconciles it, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
+
+    /// Where its pod templates are, as JSON pointers from the object's root, for kinds that can be elastic.
+    fn templates(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Is this one queued at all, when it names a queue?
     fn is_queued(&self) -> bool {
@@ -148,6 +157,7 @@ pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
 pub fn integrated() -> Vec<&'static str> {
     let mut names = vec!["batch/job", "jobset.x-k8s.io/jobset"];
     names.extend(described::names());
+    names.extend(pods::FRAMEWORKS);
     names
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::kueue::v1beta2::{CheckState, PodSet, Workload};
+use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
@@ -16,12 +16,12 @@ use kube::{Resource, ResourceExt};
 
 use super::ancestors::{Ancestor, Lookup, managed_ancestor};
 use super::slices::{self, Ensured};
-use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, sanitize};
+use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::keys;
 use crate::plan::{Plan, PlanError, Step, Told};
-use crate::podset::{self, PodSetError, PodSetInfo};
+use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::selector;
 use crate::stores::{Owner, Stores, controller_of, group_of};
@@ -41,7 +41,7 @@ pub struct Context<'a> {
 }
 
 /// Longest label value.
-const LABEL_VALUE_MAX: usize = 63;
+pub(super) const LABEL_VALUE_MAX: usize = 63;
 
 /// Decides about the job with this key; `None` when it is gone.
 pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>) -> Plan<J> {
@@ -369,7 +369,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// The pod sets with what admission added to them.
     fn expected_while_running(&self, workload: &Workload) -> Option<Vec<PodSet>> {
-        let infos = self.start_infos(workload).ok()?;
+        let infos = start::infos(self.context, workload, is_elastic(&self.job, self.context.gates)).ok()?;
         let mut pod_sets = workload.spec.pod_sets.clone();
         for (pod_set, info) in pod_sets.iter_mut().zip(&infos) {
             podset::merge(&mut pod_set.template, info, self.context.gates).ok()?;
@@ -516,7 +516,7 @@ impl<J: Job> Reconcile<'_, J> {
             self.write_status(&workload);
             return Ok(());
         }
-        if self.context.config.pods_ready().is_some() && self.sync_pods_ready(&mut workload) {
+        if self.context.config.pods_ready().is_some() && readiness::sync(&mut workload, || self.job.pods_ready(), now) {
             self.write_status(&workload);
             return Ok(());
         }
@@ -535,7 +535,9 @@ impl<J: Job> Reconcile<'_, J> {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
                 return Ok(());
             }
-            self.tell_about_checks(&workload);
+            if let Some(messages) = start::check_messages(&workload) {
+                self.tell(Told::normal("UpdatedAdmissionCheck", messages));
+            }
             return Ok(());
         }
         if !status::is_admitted(&workload) && !self.runs_under_another_slice(&workload) {
@@ -596,33 +598,6 @@ impl<J: Job> Reconcile<'_, J> {
         true
     }
 
-    /// Condition PodsReady (§20.2). Returns whether it changed.
-    fn sync_pods_ready(&self, workload: &mut Workload) -> bool {
-        const NOT_READY: &str = "Not all pods are ready or succeeded";
-        let known = status::condition(workload, keys::PODS_READY).cloned();
-        let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");
-        let recovering = known.as_ref().is_some_and(|c| c.status == "False" && c.reason == keys::WAIT_FOR_RECOVERY);
-        let (ready, reason, message) = if !status::is_admitted(workload) {
-            if known.is_none() {
-                return false;
-            }
-            (false, keys::WAIT_FOR_START, NOT_READY)
-        } else if self.job.pods_ready() {
-            let reason = match &known {
-                Some(condition) if was_ready => condition.reason.clone(),
-                _ if recovering => "Recovered".to_owned(),
-                _ => "Started".to_owned(),
-            };
-            const READY: &str = "All pods reached readiness and the workload is running";
-            return status::set(workload, keys::PODS_READY, true, &reason, READY, self.context.now);
-        } else if was_ready || recovering {
-            (false, keys::WAIT_FOR_RECOVERY, "At least one pod has failed, waiting for recovery")
-        } else {
-            (false, keys::WAIT_FOR_START, NOT_READY)
-        };
-        status::set(workload, keys::PODS_READY, ready, reason, message, self.context.now)
-    }
-
     /// It was evicted: the job stops, and once nothing of it runs the quota goes back (§19.2).
     fn leave(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
@@ -650,7 +625,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     fn start(&mut self, mut workload: Workload) {
         let gates = self.context.gates;
-        let result = self.start_infos(&workload).and_then(|infos| {
+        let result = start::infos(self.context, &workload, is_elastic(&self.job, gates)).and_then(|infos| {
             let mut job = self.job.clone();
             job.run_with(&infos, gates)?;
             Ok(job)
@@ -673,56 +648,6 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// What admission adds to each pod set: flavors, labels that say where it came from, and the updates of its checks.
-    fn start_infos(&self, workload: &Workload) -> Result<Vec<PodSetInfo>, PodSetError> {
-        let gates = self.context.gates;
-        let status = workload.status.as_ref();
-        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else { return Ok(Vec::new()) };
-        let elastic = is_elastic(&self.job, gates);
-        let mut infos = Vec::with_capacity(admission.pod_set_assignments.len());
-        for assignment in &admission.pod_set_assignments {
-            let spec = workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == assignment.name);
-            let count = spec.map_or(0, |pod_set| pod_set.count);
-            let flavor = |name: &str| self.context.stores.flavor(name);
-            let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
-            info.labels.insert(keys::POD_SET_LABEL.to_owned(), assignment.name.clone());
-            if workload.labels().contains_key(keys::MULTIKUEUE_ORIGIN_LABEL) {
-                info.labels.insert(keys::MULTIKUEUE_WORKER_POD_LABEL.to_owned(), "true".to_owned());
-            }
-            if gates.on("AssignQueueLabelsForPods") {
-                for (key, value) in [
-                    (keys::LOCAL_QUEUE_LABEL, &workload.spec.queue_name),
-                    (keys::CLUSTER_QUEUE_LABEL, &admission.cluster_queue),
-                ] {
-                    if !value.is_empty() && value.len() <= LABEL_VALUE_MAX {
-                        info.labels.insert(key.to_owned(), value.clone());
-                    }
-                }
-            }
-            if gates.on("TopologyAwareScheduling") || elastic {
-                info.annotations.insert(keys::WORKLOAD_ANNOTATION.to_owned(), workload.name_any());
-            }
-            if elastic {
-                let first = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
-                info.annotations
-                    .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| workload.name_any()));
-            }
-            for check in status.iter().flat_map(|status| status.admission_checks.iter()) {
-                if check.state != CheckState::Ready {
-                    continue;
-                }
-                for update in check.pod_set_updates.iter().filter(|update| update.name == assignment.name) {
-                    info.merge(&PodSetInfo::from_update(update), gates).map_err(|source| PodSetError::InCheck {
-                        check: check.name.clone(),
-                        source: Box::new(source),
-                    })?;
-                }
-            }
-            infos.push(info);
-        }
-        Ok(infos)
-    }
-
     /// Suspends the job, clears what the run left in its status, and sets its pod templates back. In this order, because
     /// Kubernetes lets templates of Jobs change only while they are suspended and not started.
     fn stop(&mut self, workload: Option<&Workload>, message: &str) {
@@ -739,23 +664,6 @@ impl<J: Job> Reconcile<'_, J> {
             if self.job.restore(&infos) {
                 self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
             }
-        }
-    }
-
-    /// What the checks of a reserved workload say is shown on the job too.
-    fn tell_about_checks(&mut self, workload: &Workload) {
-        if !status::has_quota_reservation(workload) {
-            return;
-        }
-        let messages: Vec<String> = workload
-            .status
-            .iter()
-            .flat_map(|status| status.admission_checks.iter())
-            .filter(|check| !check.message.is_empty())
-            .map(|check| format!("{}: {}", check.name, check.message))
-            .collect();
-        if !messages.is_empty() {
-            self.tell(Told::normal("UpdatedAdmissionCheck", messages.join("; ")));
         }
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use berth_api::kueue::v1beta2::{PodSetSliceRequiredTopologyConstraint, PodSetTopologyRequest};
 
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+
 use crate::gates::Gates;
 use crate::keys;
 
@@ -16,6 +18,18 @@ pub struct Ranks<'a> {
     pub sub_group_index_label: Option<&'a str>,
     /// Number of groups.
     pub sub_group_count: Option<i32>,
+}
+
+/// The request of the pods a template makes; nothing while topology-aware scheduling is off.
+pub fn of_template(
+    template: &PodTemplateSpec,
+    ranks: Ranks<'_>,
+    gates: &Gates,
+) -> Result<Option<PodSetTopologyRequest>, String> {
+    if !gates.on("TopologyAwareScheduling") {
+        return Ok(None);
+    }
+    request(template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref()), ranks, gates)
 }
 
 /// The request, or nothing when neither annotations nor ranks say anything.

@@ -27,6 +27,19 @@ pub fn concerns(old: Option<&WorkloadPriorityClass>, new: Option<&WorkloadPriori
     new.is_some_and(|new| old.is_none_or(|old| old.value != new.value))
 }
 
+/// Did a workload change to another class, or its class to another value? Then what it holds may be preempted by others
+/// than before (§4.7). A priority that stands for itself or comes from a pod's class is not changed that way.
+pub fn changed(old: &Workload, new: &Workload) -> bool {
+    let class = |workload: &Workload| {
+        let reference = workload.spec.priority_class_ref.as_ref();
+        reference
+            .filter(|it| it.group == "kueue.x-k8s.io" && it.kind == "WorkloadPriorityClass")
+            .map(|it| it.name.clone())
+    };
+    let after = class(new);
+    after.is_some() && (class(old) != after || old.spec.priority != new.spec.priority)
+}
+
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager, stores: &Stores) {
     let client = manager.client();

@@ -11,7 +11,7 @@ use kube::Resource;
 use super::Brain;
 use crate::config::Resources;
 use crate::metrics::Metrics;
-use crate::queues::cohort;
+use crate::queues::{cohort, priority_class};
 use crate::stores::Stores;
 use crate::translate::placement::labels;
 use crate::translate::{self, queues};
@@ -136,7 +136,14 @@ pub(super) fn watch<'a>(
     builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
             metrics.changed(delta.old.as_deref(), workload, of.inner.clock.now());
-            Some(of.upserted(&env, workload))
+            let event = of.upserted(&env, workload);
+            if delta.old.as_ref().is_some_and(|old| priority_class::changed(old, workload))
+                && let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref())
+            {
+                of.apply(event);
+                return Some(Event::FlushRequested { cluster_queue: admission.cluster_queue.as_str().into() });
+            }
+            Some(event)
         }
         None => {
             let key = workload_key(&ObjectKey::of(delta.latest().as_ref()));

@@ -20,6 +20,7 @@ use kube::ResourceExt;
 
 use crate::config::Config;
 use crate::keys;
+use crate::podset;
 use crate::stores::Stores;
 
 /// Adds both controllers to the manager, as the gates say.
@@ -85,8 +86,7 @@ fn has_ended(pod: &Pod) -> bool {
 
 /// It waits for a place in a topology.
 fn is_gated(pod: &Pod) -> bool {
-    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    gates.into_iter().flatten().any(|gate| gate.name == keys::TOPOLOGY_GATE)
+    podset::is_gated(pod, keys::TOPOLOGY_GATE)
 }
 
 /// The values a pod is pinned to for some labels; nothing unless it is for all of them.

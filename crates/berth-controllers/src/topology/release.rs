@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use super::{has_ended, is_gated, pinned_to, pod_set_of};
 use crate::keys;
+use crate::podset;
 use crate::translate::admission::decode;
 use crate::workload::status;
 
@@ -33,10 +34,8 @@ impl Release {
     /// The pod without its gate, pinned to its domain.
     pub fn released(&self) -> Pod {
         let mut pod = (*self.pod).clone();
+        podset::remove_gate(&mut pod, keys::TOPOLOGY_GATE);
         if let Some(spec) = &mut pod.spec {
-            let gates = spec.scheduling_gates.take().unwrap_or_default();
-            let rest: Vec<_> = gates.into_iter().filter(|gate| gate.name != keys::TOPOLOGY_GATE).collect();
-            spec.scheduling_gates = (!rest.is_empty()).then_some(rest);
             spec.node_selector.get_or_insert_with(BTreeMap::new).extend(self.node_selector.clone());
         }
         pod

@@ -17,6 +17,7 @@ use crate::gates::Gates;
 use crate::jobs;
 use crate::jobs::ancestors::{self, managed_ancestor};
 use crate::jobs::described::{Described, set_at, validate_pod_sets};
+use crate::jobs::elastic;
 use crate::jobs::{Job, batch_job, is_elastic, queue_name};
 use crate::keys;
 use crate::plan::PlanError;
@@ -76,6 +77,7 @@ pub fn default_job<J: Job>(
     }
     if !part && job.is_queued() {
         set_at(object, J::SUSPEND, json!(true));
+        elastic::hold_back(object, &job, gates);
     }
     Ok(())
 }
@@ -99,9 +101,7 @@ pub fn should_be_suspended<J: Job>(
         return Ok(false);
     }
     let named = !queue_name(job).is_empty();
-    let selected = || selector::matches(&config.managed_jobs_namespace_selector, &labels_of(&namespace, lookup));
-    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
-    Ok((named || config.manage_jobs_without_queue_name) && ((named && !always) || selected()))
+    Ok((named || config.manage_jobs_without_queue_name) && is_selected(named, &namespace, config, gates, lookup))
 }
 
 fn labels_of(namespace: &str, lookup: Lookup<'_>) -> BTreeMap<String, String> {
@@ -118,14 +118,29 @@ fn ancestor_of<J: Job>(
     namespace: &str,
     lookup: Lookup<'_>,
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
-    managed_ancestor(job.meta(), config, |reference| {
+    ancestor_of_metadata(job.meta(), config, namespace, lookup)
+}
+
+/// The topmost managed owner of the object with this metadata, if there is one.
+pub(super) fn ancestor_of_metadata(
+    metadata: &kube::core::ObjectMeta,
+    config: &Config,
+    namespace: &str,
+    lookup: Lookup<'_>,
+) -> Result<Option<ancestors::Ancestor>, PlanError> {
+    managed_ancestor(metadata, config, |reference| {
         let group = group_of(&reference.api_version);
-        let known = frameworks::find_kind(group, &reference.kind);
-        let Some(framework) = known.filter(|known| jobs::is_integrated(known.name)) else {
-            return ancestors::Lookup::Unwatched;
+        let known = frameworks::find_kind(group, &reference.kind).filter(|known| jobs::is_integrated(known.name));
+        let resource = match known {
+            Some(framework) => framework.resource(),
+            // Between a Deployment and its pods.
+            None if group == "apps" && reference.kind == "ReplicaSet" => "replicasets".to_owned(),
+            None => return ancestors::Lookup::Unwatched,
         };
-        let Some(owner) = lookup(group, &framework.resource(), namespace, &reference.name) else {
-            return ancestors::Lookup::Missing;
+        let Some(owner) = lookup(group, &resource, namespace, &reference.name) else {
+            // Not everybody who asks keeps what lies between.
+            let between = known.is_none();
+            return if between { ancestors::Lookup::Unwatched } else { ancestors::Lookup::Missing };
         };
         match serde_json::from_value::<kube::core::ObjectMeta>(owner["metadata"].clone()) {
             Ok(metadata) if metadata.uid.as_deref().unwrap_or_default() == reference.uid => {
@@ -134,6 +149,13 @@ fn ancestor_of<J: Job>(
             _ => ancestors::Lookup::Forged,
         }
     })
+}
+
+/// Are jobs of the namespace queued? `named`: the job in question names a queue.
+pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) -> bool {
+    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
+    let selected = || selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
+    (named && !always) || selected()
 }
 
 /// Does the queue send its workloads to other clusters?

@@ -6,11 +6,15 @@
 
 mod jobs;
 pub(crate) mod labels;
+mod pod_owners;
 mod pod_spec;
+mod pods;
 mod queues;
 pub mod review;
 mod topology;
 mod workload;
+
+use pod_owners::PodOwner;
 
 pub use jobs::{
     default_job, should_be_suspended, validate_batch_job, validate_batch_job_update, validate_described,
@@ -74,19 +78,30 @@ impl Webhooks {
             ("kueue.x-k8s.io", "clusterqueues" | "cohorts" | "resourceflavors" | "workloads") => true,
             ("batch", "jobs") => self.config.integrations.enabled("batch/job"),
             ("jobset.x-k8s.io", "jobsets") => self.config.integrations.enabled("jobset.x-k8s.io/jobset"),
+            ("", "pods") => self.config.integrations.enabled("pod"),
+            _ if let Some(owner) = PodOwner::of(group, resource) => self.config.integrations.enabled(owner.framework()),
             _ => described(group, resource).is_some_and(|name| self.config.integrations.enabled(name)),
         }
     }
 
     /// Defaults an object in place. An error refuses the request.
     pub fn mutate(&self, request: Request<'_>, object: &mut Value, lookup: Lookup<'_>) -> Result<(), Vec<Error>> {
-        // Defaults are for new objects: later, who runs and where is the controllers' decision.
-        if request.old_object.is_some() || !self.concerns(request.group, request.resource) {
+        if !self.concerns(request.group, request.resource) {
+            return Ok(());
+        }
+        if let Some(owner) = PodOwner::of(request.group, request.resource) {
+            let namespace = request.namespace;
+            pod_owners::default_pod_owner(owner, object, namespace, &self.config, &self.gates, lookup);
+            return Ok(());
+        }
+        // Other defaults are for new objects: later, who runs and where is the controllers' decision.
+        if request.old_object.is_some() {
             return Ok(());
         }
         match request.resource {
             // What is in use must not vanish; the controllers would add this a moment later.
             "clusterqueues" | "resourceflavors" => add_finalizer(object),
+            "pods" => pods::default_pod(object, request.namespace, &self.config, &self.gates, lookup),
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
             "jobsets" => default_job::<JobSet>(object, request.namespace, &self.config, &self.gates, lookup)?,
             _ => {
@@ -104,6 +119,13 @@ impl Webhooks {
     pub fn validate(&self, request: Request<'_>, object: &Value, lookup: Lookup<'_>) -> Vec<Error> {
         if !self.concerns(request.group, request.resource) {
             return Vec::new();
+        }
+        if request.resource == "pods" {
+            return pods::validate_pod(object, request.old_object);
+        }
+        if let Some(owner) = PodOwner::of(request.group, request.resource) {
+            let changed = request.old_object.map(|old| pod_owners::validate_pod_owner_update(owner, object, old));
+            return changed.unwrap_or_default();
         }
         let gates = &self.gates;
         let default_queue = request.old_object.is_some()

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod election;
+mod examples;
 mod jobsets;
 mod visibility;
 

@@ -1,4 +1,4 @@
-//! Who waits, as `kubectl get --raw` asks for it.
+//! Who waits, and why, as `kubectl get --raw` asks for it.
 
 use std::time::Duration;
 
@@ -84,5 +84,20 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     // Rights are checked as for everything else.
     let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
     assert_eq!(code(ask(&stranger, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await), 403);
+
+    // And why one of them waits, by the name of its job or of its workload.
+    let explain =
+        |name: &str| format!("/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/{name}/explanation");
+    let two = ask(&client, &explain("two")).await.expect("an explanation");
+    assert_eq!((&two["job"]["name"], &two["clusterQueue"]), (&json!("two"), &json!("cq")), "{two:#}");
+    assert_eq!(two["standing"]["positionInClusterQueue"], 2);
+    assert_eq!(two["standing"]["ahead"].as_array().map(Vec::len), Some(2));
+    let message = two["outlook"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("insufficient quota for cpu in flavor default"), "{two:#}");
+    assert!(two["text"].as_str().unwrap_or_default().contains(message), "{two:#}");
+    let name = two["metadata"]["name"].as_str().unwrap_or_default();
+    assert_eq!(ask(&client, &explain(name)).await.expect("the same"), two);
+    assert_eq!(code(ask(&client, &explain("none")).await), 404);
+    assert_eq!(code(ask(&stranger, &explain("two")).await), 403);
     embedded.stop().await;
 }

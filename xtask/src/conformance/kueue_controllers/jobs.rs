@@ -6,7 +6,7 @@ use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{Workload, WorkloadPriorityClass};
 use berth_controllers::config::{Config, ObjectRetentionPolicies, WaitForPodsReady, WorkloadRetentionPolicy};
 use berth_controllers::jobs::reconcile::{Context, reconcile};
-use berth_controllers::jobs::{Job, batch_job};
+use berth_controllers::jobs::{Job, batch_job, elastic};
 use berth_controllers::plan::{Plan, Step};
 use berth_controllers::podset::PodSetInfo;
 use berth_controllers::{Gates, Stores};
@@ -32,10 +32,21 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "jobset-reclaimable-pods" => |case| reclaimable::<JobSet>(case, "jobSet"),
         "job-pod-sets-info" => job_pod_sets_info,
         "jobset-restore-pod-sets-info" => jobset_restore,
+        "job-apply-workload-slice-scheduling-gate" => elastic_gate,
         "job-clean-labels" => clean_labels,
         "job-terminal-indexes-count" => terminal_indexes,
         _ => return None,
     })
+}
+
+/// Elastic jobs' pods are held back.
+fn elastic_gate(case: &Case) -> Verdict {
+    let mut object = case.data["input"]["args"]["job"].clone();
+    object["spec"]["template"]["spec"]["containers"] = json!([]);
+    let job: BatchJob = read(&object)?;
+    elastic::hold_back(&mut object, &job, &gates(case));
+    let got = &object["spec"]["template"]["spec"]["schedulingGates"];
+    verdict(differences(&json!({"gates": case.data["want"]["result"]}), &json!({"gates": got}), &[]))
 }
 
 // -- reconcile -------------------------------------------------------------------------------------------------------
@@ -107,6 +118,9 @@ pub(super) fn apply<J: Job>(job: Option<J>, workloads: Vec<Workload>, plan: Plan
                     None => Default::default(),
                 };
                 after.events.push(event(&namespace, &name, &told));
+            }
+            Step::EventAbout(job, told) => {
+                after.events.push(event(&job.namespace().unwrap_or_default(), &job.name_any(), &told));
             }
             Step::WorkloadEvent(workload, told) => {
                 after.events.push(event(&workload.namespace().unwrap_or_default(), &workload.name_any(), &told));

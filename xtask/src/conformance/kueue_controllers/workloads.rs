@@ -12,7 +12,7 @@ use berth_api::kueue::v1beta2::{
 use berth_controllers::config::{Config, Resources};
 use berth_controllers::provisioning::{check, requests};
 use berth_controllers::translate::workload::topology_request;
-use berth_controllers::translate::{self, admission_from_api, workload_key};
+use berth_controllers::translate::{self, workload_key};
 use berth_controllers::workload::checks;
 use berth_controllers::workload::status::{self, Stage};
 use berth_controllers::{duration, keys, queues, webhooks};
@@ -55,6 +55,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "workload-new-info" => new_info,
         "workload-update-with-rebuild" => rebuilt,
         "workload-resource-usage" => resource_usage,
+        "workload-workload-priority-class-changed" => priority_class_changed,
         "workload-scheduling-hash" => scheduling_hash,
         "workload-get-queue-order-timestamp" => order_timestamp,
         "workload-needs-second-pass" => second_pass,
@@ -251,40 +252,50 @@ fn rebuilt(case: &Case) -> Verdict {
     equal(&case.data["want"]["requests"], json!(got))
 }
 
-/// Usage is what a workload with that admission holds; requests without flavors hold nothing.
+/// What a workload with these requests and flavors holds in its queue, and what it asks for without a flavor.
 fn resource_usage(case: &Case) -> Verdict {
-    let mut got = json!({"assigned": {}, "unassigned": {}});
+    let (mut pod_sets, mut assignments) = (Vec::new(), Vec::new());
     for (index, set) in case.data["input"]["info"]["totalRequests"].as_array().into_iter().flatten().enumerate() {
         let amounts: BTreeMap<String, i64> = read(&set["requests"])?;
-        let usage: BTreeMap<String, Value> = amounts
+        let quantities: BTreeMap<&String, Value> = amounts
             .iter()
-            .map(|(name, amount)| (name.clone(), json!(translate::amounts::to_quantity(name, *amount))))
+            .map(|(name, amount)| (name, json!(translate::amounts::to_quantity(name, *amount))))
             .collect();
-        let admission = json!({"clusterQueue": "cq", "podSetAssignments": [
-            {"name": format!("set{index}"), "flavors": set["flavors"], "resourceUsage": usage, "count": 1}]});
-        let admission = without_nulls(admission);
-        let admission = admission_from_api(&serde_json::from_value(admission).map_err(|e| e.to_string())?);
-        for set in &admission.pod_sets {
-            for (resource, amount) in &set.usage {
-                let (part, key) = match set.flavors.get(resource) {
-                    Some(flavor) => ("assigned", format!("{flavor}/{resource}")),
-                    None => ("unassigned", resource.to_string()),
-                };
-                let known = got[part][&key].as_i64().unwrap_or(0);
-                got[part][&key] = json!(known + amount);
-            }
+        let container = json!({"name": "c", "resources": {"requests": quantities}});
+        let name = format!("set{index}");
+        pod_sets.push(json!({"name": name, "count": 1, "template": {"spec": {"containers": [container]}}}));
+        if !set["flavors"].is_null() {
+            let flavors = &set["flavors"];
+            assignments.push(json!({"name": name, "flavors": flavors, "resourceUsage": quantities, "count": 1}));
         }
     }
-    equal(&case.data["want"]["result"], got)
+    let object = json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"podSets": pod_sets}});
+    let mut workload: Workload = read(&object)?;
+    if !assignments.is_empty() {
+        let reserved = json!({"type": keys::QUOTA_RESERVED, "status": "True", "reason": "QuotaReserved", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let admission = json!({"clusterQueue": "cq", "podSetAssignments": assignments});
+        workload.status = Some(read(&json!({"conditions": [reserved], "admission": admission}))?);
+    }
+    let config = config(case, &Value::Null)?;
+    let mut engine = engine(&config, &[&workload], translate::time(now(case)));
+    let lab = engine.lab();
+    let held = lab.queue_report("cq").map(|report| report.usage).unwrap_or_default();
+    let held = held.into_iter().filter(|(_, amount)| !amount.is_zero());
+    let assigned: BTreeMap<String, i64> =
+        held.map(|((flavor, resource), amount)| (format!("{flavor}/{resource}"), amount.saturated())).collect();
+    let mut unassigned: BTreeMap<String, i64> = BTreeMap::new();
+    for total in lab.totals(&workload_key(&workload)) {
+        for (resource, amount) in total.requests.iter().filter(|(resource, _)| !total.flavors.contains_key(*resource)) {
+            *unassigned.entry(resource.to_string()).or_default() += amount;
+        }
+    }
+    equal(&case.data["want"]["result"], json!({"assigned": assigned, "unassigned": unassigned}))
 }
 
-fn without_nulls(mut value: Value) -> Value {
-    for set in value["podSetAssignments"].as_array_mut().into_iter().flatten() {
-        if let Some(map) = set.as_object_mut() {
-            map.retain(|_, value| !value.is_null());
-        }
-    }
-    value
+fn priority_class_changed(case: &Case) -> Verdict {
+    let (old, new): (Workload, Workload) = (input(case, "oldWorkload")?, input(case, "newWorkload")?);
+    equal(&case.data["want"]["changed"], json!(queues::priority_class::changed(&old, &new)))
 }
 
 fn propagate_requests(case: &Case) -> Verdict {

@@ -4,7 +4,7 @@
 use berth_apimachinery::field::{Error, Path};
 use serde_json::{Value, json};
 
-use super::{Description, Group, Injection, kubeflow, ray, true_condition};
+use super::{Description, Group, Injection, integer, kubeflow, ray, true_condition};
 use crate::jobs::Finished;
 use crate::podset::PodSetInfo;
 
@@ -74,10 +74,6 @@ fn declared_set(set: &Value) -> Result<Group, String> {
         }
     }
     Ok(Group::new("", integer(&set["replicas"], 1), pointer))
-}
-
-fn integer(value: &Value, default: i32) -> i32 {
-    value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
 }
 
 /// Pod sets of the kinds whose pods are known.

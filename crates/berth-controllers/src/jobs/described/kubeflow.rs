@@ -3,7 +3,7 @@
 use berth_apimachinery::field::{Error, Path};
 use serde_json::Value;
 
-use super::{Description, Group, Injection, true_condition};
+use super::{Description, Group, Injection, integer, true_condition};
 use crate::jobs::Finished;
 
 /// Label that numbers the pods of a replica type.
@@ -58,8 +58,7 @@ training_job!(
 fn groups(spec: &Value, specs: &str, types: &[&str]) -> Result<Vec<Group>, String> {
     let present = types.iter().filter(|type_| spec[specs][**type_].is_object());
     let group = |type_: &&str| {
-        let replicas = &spec[specs][*type_]["replicas"];
-        let count = replicas.as_i64().and_then(|count| i32::try_from(count).ok()).unwrap_or(1);
+        let count = integer(&spec[specs][*type_]["replicas"], 1);
         Group::new(type_.to_lowercase(), count, format!("/{specs}/{type_}/template"))
     };
     Ok(present.map(group).collect())

@@ -237,6 +237,13 @@ impl<K: Described> Job for K {
     const SUSPEND: &'static [&'static str] = K::DESCRIPTION.suspend;
     const MANAGED_BY: Option<&'static [&'static str]> = K::DESCRIPTION.managed_by;
 
+    fn templates(&self) -> Vec<String> {
+        let groups = (K::DESCRIPTION.groups)(self.spec()).unwrap_or_default();
+        let written =
+            groups.into_iter().filter(|group| self.spec().pointer(&group.template).is_some_and(Value::is_object));
+        written.map(|group| format!("/spec{}", group.template)).collect()
+    }
+
     fn is_suspended(&self) -> bool {
         at(self.spec(), below_spec(K::DESCRIPTION.suspend)).as_bool().unwrap_or(false)
     }
@@ -255,14 +262,10 @@ impl<K: Described> Job for K {
         let mut pod_sets = Vec::with_capacity(groups.len());
         for group in &groups {
             let mut template = template::read(self.spec(), group)?;
-            let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
             let pod_index_label = group.pod_index_label.or(K::DESCRIPTION.pod_index_label);
             let ranks = Ranks { pod_index_label, ..Ranks::default() };
-            let topology_request = match gates.on("TopologyAwareScheduling") {
-                true => topology::request(annotations, ranks, gates)
-                    .map_err(|error| format!("spec{}: {error}", group.template.replace('/', ".")))?,
-                false => None,
-            };
+            let topology_request = topology::of_template(&template, ranks, gates)
+                .map_err(|error| format!("spec{}: {error}", group.template.replace('/', ".")))?;
             template.spec.get_or_insert_default().containers.extend(group.added.iter().cloned());
             pod_sets.push(PodSet {
                 name: group.name.clone(),
@@ -337,6 +340,11 @@ impl<K: Described> Job for K {
             set_at(self.spec_mut(), below_spec(steps), json!(controller));
         }
     }
+}
+
+/// A number of pods or hosts as written; what is no such number is the default.
+fn integer(value: &Value, default: i32) -> i32 {
+    value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
 }
 
 /// The condition of a type in a status, when it is True: its message.

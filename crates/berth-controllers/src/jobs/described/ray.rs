@@ -4,7 +4,7 @@ use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use serde_json::{Value, json};
 
-use super::{Description, Group, Injection, true_condition};
+use super::{Description, Group, Injection, integer, true_condition};
 use crate::jobs::Finished;
 
 /// Name of the head's pod set, which no worker group can have.
@@ -64,10 +64,6 @@ pub const JOB: Description = Description {
     validate: validate_job,
     ..COMMON
 };
-
-fn integer(value: &Value, default: i32) -> i32 {
-    value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
-}
 
 /// Head and workers of the cluster described at `at`.
 fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {

@@ -1,0 +1,550 @@
+//! One look at a pod or a group of pods: its Workload, and what to do with either.
+//!
+//! As for other kinds of job ([`crate::jobs::reconcile`]), the questions come in a fixed order and the first whose answer is
+//! a write that changes the later ones ends the look.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{PodSet, Workload};
+use berth_runtime::ObjectKey;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::ResourceExt;
+
+use super::group::{self, Group};
+use super::{Unit, kind};
+use crate::jobs::reconcile::{Context, remove_finalizer};
+use crate::jobs::{naming, readiness, sanitize, start};
+use crate::keys;
+use crate::plan::{Plan, PlanError, Step, Told};
+use crate::podset::{self, PodSetInfo};
+use crate::priority;
+use crate::stores::{Owner, Stores, controller_of};
+use crate::workload::status;
+
+/// Decides about a unit and its pods, in name order.
+pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc<Pod>]) -> Plan<Pod> {
+    let mut plan = Plan::default();
+    let workloads = workloads_of(context.stores, namespace, unit, pods.first());
+    match Group::new(unit, pods) {
+        Some(group) => {
+            let mut look = Look { context, namespace, group, plan };
+            if let Err(error) = look.run(workloads) {
+                return look.plan.fail(error);
+            }
+            look.plan
+        }
+        None => {
+            for workload in workloads {
+                without_pods(context, namespace, &workload, &mut plan);
+            }
+            plan
+        }
+    }
+}
+
+/// The Workloads of a unit: a group's has its name, a pod's is owned by it.
+fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<Pod>>) -> Vec<Arc<Workload>> {
+    match unit {
+        Unit::Group { name } => {
+            let found = stores.workloads.get(&ObjectKey::namespaced(namespace, name));
+            found.into_iter().filter(|workload| of_group(workload)).collect()
+        }
+        Unit::Pod { name } => {
+            let uid = pod.map(|pod| pod.uid().unwrap_or_default());
+            stores.workloads_of(namespace, &Owner { group: "", kind: "Pod", name, uid: uid.as_deref() })
+        }
+    }
+}
+
+/// Was the Workload made for a group of pods?
+pub(super) fn of_group(workload: &Workload) -> bool {
+    workload.annotations().get(keys::IS_GROUP_WORKLOAD_ANNOTATION).is_some_and(|value| value == "true")
+}
+
+/// No pod is left. A Workload whose set of pods is scaled to nothing waits until that changes; any other ends.
+fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan: &mut Plan<Pod>) {
+    let mut workload = workload.clone();
+    let parent = workload.owner_references().iter().find(|owner| owner.kind != "Pod");
+    let lives = parent.is_some_and(|owner| {
+        let found = context.stores.named_owner(namespace, owner).flatten();
+        found.is_some_and(|metadata| metadata.uid.as_deref() == Some(&owner.uid))
+    });
+    if lives && workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload) {
+        const HOLD: &str = "The workload has no pods: its set is scaled to zero";
+        if !status::is_on_hold(&workload) {
+            if status::is_evicted(&workload) {
+                status::release_after_eviction(&mut workload, context.gates, context.now);
+            }
+            status::unset_quota_reservation(&mut workload, "OnHold", HOLD, context.gates, context.now);
+            plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload)));
+        }
+        return;
+    }
+    if context.gates.on("FinishOrphanedWorkloads")
+        && status::finish(&mut workload, "OwnerNotFound", "The workload's owner no longer exists", context.now)
+    {
+        plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
+    }
+    if remove_finalizer(&mut workload) {
+        plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+    }
+}
+
+struct Look<'a> {
+    context: Context<'a>,
+    namespace: &'a str,
+    group: Group<'a>,
+    plan: Plan<Pod>,
+}
+
+impl Look<'_> {
+    fn run(&mut self, workloads: Vec<Arc<Workload>>) -> Result<(), PlanError> {
+        if !self.group.is_group() && group::is_deleting(self.group.first()) {
+            // Its Workload goes with it.
+            self.finalize(self.group.first());
+            return Ok(());
+        }
+        if self.group.is_serving() {
+            // Whoever keeps the set full makes a pod of the same name once this one is gone.
+            let gone = |pod: &&Arc<Pod>| group::is_deleting(pod) || group::is_terminated(pod);
+            for pod in self.group.pods().iter().filter(gone) {
+                self.finalize(pod);
+            }
+        }
+        let mut workloads = workloads.into_iter();
+        let Some(workload) = workloads.next() else { return self.without_workload() };
+        for extra in workloads {
+            self.delete_workload(&extra);
+        }
+        self.with_workload((*workload).clone())
+    }
+
+    fn tell(&mut self, told: Told) {
+        self.plan.steps.push(Step::Event(told));
+    }
+
+    fn write_status(&mut self, workload: &Workload) {
+        self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
+    }
+
+    // -- making one ----------------------------------------------------------------------------------------------
+
+    fn without_workload(&mut self) -> Result<(), PlanError> {
+        if self.group.finished().is_some() {
+            self.finalize_all();
+            return Ok(());
+        }
+        if self.group.started().next().is_some() {
+            self.stop("NoMatchingWorkload", "missing workload", false);
+            return Ok(());
+        }
+        let pod_sets = match self.group.pod_sets(self.context.gates) {
+            Ok(pod_sets) => pod_sets,
+            Err(message) => {
+                // The next pod, or a change of one, brings another look.
+                self.tell(Told::warning("ErrWorkloadCompose", message));
+                return Ok(());
+            }
+        };
+        let workload = self.construct(pod_sets)?;
+        let message = format!("Created Workload: {}", ObjectKey::of(&workload));
+        self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
+        self.tell(Told::normal("CreatedWorkload", message));
+        Ok(())
+    }
+
+    fn construct(&mut self, mut pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
+        sanitize(&mut pod_sets);
+        let first = self.group.first();
+        let uid = first.uid().unwrap_or_default();
+        let name = match super::group_name(first) {
+            Some(name) => name.to_owned(),
+            None => naming::workload_name(&first.name_any(), &uid, &kind(), self.context.gates),
+        };
+        let mut workload = Workload::named(&name);
+        workload.metadata.namespace = Some(self.namespace.to_owned());
+        workload.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+        let integrations = &self.context.config.integrations;
+        for pod in self.group.pods() {
+            for key in &integrations.label_keys_to_copy {
+                if let Some(value) = pod.labels().get(key) {
+                    workload.labels_mut().entry(key.clone()).or_insert_with(|| value.clone());
+                }
+            }
+            for (key, value) in pod.annotations() {
+                let copied = key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+                    || integrations.annotations_to_copy.contains(key)
+                    || (key == keys::ADMISSION_GATED_BY_ANNOTATION && self.context.gates.on("AdmissionGatedBy"));
+                if copied {
+                    workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());
+                }
+            }
+        }
+        if self.group.is_group() {
+            workload.annotations_mut().insert(keys::IS_GROUP_WORKLOAD_ANNOTATION.to_owned(), "true".to_owned());
+        } else {
+            workload.labels_mut().insert(keys::JOB_UID_LABEL.to_owned(), uid);
+        }
+        self.own(&mut workload);
+        workload.spec.queue_name = self.group.queue().map_err(PlanError::Other)?.to_owned();
+        let label = |key: &str| first.labels().get(key).map(String::as_str);
+        workload.spec.maximum_execution_time_seconds =
+            label(keys::MAX_EXEC_TIME_LABEL).and_then(|text| text.parse().ok());
+        match priority::extract(self.context.stores, label(keys::PRIORITY_CLASS_LABEL), None, &pod_sets) {
+            Ok(priority) => {
+                workload.spec.priority = Some(priority.value);
+                workload.spec.priority_class_ref = priority.class;
+            }
+            Err(error) => {
+                if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
+                    self.tell(Told::warning("WorkloadPriorityClassNotFound", error.to_string()));
+                }
+                return Err(PlanError::Other(error.to_string()));
+            }
+        }
+        workload.spec.pod_sets = pod_sets;
+        Ok(workload)
+    }
+
+    /// Makes the pods, and the set that keeps them, owners of the Workload: it goes when all of them are gone. Returns
+    /// whether there were new ones.
+    fn own(&self, workload: &mut Workload) -> bool {
+        let alone = !self.group.is_group();
+        let owners = workload.metadata.owner_references.get_or_insert_default();
+        let before = owners.len();
+        for pod in self.group.pods() {
+            let parent = pod.annotations().get(keys::POD_SUSPENDING_PARENT_ANNOTATION);
+            if parent.is_some_and(|parent| parent == "statefulset")
+                && let Some(set) = controller_of(&pod.metadata)
+                && owners.iter().all(|owner| owner.uid != set.uid)
+            {
+                owners.push(OwnerReference { controller: None, block_owner_deletion: None, ..set.clone() });
+            }
+            let uid = pod.uid().unwrap_or_default();
+            if owners.iter().any(|owner| owner.uid == uid) || group::is_deleting(pod) {
+                continue;
+            }
+            owners.push(OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name: pod.name_any(),
+                uid,
+                controller: alone.then_some(true),
+                block_owner_deletion: alone.then_some(true),
+            });
+        }
+        owners.len() != before
+    }
+
+    fn delete_workload(&mut self, workload: &Workload) {
+        let mut gone = workload.clone();
+        if remove_finalizer(&mut gone) {
+            self.plan.steps.push(Step::PatchWorkload(Box::new(gone.clone())));
+        }
+        let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
+        self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
+        self.tell(Told::normal("DeletedWorkload", message));
+    }
+
+    // -- living with one -----------------------------------------------------------------------------------------
+
+    fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
+        let now = self.context.now;
+        if workload.metadata.deletion_timestamp.is_some() {
+            self.stop("WorkloadDeleted", "Workload is deleted", true);
+            self.finalize_all();
+            if remove_finalizer(&mut workload) {
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+            }
+            return Ok(());
+        }
+        if status::is_finished(&workload) {
+            self.finalize_all();
+            return Ok(());
+        }
+        if let Some(finished) = self.group.finished() {
+            let reason = if finished.success { "Succeeded" } else { "Failed" };
+            if status::finish(&mut workload, reason, &finished.message, now) {
+                self.write_status(&workload);
+                let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
+                self.tell(Told::normal("FinishedWorkload", message));
+            }
+            self.finalize_all();
+            return Ok(());
+        }
+        if status::is_on_hold(&workload) {
+            self.wake(workload);
+            return Ok(());
+        }
+        let surplus = self.group.surplus(&workload);
+        if !self.group.fits(&workload, &surplus.kept) {
+            self.stop("NoMatchingWorkload", "No matching Workload", false);
+            self.delete_workload(&workload);
+            return Err(PlanError::NoMatchingWorkloads);
+        }
+        for pod in &surplus.excess {
+            self.finalize(pod);
+            if !group::is_deleting(pod) {
+                self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
+                let told = Told::normal("ExcessPodDeleted", "Excess pod deleted");
+                self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+            }
+        }
+        for pod in &surplus.replaced {
+            self.finalize(pod);
+        }
+        if self.group.is_group() && self.own(&mut workload) {
+            let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
+            self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+            self.tell(Told::normal("OwnerReferencesAdded", message));
+        }
+        if self.follow_labels(&mut workload)? {
+            return Ok(());
+        }
+        if self.sync_status(&mut workload, surplus.absent) {
+            self.write_status(&workload);
+            return Ok(());
+        }
+        if status::is_evicted(&workload) {
+            self.leave(workload);
+            return Ok(());
+        }
+        if status::is_admitted(&workload) {
+            if self.group.is_waiting() {
+                self.start(workload);
+            }
+            return Ok(());
+        }
+        if self.group.started().next().is_some() {
+            self.stop("NotAdmitted", "Not admitted by cluster queue", false);
+            return Ok(());
+        }
+        let queue = self.group.queue().map_err(PlanError::Other)?;
+        if workload.spec.queue_name != queue && !status::has_quota_reservation(&workload) {
+            workload.spec.queue_name = queue.to_owned();
+            self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+            return Ok(());
+        }
+        if let Some(messages) = start::check_messages(&workload) {
+            self.tell(Told::normal("UpdatedAdmissionCheck", messages));
+        }
+        Ok(())
+    }
+
+    /// Its set was scaled up again, perhaps to another size.
+    fn wake(&mut self, mut workload: Workload) {
+        let Ok(mut pod_sets) = self.group.pod_sets(self.context.gates) else { return };
+        sanitize(&mut pod_sets);
+        let sizes =
+            |sets: &[PodSet]| -> Vec<(String, i32)> { sets.iter().map(|it| (it.name.clone(), it.count)).collect() };
+        if sizes(&pod_sets) != sizes(&workload.spec.pod_sets) {
+            workload.spec.pod_sets = pod_sets;
+            self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+        }
+        let reason = status::unreserved_reason("PendingEvaluation", "Pending", self.context.gates);
+        const BACK: &str = "The workload has pods again";
+        status::unset_quota_reservation(&mut workload, reason, BACK, self.context.gates, self.context.now);
+        self.write_status(&workload);
+    }
+
+    /// The priority class label and the gates on admission can change at any time; the Workload follows.
+    fn follow_labels(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
+        let first = self.group.first();
+        let before = workload.clone();
+        if let Some(label) = first.labels().get(keys::PRIORITY_CLASS_LABEL) {
+            let follows = match &workload.spec.priority_class_ref {
+                Some(class) => class.kind == "WorkloadPriorityClass" && class.name != *label,
+                None => !status::has_quota_reservation(workload),
+            };
+            if follows {
+                let priority = priority::of_workload_class(self.context.stores, label);
+                let priority = priority.map_err(|error| PlanError::Other(error.to_string()))?;
+                workload.spec.priority = Some(priority.value);
+                workload.spec.priority_class_ref = priority.class;
+            }
+        }
+        const GATED: &str = keys::ADMISSION_GATED_BY_ANNOTATION;
+        let gated = first.annotations().get(GATED).cloned();
+        if self.context.gates.on("AdmissionGatedBy") && workload.annotations().get(GATED) != gated.as_ref() {
+            match gated {
+                Some(value) => workload.annotations_mut().insert(GATED.to_owned(), value),
+                None => workload.annotations_mut().remove(GATED),
+            };
+        }
+        if *workload == before {
+            return Ok(false);
+        }
+        self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
+        self.tell(Told::normal("UpdatedWorkload", format!("Updated workload: {}", ObjectKey::of(workload))));
+        Ok(true)
+    }
+
+    /// What the pods say goes into the Workload's status. Returns whether anything is new.
+    fn sync_status(&self, workload: &mut Workload, absent: usize) -> bool {
+        let now = self.context.now;
+        let mut changed = false;
+        if self.context.gates.on("ReclaimablePods")
+            && let Some(reclaimable) = self.group.reclaimable()
+        {
+            changed |= status::set_reclaimable_pods(workload, reclaimable);
+        }
+        // A group of which pods were lost cannot run; it waits outside its queue for others to be made.
+        if self.group.is_group() && !self.group.is_serving() {
+            const TYPE: &str = keys::WAITING_FOR_REPLACEMENT_PODS;
+            let known = status::condition(workload, TYPE).is_some();
+            if absent > 0 {
+                let left = status::is_evicted(workload) || !status::has_quota_reservation(workload);
+                let reason = if left { "PodsNotRecreated" } else { "PodsFailed" };
+                let message = format!("The pod group lacks {absent} pods; new ones have to be made");
+                changed |= status::set(workload, TYPE, true, reason, &message, now);
+            } else if known {
+                changed |= status::set(workload, TYPE, false, "PodsReady", "All pods of the group are there", now);
+            }
+        }
+        if self.context.config.pods_ready().is_some() {
+            changed |= readiness::sync(workload, || self.group.is_ready(), now);
+        }
+        changed
+    }
+
+    fn start(&mut self, mut workload: Workload) {
+        let infos = match start::infos(self.context, &workload, false) {
+            Ok(infos) => infos,
+            Err(error) if error.is_permanent() => {
+                if status::finish(&mut workload, "FailedToStart", &error.to_string(), self.context.now) {
+                    self.write_status(&workload);
+                }
+                return;
+            }
+            Err(error) => {
+                self.plan.error = Some(PlanError::Other(error.to_string()));
+                return;
+            }
+        };
+        let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        let queue = admission.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
+        let placed = |set: &str| {
+            let sets = admission.iter().flat_map(|admission| &admission.pod_set_assignments);
+            sets.filter(|it| it.name == set).any(|it| it.topology_assignment.is_some())
+        };
+        let mut started = Vec::new();
+        for pod in self.group.pods().iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
+            let set = group::set_name(&self.group, pod);
+            let Some(info) = infos.iter().find(|info| info.name == set) else { continue };
+            match let_go(pod, info, placed(set), self.context) {
+                Ok(pod) => started.push(pod),
+                Err(error) => {
+                    if status::finish(&mut workload, "FailedToStart", &error, self.context.now) {
+                        self.write_status(&workload);
+                    }
+                    return;
+                }
+            }
+        }
+        for pod in started {
+            self.plan.steps.push(Step::Patch(Box::new(pod.clone())));
+            let told = Told::normal("Started", format!("Admitted by clusterQueue {queue}"));
+            self.plan.steps.push(Step::EventAbout(Box::new(pod), told));
+        }
+    }
+
+    /// It was evicted: its pods go, and once nothing of it runs the quota goes back (§19.2).
+    fn leave(&mut self, mut workload: Workload) {
+        let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
+        self.stop("WorkloadEvicted", &evicted.message, false);
+        if !self.group.is_active()
+            && status::has_quota_reservation(&workload)
+            && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
+        {
+            self.write_status(&workload);
+        }
+        let retention = self.context.config.object_retention_policies.as_ref();
+        let after = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_deactivated_by_kueue);
+        let by_kueue = evicted.reason.starts_with("DeactivatedDueTo");
+        if let Some(after) = after.filter(|_| by_kueue && !status::is_active(&workload)) {
+            let elapsed = self.context.now.duration_since(evicted.last_transition_time.0);
+            let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+            if elapsed < after {
+                return self.plan.look_again(after - elapsed);
+            }
+            for pod in self.group.pods().iter().filter(|pod| !group::is_deleting(pod)) {
+                self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
+            }
+            self.tell(Told::normal("Deleted", "Deleted pods: deactivation retention period expired"));
+        }
+    }
+
+    /// Deletes the pods that were let go of; `waiting`: also those that were not. Each says first why it goes, so that its
+    /// end does not count as its own failure.
+    fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
+        for pod in self.group.pods() {
+            if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {
+                continue;
+            }
+            if let Some(marked) = self.marked(pod, reason, message) {
+                self.plan.steps.push(Step::PatchStatus(Box::new(marked)));
+            }
+            self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
+            let told = Told::normal("Stopped", message);
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+        }
+    }
+
+    fn marked(&self, pod: &Pod, reason: &str, message: &str) -> Option<Pod> {
+        const TYPE: &str = "TerminationTarget";
+        let mut pod = pod.clone();
+        let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
+        if conditions.iter().any(|it| it.type_ == TYPE && it.status == "True") {
+            return None;
+        }
+        conditions.retain(|it| it.type_ != TYPE);
+        conditions.push(PodCondition {
+            type_: TYPE.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            last_transition_time: Some(Time(self.context.now)),
+            ..PodCondition::default()
+        });
+        Some(pod)
+    }
+
+    fn finalize_all(&mut self) {
+        for pod in self.group.pods() {
+            self.finalize(pod);
+        }
+    }
+
+    /// It was counted: it may go.
+    fn finalize(&mut self, pod: &Pod) {
+        if !pod.finalizers().iter().any(|finalizer| finalizer == keys::POD_FINALIZER) {
+            return;
+        }
+        let mut pod = pod.clone();
+        pod.finalizers_mut().retain(|finalizer| finalizer != keys::POD_FINALIZER);
+        if pod.finalizers().is_empty() {
+            pod.metadata.finalizers = None;
+        }
+        self.plan.steps.push(Step::Patch(Box::new(pod)));
+    }
+}
+
+/// The pod without its gate and with what admission adds. A gate for topology was put on when it was made: pods take no new
+/// ones. It stays only where a place was assigned.
+fn let_go(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
+    let mut pod = pod.clone();
+    podset::remove_gate(&mut pod, keys::ADMISSION_GATE);
+    if !placed {
+        podset::remove_gate(&mut pod, keys::TOPOLOGY_GATE);
+    }
+    let info = PodSetInfo { scheduling_gates: Vec::new(), ..info.clone() };
+    let mut template = PodTemplateSpec { metadata: Some(pod.metadata.clone()), spec: pod.spec.take() };
+    podset::merge(&mut template, &info, context.gates).map_err(|error| error.to_string())?;
+    if let Some(metadata) = template.metadata {
+        pod.metadata = metadata;
+    }
+    pod.spec = template.spec;
+    Ok(pod)
+}

@@ -1,0 +1,223 @@
+//! Groups of pods from their first pod to their last.
+
+use std::sync::Arc;
+
+use berth_api::kueue::v1beta2::{ResourceFlavor, Workload};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::reconcile::reconcile;
+use super::{Unit, group};
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::jobs::reconcile::Context;
+use crate::keys;
+use crate::plan::{Plan, Step};
+use crate::stores::Stores;
+
+fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// A pod of group `g` of two.
+fn pod(name: &str, role: &str, gated: bool, phase: &str) -> Value {
+    let gates = if gated { json!([{"name": keys::ADMISSION_GATE}]) } else { json!([]) };
+    json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "finalizers": [keys::POD_FINALIZER],
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {keys::MANAGED_LABEL: "true", keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"},
+            "annotations": {keys::POD_GROUP_TOTAL_COUNT_ANNOTATION: "2", keys::ROLE_HASH_ANNOTATION: role}},
+        "spec": {"containers": [{"name": "c"}], "schedulingGates": gates}, "status": {"phase": phase}})
+}
+
+struct World {
+    stores: Stores,
+    config: Config,
+}
+
+impl World {
+    fn new() -> Self {
+        let stores = Stores::by_hand();
+        stores.flavors.observe(read::<ResourceFlavor>(
+            json!({"metadata": {"name": "f"}, "spec": {"nodeLabels": {"disk": "fast"}}}),
+        ));
+        World { stores, config: Config { wait_for_pods_ready: None, ..Config::default() } }
+    }
+
+    fn look(&self, pods: &[Value]) -> Plan<Pod> {
+        let pods: Vec<Arc<Pod>> = pods.iter().map(|pod| Arc::new(read(pod.clone()))).collect();
+        let now = "2026-01-01T01:00:00Z".parse().expect("a timestamp");
+        let gates = Gates::default();
+        let context = Context { stores: &self.stores, config: &self.config, gates: &gates, now };
+        reconcile(context, "ns", &Unit::Group { name: "g".to_owned() }, &pods)
+    }
+
+    /// The group's Workload, for one role of two pods, with these conditions.
+    fn with_workload(&self, conditions: &[(&str, &str)]) {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|(type_, reason)| {
+                json!({"type": type_, "status": "True", "reason": reason, "message": "why",
+                    "lastTransitionTime": "2026-01-01T00:30:00Z"})
+            })
+            .collect();
+        let owners = ["a", "b"].map(|name| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name}));
+        let assignment = json!({"name": "r", "count": 2, "flavors": {"cpu": "f"}});
+        self.stores.workloads.observe(read::<Workload>(json!({
+            "metadata": {"name": "g", "namespace": "ns", "ownerReferences": owners,
+                "annotations": {keys::IS_GROUP_WORKLOAD_ANNOTATION: "true"}},
+            "spec": {"queueName": "q", "podSets": [
+                {"name": "r", "count": 2, "template": {"spec": {"containers": []}}}]},
+            "status": {"conditions": conditions,
+                "admission": {"clusterQueue": "cq", "podSetAssignments": [assignment]}}})));
+    }
+}
+
+const ADMITTED: [(&str, &str); 2] = [("QuotaReserved", "QuotaReserved"), ("Admitted", "Admitted")];
+
+fn patched(plan: &Plan<Pod>) -> Vec<&Pod> {
+    plan.steps.iter().filter_map(|step| if let Step::Patch(pod) = step { Some(&**pod) } else { None }).collect()
+}
+
+fn deleted(plan: &Plan<Pod>) -> Vec<String> {
+    let gone =
+        plan.steps.iter().filter_map(|step| if let Step::Delete(pod) = step { Some(pod.name_any()) } else { None });
+    gone.collect()
+}
+
+fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
+    plan.steps.iter().rev().find_map(|step| {
+        let Step::PatchWorkloadStatus(workload) = step else { return None };
+        let condition = crate::workload::status::condition(workload, type_)?;
+        Some(format!("{}/{}: {}", condition.status, condition.reason, condition.message))
+    })
+}
+
+#[test]
+fn a_group_gets_its_workload_when_all_its_pods_are_there() {
+    let world = World::new();
+    let plan = world.look(&[pod("a", "x", true, "Pending")]);
+    let [Step::Event(told)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(told.message, "group has fewer runnable pods than expected: 1 of 2");
+    let plan = world.look(&[pod("a", "x", true, "Pending"), pod("b", "y", true, "Pending")]);
+    let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(workload.name_any(), "g");
+    let sets: Vec<_> = workload.spec.pod_sets.iter().map(|set| (set.name.as_str(), set.count)).collect();
+    assert_eq!(sets, [("x", 1), ("y", 1)], "one pod set per role");
+    let owners: Vec<_> = workload.owner_references().iter().map(|owner| owner.name.as_str()).collect();
+    assert_eq!(owners, ["a", "b"]);
+    assert!(workload.spec.pod_sets[0].template.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_none()));
+}
+
+#[test]
+fn an_admitted_group_is_let_go_with_what_its_flavor_adds() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    let started = patched(&plan);
+    assert_eq!(started.len(), 2);
+    for pod in started {
+        assert!(!group::is_gated(pod));
+        let spec = pod.spec.as_ref().expect("a spec");
+        assert_eq!(spec.node_selector.as_ref().expect("a selector")["disk"], "fast");
+        assert_eq!(pod.labels()[keys::POD_SET_LABEL], "r");
+    }
+}
+
+#[test]
+fn an_evicted_group_loses_its_pods_and_then_its_quota() {
+    let world = World::new();
+    world.with_workload(&[ADMITTED[0], ADMITTED[1], ("Evicted", "Preempted")]);
+    let mut running = [pod("a", "r", false, "Running"), pod("b", "r", false, "Running")];
+    let plan = world.look(&running);
+    assert_eq!(deleted(&plan), ["a", "b"]);
+    let marked = plan.steps.iter().any(|step| {
+        let Step::PatchStatus(pod) = step else { return false };
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|it| it.type_ == "TerminationTarget" && it.message.as_deref() == Some("why"))
+    });
+    assert!(marked, "{:?}", plan.steps);
+    assert_eq!(status_of(&plan, keys::QUOTA_RESERVED), None, "its pods still run");
+    for pod in &mut running {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+        pod["status"]["phase"] = json!("Failed");
+    }
+    // First the Workload is told what it lacks, then its quota goes back.
+    let plan = world.look(&running);
+    let waits = status_of(&plan, keys::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
+    assert_eq!(waits, "True/PodsNotRecreated: The pod group lacks 2 pods; new ones have to be made");
+    let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
+    world.stores.workloads.observe(*told);
+    let plan = world.look(&running);
+    assert_eq!(status_of(&plan, keys::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
+    assert!(patched(&plan).is_empty(), "the pods stay until others take their places");
+}
+
+#[test]
+fn a_group_ends_when_its_pods_succeeded_or_are_not_to_be_replaced() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
+    assert_eq!(status_of(&plan, keys::FINISHED).as_deref(), Some("True/Succeeded: Pods succeeded: 2/2."));
+    assert!(patched(&plan).iter().all(|pod| pod.finalizers().is_empty()) && patched(&plan).len() == 2);
+    let mut failed = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Failed")];
+    assert_eq!(status_of(&world.look(&failed), keys::FINISHED), None, "the failed one may be replaced");
+    failed[0]["metadata"]["annotations"][keys::RETRIABLE_IN_GROUP_ANNOTATION] = json!("false");
+    let plan = world.look(&failed);
+    assert_eq!(status_of(&plan, keys::FINISHED).as_deref(), Some("True/Failed: Pods succeeded: 1/2."));
+}
+
+#[test]
+fn a_failed_pod_is_replaced_and_one_too_many_is_deleted() {
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let mut late = pod("d", "r", true, "Pending");
+    late["metadata"]["creationTimestamp"] = json!("2026-01-01T00:50:00Z");
+    let pods = [pod("a", "r", false, "Running"), pod("b", "r", false, "Failed"), pod("c", "r", true, "Pending"), late];
+    let plan = world.look(&pods);
+    assert_eq!(deleted(&plan), ["d"]);
+    let freed: Vec<_> =
+        patched(&plan).into_iter().filter(|pod| pod.finalizers().is_empty()).map(|pod| pod.name_any()).collect();
+    assert_eq!(freed, ["d", "b"], "the one too many, and the one whose place is taken");
+    let owners = plan.steps.iter().find_map(|step| match step {
+        Step::PatchWorkload(workload) => Some(workload.owner_references().len()),
+        _ => None,
+    });
+    assert_eq!(owners, Some(4), "the new pods keep the Workload alive too");
+}
+
+#[test]
+fn pods_of_one_group_name_one_queue() {
+    let world = World::new();
+    let mut other = pod("b", "x", true, "Pending");
+    other["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!("elsewhere");
+    let plan = world.look(&[pod("a", "x", true, "Pending"), other]);
+    let error = plan.error.expect("a complaint").to_string();
+    assert_eq!(error, "pods of a group must name the same queue: a names \"q\", b names \"elsewhere\"");
+}
+
+#[test]
+fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
+    let world = World::new();
+    world.with_workload(&[]);
+    let found = world.stores.workloads.get(&berth_runtime::ObjectKey::namespaced("ns", "g")).expect("the workload");
+    let mut held = (*found).clone();
+    let now = "2026-01-01T00:40:00Z".parse().expect("a timestamp");
+    let gates = Gates::default();
+    crate::workload::status::unset_quota_reservation(&mut held, "OnHold", "no pods", &gates, now);
+    world.stores.workloads.observe(held);
+    let mut pod = pod("a", "r", true, "Pending");
+    for (key, value) in [
+        (keys::POD_GROUP_TOTAL_COUNT_ANNOTATION, "5"),
+        (keys::POD_GROUP_FAST_ADMISSION_ANNOTATION, "true"),
+        (keys::POD_GROUP_SERVING_ANNOTATION, "true"),
+    ] {
+        pod["metadata"]["annotations"][key] = json!(value);
+    }
+    let plan = world.look(&[pod]);
+    let Some(Step::PatchWorkload(resized)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(resized.spec.pod_sets[0].count, 5);
+    let queued = status_of(&plan, keys::QUOTA_RESERVED).expect("the condition");
+    assert_eq!(queued, "False/PendingEvaluation: The workload has pods again");
+}

@@ -1,0 +1,67 @@
+//! What a job's pods are told when it is admitted, and what its checks say before.
+
+use berth_api::kueue::v1beta2::{CheckState, Workload};
+use kube::ResourceExt;
+
+use super::reconcile::{Context, LABEL_VALUE_MAX};
+use crate::keys;
+use crate::podset::{PodSetError, PodSetInfo};
+use crate::workload::status;
+
+/// What admission adds to each pod set: flavors, labels that say where it came from, and the updates of its checks.
+pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) -> Result<Vec<PodSetInfo>, PodSetError> {
+    let gates = context.gates;
+    let status = workload.status.as_ref();
+    let Some(admission) = status.and_then(|status| status.admission.as_ref()) else { return Ok(Vec::new()) };
+    let mut infos = Vec::with_capacity(admission.pod_set_assignments.len());
+    for assignment in &admission.pod_set_assignments {
+        let spec = workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == assignment.name);
+        let count = spec.map_or(0, |pod_set| pod_set.count);
+        let flavor = |name: &str| context.stores.flavor(name);
+        let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
+        info.labels.insert(keys::POD_SET_LABEL.to_owned(), assignment.name.clone());
+        if workload.labels().contains_key(keys::MULTIKUEUE_ORIGIN_LABEL) {
+            info.labels.insert(keys::MULTIKUEUE_WORKER_POD_LABEL.to_owned(), "true".to_owned());
+        }
+        if gates.on("AssignQueueLabelsForPods") {
+            for (key, value) in [
+                (keys::LOCAL_QUEUE_LABEL, &workload.spec.queue_name),
+                (keys::CLUSTER_QUEUE_LABEL, &admission.cluster_queue),
+            ] {
+                if !value.is_empty() && value.len() <= LABEL_VALUE_MAX {
+                    info.labels.insert(key.to_owned(), value.clone());
+                }
+            }
+        }
+        if gates.on("TopologyAwareScheduling") || elastic {
+            info.annotations.insert(keys::WORKLOAD_ANNOTATION.to_owned(), workload.name_any());
+        }
+        if elastic {
+            let first = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+            info.annotations
+                .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| workload.name_any()));
+        }
+        for check in status.iter().flat_map(|status| status.admission_checks.iter()) {
+            if check.state != CheckState::Ready {
+                continue;
+            }
+            for update in check.pod_set_updates.iter().filter(|update| update.name == assignment.name) {
+                info.merge(&PodSetInfo::from_update(update), gates)
+                    .map_err(|source| PodSetError::InCheck { check: check.name.clone(), source: Box::new(source) })?;
+            }
+        }
+        infos.push(info);
+    }
+    Ok(infos)
+}
+
+/// What the checks of a workload that holds quota say, to be shown on its job too.
+pub(super) fn check_messages(workload: &Workload) -> Option<String> {
+    if !status::has_quota_reservation(workload) {
+        return None;
+    }
+    let checks = workload.status.iter().flat_map(|status| status.admission_checks.iter());
+    let said = checks.filter(|check| !check.message.is_empty());
+    let messages: Vec<String> = said.map(|check| format!("{}: {}", check.name, check.message)).collect();
+    (!messages.is_empty()).then(|| messages.join("; "))
+}

@@ -1,0 +1,203 @@
+//! Deployments, StatefulSets and LeaderWorkerSets are queued through their pods: what queues need to know is written into
+//! their pod templates, and what a queue counted by stays as it is.
+
+use berth_apimachinery::field::{Error, Path};
+use k8s_openapi::api::core::v1::PodSpec;
+use kube::core::ObjectMeta;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::jobs::{ancestor_of_metadata, is_selected};
+use super::pods::LWS_PARENT;
+use super::{Lookup, validate_immutable_pod_spec};
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::jobs::naming::{self, OwnerKind};
+use crate::keys;
+
+/// A kind of object whose pods are queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PodOwner {
+    /// Each pod is queued alone.
+    Deployment,
+    /// All pods are one group.
+    StatefulSet,
+    /// The pods of each replica are one group.
+    LeaderWorkerSet,
+}
+
+impl PodOwner {
+    /// The kind of a resource, if it is one of these.
+    pub(super) fn of(group: &str, resource: &str) -> Option<Self> {
+        Some(match (group, resource) {
+            ("apps", "deployments") => PodOwner::Deployment,
+            ("apps", "statefulsets") => PodOwner::StatefulSet,
+            ("leaderworkerset.x-k8s.io", "leaderworkersets") => PodOwner::LeaderWorkerSet,
+            _ => return None,
+        })
+    }
+
+    /// Name of the integration.
+    pub(super) fn framework(self) -> &'static str {
+        match self {
+            PodOwner::Deployment => "deployment",
+            PodOwner::StatefulSet => "statefulset",
+            PodOwner::LeaderWorkerSet => LWS_PARENT,
+        }
+    }
+
+    /// Its pod templates, as JSON pointers.
+    fn templates(self) -> &'static [&'static str] {
+        match self {
+            PodOwner::Deployment | PodOwner::StatefulSet => &["/spec/template"],
+            PodOwner::LeaderWorkerSet => {
+                &["/spec/leaderWorkerTemplate/leaderTemplate", "/spec/leaderWorkerTemplate/workerTemplate"]
+            }
+        }
+    }
+}
+
+fn queue(object: &Value) -> &str {
+    object["metadata"]["labels"][keys::QUEUE_NAME_LABEL].as_str().unwrap_or_default()
+}
+
+fn replicas(object: &Value) -> i64 {
+    object["spec"]["replicas"].as_i64().unwrap_or(1)
+}
+
+/// Hands the queue on to the pods. Also when the object is changed: its templates may have been replaced.
+pub(super) fn default_pod_owner(
+    owner: PodOwner,
+    object: &mut Value,
+    namespace: &str,
+    config: &Config,
+    gates: &Gates,
+    lookup: Lookup<'_>,
+) {
+    let queue = queue(object).to_owned();
+    if queue.is_empty() || !is_selected(true, namespace, config, gates, lookup) {
+        return;
+    }
+    let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
+    if !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None)) {
+        return;
+    }
+    let class = object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL].clone();
+    let pods = replicas(object);
+    let name = metadata.name.unwrap_or_default();
+    for pointer in owner.templates() {
+        let Some(template) = object.pointer_mut(pointer).filter(|template| template.is_object()) else { continue };
+        let labels = &mut template["metadata"]["labels"];
+        labels[keys::QUEUE_NAME_LABEL] = json!(queue);
+        if !class.is_null() {
+            labels[keys::PRIORITY_CLASS_LABEL] = class.clone();
+        }
+        if owner == PodOwner::StatefulSet {
+            let kind = OwnerKind { group: "apps".into(), kind: "StatefulSet".into() };
+            // Its UID is not known when it is made.
+            labels[keys::POD_GROUP_LABEL] = json!(naming::workload_name(&name, "", &kind, gates));
+        }
+        let annotations = &mut template["metadata"]["annotations"];
+        annotations[keys::POD_SUSPENDING_PARENT_ANNOTATION] = json!(owner.framework());
+        if owner == PodOwner::StatefulSet {
+            annotations[keys::POD_GROUP_FAST_ADMISSION_ANNOTATION] = json!("true");
+            annotations[keys::POD_GROUP_SERVING_ANNOTATION] = json!("true");
+            if annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION].is_null() {
+                annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION] = json!("apps.kubernetes.io/pod-index");
+            }
+            if pods > 0 {
+                annotations[keys::POD_GROUP_TOTAL_COUNT_ANNOTATION] = json!(pods.to_string());
+            }
+        }
+    }
+}
+
+/// What is wrong with a changed object; new ones are judged by the pods they make.
+pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
+    const IMMUTABLE: &str = "field is immutable";
+    let (metadata, spec) = (Path::new("metadata"), Path::new("spec"));
+    let labels = metadata.child("labels");
+    let mut errors = Vec::new();
+    let (after, before) = (queue(new), queue(old));
+    let ready = old["status"]["readyReplicas"].as_i64().unwrap_or(0) > 0;
+    if after != before && ready {
+        errors.push(Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), after, IMMUTABLE));
+    }
+    if owner == PodOwner::Deployment || before.is_empty() || after.is_empty() {
+        return errors;
+    }
+    let mut path = String::new();
+    for pointer in owner.templates() {
+        let at = format!("{pointer}/spec");
+        let pod_spec = |object: &Value| object.pointer(&at).and_then(|spec| PodSpec::deserialize(spec).ok());
+        if let (Some(new), Some(old)) = (pod_spec(new), pod_spec(old)) {
+            path.clear();
+            path.push_str(&at[1..].replace('/', "."));
+            errors.extend(validate_immutable_pod_spec(&new, &old, &Path::new(&path)));
+        }
+    }
+    let (wanted, had) = (replicas(new), replicas(old));
+    if owner == PodOwner::StatefulSet && wanted != had {
+        let at = spec.child("replicas");
+        let left = old["status"]["replicas"].as_i64().unwrap_or(0);
+        if wanted > 0 && had > 0 {
+            let detail = "a queued StatefulSet can be scaled only to or from zero";
+            errors.push(Error::invalid(&at, wanted, detail));
+        } else if had == 0 && left > 0 {
+            let detail = format!("scaling down is still in progress: {left} pods are left");
+            errors.push(Error::forbidden(&at, detail));
+        }
+    }
+    if owner == PodOwner::LeaderWorkerSet {
+        let size = |object: &Value| object["spec"]["leaderWorkerTemplate"]["size"].clone();
+        if size(new) != size(old) {
+            let at = spec.child("leaderWorkerTemplate");
+            errors.push(Error::invalid(&at.child("size"), size(new), IMMUTABLE));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(_: &str, _: &str, _: &str, _: &str) -> Option<std::sync::Arc<Value>> {
+        None
+    }
+
+    fn set(replicas: i64, cpu: &str, status: Value) -> Value {
+        json!({"metadata": {"name": "db", "labels": {keys::QUEUE_NAME_LABEL: "q", keys::PRIORITY_CLASS_LABEL: "high"}},
+            "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": "db"}}, "spec": {
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}}, "status": status})
+    }
+
+    #[test]
+    fn the_queue_reaches_the_pods() {
+        let (config, gates) = (Config::default(), Gates::default());
+        let mut object = set(3, "1", Value::Null);
+        default_pod_owner(PodOwner::StatefulSet, &mut object, "team", &config, &gates, &nothing);
+        let template = &object["spec"]["template"]["metadata"];
+        assert_eq!(template["labels"][keys::QUEUE_NAME_LABEL], "q");
+        assert_eq!(template["labels"][keys::PRIORITY_CLASS_LABEL], "high");
+        assert!(template["labels"][keys::POD_GROUP_LABEL].as_str().is_some_and(|it| it.starts_with("statefulset-db-")));
+        assert_eq!(template["annotations"][keys::POD_GROUP_TOTAL_COUNT_ANNOTATION], "3");
+        let mut object = set(3, "1", Value::Null);
+        default_pod_owner(PodOwner::Deployment, &mut object, "team", &config, &gates, &nothing);
+        assert!(object["spec"]["template"]["metadata"]["labels"][keys::POD_GROUP_LABEL].is_null());
+    }
+
+    #[test]
+    fn a_stateful_set_is_scaled_only_to_and_from_zero_and_keeps_its_shape() {
+        let wrong = |new: &Value, old: &Value| -> Vec<String> {
+            let errors = validate_pod_owner_update(PodOwner::StatefulSet, new, old);
+            errors.iter().map(|error| error.field.clone()).collect()
+        };
+        let three = set(3, "1", json!({"replicas": 3}));
+        assert_eq!(wrong(&set(0, "1", Value::Null), &three), Vec::<String>::new());
+        assert_eq!(wrong(&set(4, "1", Value::Null), &three), ["spec.replicas"]);
+        let left = set(0, "1", json!({"replicas": 2}));
+        assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "pods of before are left");
+        assert_eq!(wrong(&set(3, "2", Value::Null), &three).len(), 1);
+    }
+}

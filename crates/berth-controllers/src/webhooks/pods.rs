@@ -1,0 +1,265 @@
+//! Pods that are queued by themselves: held back when they are made, and what their groups must agree on.
+//!
+//! Every pod that is made comes by here, so the object is read as JSON and only where that is needed as a pod.
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use kube::core::ObjectMeta;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Lookup;
+use super::jobs::{ancestor_of_metadata, is_selected};
+use crate::config::Config;
+use crate::gates::Gates;
+use crate::jobs::naming;
+use crate::jobs::pods::shape;
+use crate::keys;
+
+/// Label and annotations of pods of a LeaderWorkerSet.
+const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
+const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
+const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
+const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
+/// What a LeaderWorkerSet's templates say about who holds their pods back.
+pub(super) const LWS_PARENT: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
+
+/// Annotations that ask for a place in a topology.
+const TOPOLOGY: [&str; 5] = [
+    keys::REQUIRED_TOPOLOGY_ANNOTATION,
+    keys::PREFERRED_TOPOLOGY_ANNOTATION,
+    keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
+    keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
+    keys::SLICE_CONSTRAINTS_ANNOTATION,
+];
+
+fn label<'a>(object: &'a Value, key: &str) -> &'a str {
+    object["metadata"]["labels"][key].as_str().unwrap_or_default()
+}
+
+fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
+    object["metadata"]["annotations"][key].as_str().unwrap_or_default()
+}
+
+/// Holds back a new pod that is queued by itself.
+pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
+    let queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
+    if queue.is_empty() && !config.manage_jobs_without_queue_name {
+        return;
+    }
+    let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
+    // Pods that belong to nodes run there whatever the queues say.
+    let of_nodes = |kind: &str| kind == "DaemonSet" || kind == "Node";
+    if metadata.owner_references.iter().flatten().any(|owner| of_nodes(&owner.kind)) {
+        return;
+    }
+    // What is made of a template that says so is queued by itself, although its owner names a queue too.
+    let by_parent = !annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION).is_empty();
+    let part = !by_parent && !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None));
+    if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
+        return;
+    }
+    object["metadata"]["labels"][keys::MANAGED_LABEL] = json!("true");
+    add(&mut object["metadata"]["finalizers"], json!(keys::POD_FINALIZER));
+    add(&mut object["spec"]["schedulingGates"], json!({"name": keys::ADMISSION_GATE}));
+    let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
+    if gates.on("TopologyAwareScheduling") && (asks || places_pods(namespace, &queue, lookup)) {
+        // A pod takes no new gates later, so the one for its place goes on now; it comes off with the other if admission
+        // assigns none.
+        add(&mut object["spec"]["schedulingGates"], json!({"name": keys::TOPOLOGY_GATE}));
+    }
+    if annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION) == LWS_PARENT {
+        join_replica(object, namespace, gates, lookup);
+    }
+    let group = label(object, keys::POD_GROUP_LABEL);
+    let group = if group.is_empty() { annotation(object, keys::POD_GROUP_LABEL) } else { group };
+    if !group.is_empty() && annotation(object, keys::ROLE_HASH_ANNOTATION).is_empty() {
+        let role = shape::role(&object["spec"]);
+        object["metadata"]["annotations"][keys::ROLE_HASH_ANNOTATION] = json!(role);
+    }
+}
+
+fn add(list: &mut Value, entry: Value) {
+    match list.as_array_mut() {
+        Some(list) if list.contains(&entry) => {}
+        Some(list) => list.push(entry),
+        None => *list = json!([entry]),
+    }
+}
+
+/// Does the queue's cluster queue give places in a topology to pods that do not ask for one?
+fn places_pods(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
+    const GROUP: &str = "kueue.x-k8s.io";
+    let Some(local) = lookup(GROUP, "localqueues", namespace, queue) else { return false };
+    let cluster = local["spec"]["clusterQueue"].as_str().unwrap_or_default();
+    let Some(cluster) = lookup(GROUP, "clusterqueues", "", cluster) else { return false };
+    let groups = cluster["spec"]["resourceGroups"].as_array().into_iter().flatten();
+    let mut flavors = groups.flat_map(|group| group["flavors"].as_array().into_iter().flatten());
+    flavors.any(|flavor| {
+        let found = lookup(GROUP, "resourceflavors", "", flavor["name"].as_str().unwrap_or_default());
+        found.is_some_and(|flavor| flavor["spec"]["topologyName"].as_str().is_some_and(|name| !name.is_empty()))
+    })
+}
+
+/// Pods of one replica of a LeaderWorkerSet, its leader and its workers, are a group.
+fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
+    let set = label(object, LWS_NAME).to_owned();
+    let size = annotation(object, LWS_SIZE).to_owned();
+    let index = match label(object, LWS_GROUP_INDEX) {
+        // A leader is made by a StatefulSet: its number is at the end of its name.
+        "" => object["metadata"]["name"].as_str().and_then(|name| Some(name.rsplit_once('-')?.1.to_owned())),
+        index => Some(index.to_owned()),
+    };
+    let Some(index) = index.filter(|_| !set.is_empty() && !size.is_empty()) else { return };
+    let kind = naming::OwnerKind { group: "leaderworkerset.x-k8s.io".into(), kind: "LeaderWorkerSet".into() };
+    let group = naming::workload_name(&format!("{set}-{index}"), "", &kind, gates);
+    let leads = matches!(label(object, LWS_WORKER_INDEX), "" | "0");
+    let own_leader = lookup(&kind.group, "leaderworkersets", namespace, &set)
+        .is_some_and(|set| set["spec"]["leaderWorkerTemplate"]["leaderTemplate"].is_object());
+    object["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!(group);
+    let annotations = &mut object["metadata"]["annotations"];
+    annotations[keys::POD_GROUP_TOTAL_COUNT_ANNOTATION] = json!(size);
+    annotations[keys::POD_GROUP_SERVING_ANNOTATION] = json!("true");
+    annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION] = json!(LWS_WORKER_INDEX);
+    if own_leader {
+        annotations[keys::ROLE_HASH_ANNOTATION] = json!(if leads { "leader" } else { "worker" });
+    }
+}
+
+const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
+                    label should be set";
+
+/// What is wrong with a new or changed pod; pods nobody queues are not looked at.
+pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
+    let names_group = |object: &Value| {
+        let of = [label(object, keys::POD_GROUP_LABEL), annotation(object, keys::POD_GROUP_LABEL)];
+        of.into_iter().find(|name| !name.is_empty()).map(str::to_owned)
+    };
+    let metadata = Path::new("metadata");
+    let (labels, annotations) = (metadata.child("labels"), metadata.child("annotations"));
+    let mut errors = Vec::new();
+    let managed = &object["metadata"]["labels"][keys::MANAGED_LABEL];
+    if !managed.is_null() && managed != "true" {
+        let detail = "managed label value can only be 'true'";
+        errors.push(Error::forbidden(&labels.key(keys::MANAGED_LABEL), detail));
+    }
+    if managed != "true" && old.is_none_or(|old| label(old, keys::MANAGED_LABEL) != "true") {
+        return errors;
+    }
+    let queue = label(object, keys::QUEUE_NAME_LABEL);
+    if !queue.is_empty() {
+        let wrong = names::is_dns1123_subdomain(queue).into_iter();
+        errors.extend(wrong.map(|m| Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), queue, m)));
+    }
+    let group = names_group(object);
+    let total = annotation(object, keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+    let at_group = labels.key(keys::POD_GROUP_LABEL);
+    let at_total = annotations.key(keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+    match &group {
+        Some(name) => {
+            let wrong = names::is_dns1123_subdomain(name).into_iter();
+            errors.extend(wrong.map(|m| Error::invalid(&at_group, name.as_str(), m)));
+            if total.is_empty() {
+                let detail = BOTH;
+                errors.push(Error::required(&at_total, detail));
+            } else if total.parse::<i32>().map_or(true, |total| total < 1) {
+                errors.push(Error::invalid(&at_total, total, "should be a number greater than or equal to 1"));
+            }
+            let prebuilt = label(object, keys::PREBUILT_WORKLOAD_LABEL);
+            if !prebuilt.is_empty() && prebuilt != name {
+                let at = labels.key(keys::PREBUILT_WORKLOAD_LABEL);
+                errors.push(Error::invalid(
+                    &at,
+                    prebuilt,
+                    "prebuilt workload name must be equal to the pod group name",
+                ));
+            }
+        }
+        None if !total.is_empty() => {
+            let detail = BOTH;
+            errors.push(Error::required(&at_group, detail));
+        }
+        None => {}
+    }
+    let Some(old) = old else { return errors };
+    const IMMUTABLE: &str = "field is immutable";
+    let before = names_group(old);
+    if before != group {
+        errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
+    }
+    let retriable = |object| annotation(object, keys::RETRIABLE_IN_GROUP_ANNOTATION) != "false";
+    if !retriable(old) && retriable(object) {
+        let detail = "unretriable pod group can't be converted to retriable";
+        errors.push(Error::forbidden(&annotations.key(keys::RETRIABLE_IN_GROUP_ANNOTATION), detail));
+    }
+    let is_held = |object: &Value| {
+        let gates = object["spec"]["schedulingGates"].as_array().into_iter().flatten();
+        gates.into_iter().any(|gate| gate["name"] == keys::ADMISSION_GATE)
+    };
+    if !is_held(object) && queue != label(old, keys::QUEUE_NAME_LABEL) {
+        errors.push(Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), queue, IMMUTABLE));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::webhooks::{Request, Webhooks};
+
+    fn nothing(_: &str, _: &str, _: &str, _: &str) -> Option<Arc<Value>> {
+        None
+    }
+
+    fn made(mut pod: Value) -> Value {
+        let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+        Webhooks::new(Config::default()).mutate(request, &mut pod, &nothing).expect("it is fine");
+        pod
+    }
+
+    fn wrong(new: &Value, old: Option<&Value>) -> Vec<String> {
+        validate_pod(new, old).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pod_that_names_a_queue_is_held_back() {
+        let plain = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
+        assert_eq!(made(plain.clone()), plain, "a pod that names none is left alone");
+        let labels = json!({keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"});
+        let pod = made(json!({"metadata": {"name": "p", "labels": labels}, "spec": {"containers": []}}));
+        assert_eq!(pod["metadata"]["labels"][keys::MANAGED_LABEL], "true");
+        assert_eq!(pod["metadata"]["finalizers"], json!([keys::POD_FINALIZER]));
+        assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": keys::ADMISSION_GATE}]));
+        assert_eq!(annotation(&pod, keys::ROLE_HASH_ANNOTATION).len(), 8);
+    }
+
+    #[test]
+    fn pods_of_a_replica_are_a_group() {
+        let pod = made(json!({"metadata": {"name": "web-1-2",
+            "labels": {keys::QUEUE_NAME_LABEL: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
+            "annotations": {keys::POD_SUSPENDING_PARENT_ANNOTATION: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));
+        assert!(label(&pod, keys::POD_GROUP_LABEL).starts_with("leaderworkerset-web-1-"), "{pod}");
+        assert_eq!(annotation(&pod, keys::POD_GROUP_TOTAL_COUNT_ANNOTATION), "4");
+        assert_eq!(annotation(&pod, keys::POD_GROUP_SERVING_ANNOTATION), "true");
+    }
+
+    #[test]
+    fn a_group_needs_name_and_count_and_keeps_its_name() {
+        let mut pod = json!({"metadata": {"name": "p",
+            "labels": {keys::MANAGED_LABEL: "true", keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"}}});
+        assert_eq!(
+            wrong(&pod, None),
+            [format!("metadata.annotations[{}]: Required value: {BOTH}", keys::POD_GROUP_TOTAL_COUNT_ANNOTATION)]
+        );
+        pod["metadata"]["annotations"] = json!({keys::POD_GROUP_TOTAL_COUNT_ANNOTATION: "2"});
+        assert_eq!(wrong(&pod, None), Vec::<String>::new());
+        let mut other = pod.clone();
+        other["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!("h");
+        assert_eq!(wrong(&other, Some(&pod)).len(), 1);
+        let mut foreign = pod.clone();
+        foreign["metadata"]["labels"][keys::MANAGED_LABEL] = json!("yes");
+        assert!(wrong(&foreign, None)[0].contains("can only be 'true'"));
+    }
+}

@@ -1,0 +1,23 @@
+//! Our own scenarios: all expectations hold.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn run(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("scenario.yaml");
+    let mut report = String::new();
+    let mut sink = |text: &str| report.push_str(text);
+    let outcome = berth_simulator::run_in_virtual_time(&path, &BTreeMap::new(), &mut sink);
+    let failed = outcome.map(|outcome| outcome.failed).unwrap_or_else(|error| panic!("{error}\n{report}"));
+    assert_eq!(failed, 0, "{report}");
+}
+
+#[test]
+fn pods_are_queued_alone_in_groups_and_through_what_keeps_them() {
+    run("pods");
+}
+
+#[test]
+fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_machine() {
+    run("topology");
+}
