@@ -16,6 +16,11 @@ use crate::configuration::{self, file, frameworks};
 use crate::duration;
 use crate::gates::Gates;
 
+/// How long changes that free quota are collected before workloads that were set aside get another look. Kueue takes a
+/// second, because a look costs it a pass over all of them; here it costs one decision per class of equal workloads, so this
+/// only has to be long enough for what happens at once to come together.
+const FLUSH_DELAY: Duration = Duration::from_millis(1);
+
 /// What the controllers do and how. [`Config::default`] is what Kueue does with the configuration it ships.
 ///
 /// It can be read from JSON as it is, without defaults of the file or checks, which recorded cases need; a file goes
@@ -44,6 +49,27 @@ pub struct Config {
     pub provisioning_requests: bool,
     /// Feature gates that differ from the defaults.
     pub feature_gates: BTreeMap<String, bool>,
+    /// What the client lets through; absent: no limit. Whoever makes the client holds it to this; here it says how late
+    /// the order of writes may be decided.
+    pub client_limit: Option<ClientLimit>,
+}
+
+/// A limit of the client, per kind of object (`clientConnection` of the file).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientLimit {
+    /// Requests a second.
+    pub qps: f64,
+    /// Requests at once after a pause.
+    pub burst: u32,
+}
+
+impl ClientLimit {
+    /// As Kueue reads it: a negative rate is none, and what is absent is 20 a second and 30 at once.
+    fn of_file(file: &file::ClientConnection) -> Option<Self> {
+        let qps = f64::from(file.qps.unwrap_or(20.0));
+        let burst = u32::try_from(file.burst.unwrap_or(30)).unwrap_or(0).max(1);
+        (qps > 0.0 && qps.is_finite()).then_some(ClientLimit { qps, burst })
+    }
 }
 
 impl Default for Config {
@@ -59,6 +85,7 @@ impl Default for Config {
             object_retention_policies: None,
             provisioning_requests: true,
             feature_gates: BTreeMap::new(),
+            client_limit: None,
         }
     }
 }
@@ -115,6 +142,7 @@ impl Config {
             }),
             provisioning_requests: file.provisioning_requests.unwrap_or(defaults.provisioning_requests),
             feature_gates: file.feature_gates.clone(),
+            client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
         }
     }
 
@@ -137,7 +165,7 @@ impl Config {
 
     /// The part of the configuration that decisions depend on.
     pub fn engine(&self) -> EngineConfig {
-        let mut engine = EngineConfig::default();
+        let mut engine = EngineConfig { flush_delay: FLUSH_DELAY, ..EngineConfig::default() };
         for (name, on) in &self.feature_gates {
             // Gates the engine does not know concern other parts.
             let _ = engine.gates.set(name, *on);

@@ -35,6 +35,13 @@ pub fn lower_bound(plan: &Plan) -> Duration {
     bound
 }
 
+/// The shortest time in which the controllers' client lets as many admissions through as there are workloads: one write
+/// each, `qps` a second after the first `burst`.
+pub fn limited_bound(workloads: usize, qps: f64, burst: u32) -> Duration {
+    let waiting = (workloads as f64 - f64::from(burst)).max(0.0);
+    Duration::try_from_secs_f64(waiting / qps).unwrap_or(Duration::MAX)
+}
+
 fn nanos(duration: Duration) -> i128 {
     i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX)
 }

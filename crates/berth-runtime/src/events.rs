@@ -4,6 +4,8 @@
 //! them in order. The same event about the same object is counted up in one Event object, as client-go does.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -38,6 +40,8 @@ pub struct Recorder {
     component: String,
     clock: Clock,
     sender: mpsc::Sender<Entry>,
+    /// Events dropped so far.
+    dropped: Arc<AtomicU64>,
 }
 
 struct Entry {
@@ -53,7 +57,7 @@ impl Recorder {
     /// The recorder and the task that writes what it records; the task ends when all recorders are gone.
     pub(crate) fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(PENDING_MAX);
-        (Self { component: "berth".into(), clock, sender }, post(client, receiver))
+        (Self { component: "berth".into(), clock, sender, dropped: Arc::default() }, post(client, receiver))
     }
 
     /// The same recorder speaking for another component (`source.component`, shown by `kubectl get events -o wide`).
@@ -80,7 +84,11 @@ impl Recorder {
             at: self.clock.now(),
         };
         if self.sender.try_send(entry).is_err() {
-            tracing::warn!(reason, "event dropped: {PENDING_MAX} are waiting to be written");
+            // A flood would otherwise be one of warnings.
+            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            if dropped.is_power_of_two() {
+                tracing::warn!(reason, dropped, "events dropped: {PENDING_MAX} are waiting to be written");
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::component::connect::{self, ConnectOptions, Requests};
 use crate::component::election::ElectionOptions;
 use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::limit::Limiter;
 use crate::component::{self, Leading, listen::BindAddress};
 use crate::process;
 use crate::time::TimeOptions;
@@ -50,7 +51,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let root_ca = connect::authority_pem(&config);
     let bound = options.endpoints.bind(BindAddress::Off, BindAddress::Off).await?;
     let requests = Requests::default();
-    let client = connect::client(config, &requests)?;
+    let client = connect::client(config, &requests, &Limiter::new(None))?;
     connect::wait_for_groups(&client, &clock, &GROUPS).await?;
 
     let mut manager = Manager::new(client.clone(), clock);

@@ -11,6 +11,7 @@ macro_rules! say {
 
 mod apiserver;
 mod audit;
+mod bench;
 mod cluster;
 mod component;
 mod controller;
@@ -53,6 +54,8 @@ enum Command {
     Run(run::Options),
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
     Install(install::Options),
+    /// Run a load against an API server and its controllers in real time, and report what it took.
+    Bench(bench::Options),
     /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
     Crds,
 }
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
+        Command::Bench(options) => bench::main(&options),
         Command::Crds => crds(),
     };
     match result {

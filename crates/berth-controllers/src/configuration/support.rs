@@ -74,7 +74,6 @@ pub(super) fn notices(file: &File) -> Vec<String> {
             controller.is_some_and(|controller| controller.cache_sync_timeout.is_some()),
             "controllers start when their caches are full",
         ),
-        ("clientConnection", file.client_connection.is_some(), CLIENT),
     ];
     table.iter().filter(|(_, set, _)| *set).map(|(field, _, why)| format!("{field}: has no effect; {why}")).collect()
 }

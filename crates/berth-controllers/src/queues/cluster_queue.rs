@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeMap;
 
+use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
@@ -79,6 +80,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &
         brain: brain.clone(),
         metrics: metrics.clone(),
         fair_sharing,
+        pace: Pace::default(),
     });
 }
 
@@ -89,12 +91,14 @@ struct Controller {
     brain: Brain,
     metrics: Metrics,
     fair_sharing: bool,
+    pace: Pace,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(queue) = self.queues.get(&key) else {
             self.metrics.cluster_queue_gone(&key.name);
+            self.pace.forget(&key);
             return Ok(Action::Wait);
         };
         let api: Api<ClusterQueue> = Api::all(self.client.clone());
@@ -117,9 +121,16 @@ impl Reconciler for Controller {
             }
         }
         let wanted = refreshed(&queue, &figures, self.fair_sharing, self.clock.now());
+        let conditions = |queue: &ClusterQueue| queue.status.as_ref().map(|status| status.conditions.clone());
+        if conditions(&wanted) == conditions(&queue)
+            && let Some(left) = self.pace.left(&key, self.queues.len())
+        {
+            return Ok(Action::After(left));
+        }
         // Nobody else writes this status: a newer spec does not make the figures wrong.
         if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
             self.queues.observe(answer);
+            self.pace.written(&key);
         }
         Ok(Action::Wait)
     }

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
 
 use super::cluster_queue::count;
+use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::keys;
@@ -108,6 +109,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
         queues: stores.local_queues.clone(),
         stores: stores.clone(),
         brain: brain.clone(),
+        pace: Pace::default(),
     });
 }
 
@@ -117,11 +119,15 @@ struct Controller {
     queues: Cache<LocalQueue>,
     stores: Stores,
     brain: Brain,
+    pace: Pace,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        let Some(queue) = self.queues.get(&key) else { return Ok(Action::Wait) };
+        let Some(queue) = self.queues.get(&key) else {
+            self.pace.forget(&key);
+            return Ok(Action::Wait);
+        };
         let cluster = self.stores.cluster_queue(&queue.spec.cluster_queue);
         let (figures, sample) = {
             let now = self.brain.now();
@@ -132,9 +138,18 @@ impl Reconciler for Controller {
         };
         let recorded = sample.is_some_and(|sample| sample.recorded);
         let wanted = refreshed(&queue, cluster.as_deref(), figures.as_ref(), recorded, self.clock.now());
+        let conditions = |queue: &LocalQueue| queue.status.as_ref().map(|status| status.conditions.clone());
+        if !recorded
+            && conditions(&wanted) == conditions(&queue)
+            && let Some(left) = self.pace.left(&key, self.queues.len())
+        {
+            let next = sample.and_then(|sample| sample.next);
+            return Ok(Action::After(next.map_or(left, |next| next.min(left))));
+        }
         let api: Api<LocalQueue> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
             self.queues.observe(answer);
+            self.pace.written(&key);
         }
         Ok(sample.and_then(|sample| sample.next).map_or(Action::Wait, Action::After))
     }

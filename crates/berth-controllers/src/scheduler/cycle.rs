@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_engine::{CycleOutcome, Effects, Verdict};
+use berth_engine::{CycleOutcome, Effects, Event, Verdict};
 use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
 
 use super::carry_out::changes;
@@ -56,10 +56,19 @@ impl Reconciler for Scheduler {
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome);
             let effects = self.effects(&outcome);
+            let mut withdrawn = Vec::new();
             for (workload, change) in changes(outcome) {
-                self.writes.add(object_key(&workload), change);
+                if !self.writes.add(object_key(&workload), change) {
+                    withdrawn.push(workload);
+                }
             }
             self.brain.announce(&effects);
+            let more = more || !withdrawn.is_empty();
+            for workload in withdrawn {
+                // Thrown out before it was written that it is in: nobody outside has seen either.
+                self.brain.apply(Event::PreemptionFailed(workload.clone()));
+                self.brain.apply(Event::AdmissionFailed(workload));
+            }
             if !more {
                 return Ok(match next {
                     Some(at) => Action::After(now.until(at).max(Duration::from_millis(1))),

@@ -1,17 +1,24 @@
-//! Writes decisions behind: one pending write per workload, many workloads at once.
+//! Writes decisions behind: one pending write per workload, many workloads at once, the most urgent first.
 //!
 //! A write applies to the version it was computed from. If the object changed meanwhile it is computed anew from the
 //! newest state; only when the decision no longer makes sense for that state, or the server refuses it for good, is it
 //! taken back from the engine.
+//!
+//! Where the API is slower than the decisions (a limited client, a busy disk), order is what counts: what frees quota goes
+//! first, then admissions by priority, and what only tells why a workload waits goes last, if it is still true then. Telling is
+//! left out while the reason stays the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Event, Name};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Queue, Reconciler, Recorder};
+use berth_runtime::{Cache, Clock, EventType, Manager, ObjectKey, Recorder};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::Brain;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
@@ -20,25 +27,110 @@ use crate::conditions::truncate;
 use crate::config::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
+use crate::keys;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
+use crate::workload::status;
 
 /// Longest event message.
 const EVENT_MESSAGE_MAX: usize = 1024;
+/// Writes in flight at once: enough to fill a durable store's batches.
+const IN_FLIGHT_MAX: usize = 64;
+/// Of those, writes that only tell why a workload waits.
+const TELLING_MAX: usize = 8;
+/// With a limited client no more writes are in flight than it lets through in this part of a second: what waits in the
+/// client can no longer be overtaken.
+const LIMITED_PART: f64 = 10.0;
+/// First pause before a write is tried again; doubles up to [`RETRY_MAX`].
+const RETRY_BASE: Duration = Duration::from_millis(5);
+/// Longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// From this pause on failures are shown to the operator.
+const RETRY_WARN: Duration = Duration::from_millis(80);
 
 /// The pending writes; clones share them.
 #[derive(Clone)]
 pub(super) struct Writes {
-    pending: Arc<Mutex<BTreeMap<ObjectKey, Change>>>,
-    queue: Queue,
+    pending: Arc<Mutex<Pending>>,
+    wake: Arc<Notify>,
     workloads: Cache<Workload>,
 }
 
+/// What can wait for what; the first goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    /// Frees quota somebody waits for.
+    Frees,
+    /// Gives quota.
+    Gives,
+    /// Tells why a workload waits.
+    Tells,
+}
+
+/// Place of a write among the pending ones: urgency, descending priority, order of decisions.
+type Rank = (Urgency, std::cmp::Reverse<i32>, u64);
+
+#[derive(Default)]
+struct Pending {
+    changes: BTreeMap<ObjectKey, (Rank, Change)>,
+    order: BTreeMap<Rank, ObjectKey>,
+    /// Keys of writes that are in flight, and whether they only tell.
+    in_flight: BTreeMap<ObjectKey, bool>,
+    sequence: u64,
+}
+
+impl Pending {
+    fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i32, change: Change) {
+        self.remove(&key);
+        self.sequence += 1;
+        let rank = (urgency, std::cmp::Reverse(priority), self.sequence);
+        self.order.insert(rank, key.clone());
+        self.changes.insert(key, (rank, change));
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
+        let (rank, change) = self.changes.remove(key)?;
+        self.order.remove(&rank);
+        Some(change)
+    }
+
+    /// The most urgent write that may start.
+    fn next(&mut self) -> Option<(ObjectKey, Change)> {
+        let telling = self.in_flight.values().filter(|tells| **tells).count();
+        // One object is written once at a time.
+        let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
+        let tells = rank.0 == Urgency::Tells;
+        if tells && telling >= TELLING_MAX {
+            return None;
+        }
+        let key = key.clone();
+        let change = self.remove(&key)?;
+        self.in_flight.insert(key.clone(), tells);
+        Some((key, change))
+    }
+}
+
 impl Writes {
-    /// Adds a write. Of two about one workload the later one counts: the engine decided it knowing the earlier one.
-    pub(super) fn add(&self, key: ObjectKey, change: Change) {
-        self.lock().insert(key.clone(), change);
-        self.queue.add(key);
+    /// Adds a write. Of two about one workload the later one counts: the engine decided it knowing the earlier one. False
+    /// when the two cancel each other out: quota that was given but not written yet is not given, and nothing is written.
+    #[must_use]
+    pub(super) fn add(&self, key: ObjectKey, change: Change) -> bool {
+        let urgency = match &change {
+            Change::Preempt { .. } | Change::Evict { .. } | Change::ReplaceSlice { .. } => Urgency::Frees,
+            Change::Admit(_) => Urgency::Gives,
+            Change::Wait(_) | Change::Bypassed(_) => Urgency::Tells,
+        };
+        let priority = self.workloads.get(&key).and_then(|workload| workload.spec.priority).unwrap_or(0);
+        let mut pending = self.lock();
+        let given = matches!(pending.changes.get(&key), Some((_, Change::Admit(admit))) if !admit.second_pass);
+        if throws_out(&change) && given {
+            pending.remove(&key);
+            return false;
+        }
+        pending.insert(key, urgency, priority, change);
+        drop(pending);
+        self.wake.notify_one();
+        true
     }
 
     pub(super) fn local_queue_of(&self, key: &WorkloadKey) -> Option<(Name, Name)> {
@@ -46,17 +138,12 @@ impl Writes {
         Some((key.namespace.clone(), workload.spec.queue_name.as_str().into()))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Change>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().expect("no code panics while holding the writes' lock")
     }
 
-    fn take(&self, key: &ObjectKey) -> Option<Change> {
-        self.lock().remove(key)
-    }
-
-    /// Puts a write back unless a later one came.
-    fn put_back(&self, key: &ObjectKey, change: Change) {
-        self.lock().entry(key.clone()).or_insert(change);
+    fn done(&self, key: &ObjectKey) {
+        self.lock().in_flight.remove(key);
     }
 }
 
@@ -69,9 +156,8 @@ pub(super) fn install(
     metrics: &Metrics,
 ) -> Writes {
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-admission"));
-    let builder = manager.controller("scheduler-writes").concurrency(64);
-    let writes = Writes { pending: Arc::default(), queue: builder.queue(), workloads: stores.workloads.clone() };
-    builder.run(Writer {
+    let writes = Writes { pending: Arc::default(), wake: Arc::default(), workloads: stores.workloads.clone() };
+    let writer = Arc::new(Writer {
         client,
         clock,
         recorder,
@@ -81,7 +167,36 @@ pub(super) fn install(
         writes: writes.clone(),
         metrics: metrics.clone(),
     });
+    let in_flight = config.client_limit.map_or(IN_FLIGHT_MAX, |limit| {
+        // Truncated on purpose: a rate of requests is a small number.
+        ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
+    });
+    manager.task("scheduler-writes", run(writer, in_flight));
     writes
+}
+
+/// Starts writes as they come and as there is room.
+async fn run(writer: Arc<Writer>, in_flight: usize) {
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < in_flight {
+            let Some((key, change)) = writer.writes.lock().next() else { break };
+            let writer = writer.clone();
+            running.spawn(async move {
+                writer.write(&key, change).await;
+                key
+            });
+        }
+        tokio::select! {
+            biased;
+            Some(ended) = running.join_next(), if !running.is_empty() => match ended {
+                Ok(key) => writer.writes.done(&key),
+                // As if it had happened here: the manager reports it.
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            () = writer.writes.wake.notified() => {}
+        }
+    }
 }
 
 struct Writer {
@@ -95,19 +210,43 @@ struct Writer {
     metrics: Metrics,
 }
 
-impl Reconciler for Writer {
-    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        let Some(change) = self.writes.take(&key) else { return Ok(Action::Wait) };
-        let Some(before) = self.stores.workloads.get(&key) else {
-            // Gone: the watch has told the engine.
-            return Ok(Action::Wait);
+impl Writer {
+    /// Carries a change out, however often it takes.
+    async fn write(&self, key: &ObjectKey, mut change: Change) {
+        let mut pause = RETRY_BASE;
+        while let Err(error) = self.attempt(key, &change).await {
+            if pause >= RETRY_WARN {
+                tracing::warn!(%key, %error, ?pause, "a decision could not be written yet, retrying");
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+            // A later decision about it takes the place of this one.
+            let later = self.writes.lock().remove(key);
+            if let Some(later) = later {
+                if matches!(&change, Change::Admit(admit) if !admit.second_pass) && throws_out(&later) {
+                    // What was given has not been written: it is not given.
+                    self.take_back(key, &later);
+                    self.take_back(key, &change);
+                    return;
+                }
+                change = later;
+            }
+        }
+    }
+
+    /// An error means: try again.
+    async fn attempt(&self, key: &ObjectKey, change: &Change) -> Result<(), kube::Error> {
+        // Gone: the watch has told the engine.
+        let Some(before) = self.stores.workloads.get(key) else { return Ok(()) };
+        let Some((after, notices)) = carry_out(change, &before, &self.gates, self.clock.now()) else {
+            self.take_back(key, change);
+            return Ok(());
         };
-        let Some((after, notices)) = carry_out(&change, &before, &self.gates, self.clock.now()) else {
-            self.take_back(&key, &change);
-            return Ok(Action::Wait);
-        };
-        if matches!(&change, Change::Admit(admit) if !admit.second_pass) {
-            self.brain.reserved(workload_key(&key), self.brain.now());
+        if tells_nothing_new(change, &before, &after) {
+            return Ok(());
+        }
+        if matches!(change, Change::Admit(admit) if !admit.second_pass) {
+            self.brain.reserved(workload_key(key), self.brain.now());
         }
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);
         match patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await {
@@ -116,30 +255,49 @@ impl Reconciler for Writer {
                     self.stores.workloads.observe(answer);
                 }
                 notices.into_iter().for_each(|notice| self.tell(notice));
-                if let Change::Admit(admit) = &change
+                if let Change::Admit(admit) = change
                     && let Some((replaced, change)) = replaced_slice(&after, admit)
                 {
-                    self.writes.add(object_key(&replaced), change);
+                    // A slice that runs has been written; nothing pending can cancel this.
+                    let _ = self.writes.add(object_key(&replaced), change);
                 }
-                self.metrics.written(&written(&change), &after, self.clock.now());
-                Ok(Action::Wait)
+                self.metrics.written(&written(change), &after, self.clock.now());
+                Ok(())
             }
-            Err(error) if berth_runtime::is_not_found(&error) => Ok(Action::Wait),
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
             Err(error) if is_permanent(&error) => {
                 tracing::warn!(%key, %error, "a decision could not be written");
-                self.take_back(&key, &change);
+                self.take_back(key, change);
                 if let Change::Evict { unplaced: Some(message), .. } = change {
-                    let (about, reason) = (workload_key(&key), "SecondPassFailed".to_owned());
-                    self.tell(Notice { about, event_type: EventType::Warning, reason, message });
+                    let (about, reason) = (workload_key(key), "SecondPassFailed".to_owned());
+                    self.tell(Notice { about, event_type: EventType::Warning, reason, message: message.clone() });
                 }
-                Ok(Action::Wait)
+                Ok(())
             }
-            Err(error) => {
-                self.writes.put_back(&key, change);
-                Err(error.into())
-            }
+            Err(error) => Err(error),
         }
     }
+}
+
+fn throws_out(change: &Change) -> bool {
+    matches!(change, Change::Preempt { .. } | Change::Evict { .. })
+}
+
+/// Would a write only word anew why a workload waits? What differs within one reason is how much is missing at the
+/// moment; writing that each time would be most of all writes.
+fn tells_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
+    match change {
+        Change::Bypassed(_) => {}
+        Change::Wait(wait) if !wait.second_pass_failed => {}
+        _ => return false,
+    }
+    let said = |workload: &Workload| -> BTreeSet<(String, String, String)> {
+        let conditions = status::conditions(workload).iter();
+        conditions.map(|it| (it.type_.clone(), it.status.clone(), it.reason.clone())).collect()
+    };
+    let requests = |workload: &Workload| workload.status.as_ref().map(|status| status.resource_requests.clone());
+    let waits = status::condition(before, keys::QUOTA_RESERVED).is_some_and(|condition| condition.status == "False");
+    waits && said(before) == said(after) && requests(before) == requests(after)
 }
 
 /// What a written change counts as in metrics.
@@ -177,5 +335,86 @@ impl Writer {
             Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => return,
         };
         self.brain.apply(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::namespaced("team", name)
+    }
+
+    fn tell() -> Change {
+        Change::Bypassed(berth_engine::PendingReason::PendingEvaluation)
+    }
+
+    fn evict() -> Change {
+        Change::Evict { reason: "Preempted", message: String::new(), unplaced: None }
+    }
+
+    #[test]
+    fn the_most_urgent_write_goes_first_and_one_object_is_written_once_at_a_time() {
+        let mut pending = Pending::default();
+        pending.insert(key("waits"), Urgency::Tells, 1000, tell());
+        pending.insert(key("low"), Urgency::Gives, 1, tell());
+        pending.insert(key("high"), Urgency::Gives, 9, tell());
+        pending.insert(key("out"), Urgency::Frees, 0, evict());
+        let order: Vec<String> = std::iter::from_fn(|| pending.next()).map(|(key, _)| key.name).collect();
+        assert_eq!(order, ["out", "high", "low", "waits"]);
+        pending.insert(key("low"), Urgency::Frees, 1, evict());
+        assert_eq!(pending.next(), None, "it is in flight");
+        pending.in_flight.remove(&key("low"));
+        assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("low"));
+    }
+
+    #[test]
+    fn a_later_change_takes_the_place_of_an_earlier_one() {
+        let mut pending = Pending::default();
+        pending.insert(key("a"), Urgency::Tells, 0, tell());
+        pending.insert(key("a"), Urgency::Frees, 0, evict());
+        assert_eq!(pending.order.keys().collect::<Vec<_>>(), [&(Urgency::Frees, Reverse(0), 2)]);
+        assert_eq!(pending.next(), Some((key("a"), evict())));
+        assert_eq!(pending.next(), None);
+    }
+
+    #[test]
+    fn quota_that_is_taken_before_it_was_written_as_given_costs_no_write() {
+        let workloads = Cache::for_tests([]);
+        let writes = Writes { pending: Arc::default(), wake: Arc::default(), workloads };
+        let admit = || {
+            Change::Admit(Box::new(berth_engine::Admit {
+                admission: berth_engine::model::Admission { cluster_queue: "cq".into(), pod_sets: Vec::new() },
+                checks: Vec::new(),
+                second_pass: false,
+                replaces: None,
+                explanation: Default::default(),
+            }))
+        };
+        // That it waits is on its way when quota is given and taken again.
+        assert!(writes.add(key("a"), tell()));
+        assert!(writes.lock().next().is_some());
+        assert!(writes.add(key("a"), admit()));
+        assert!(!writes.add(key("a"), evict()), "both are withdrawn");
+        writes.done(&key("a"));
+        assert_eq!(writes.lock().next(), None);
+        // What is on its way cannot be withdrawn.
+        assert!(writes.add(key("a"), admit()));
+        assert!(writes.lock().next().is_some());
+        assert!(writes.add(key("a"), evict()));
+    }
+
+    #[test]
+    fn telling_leaves_room_for_deciding() {
+        let mut pending = Pending::default();
+        for number in 0..2 * TELLING_MAX {
+            pending.insert(key(&number.to_string()), Urgency::Tells, 0, tell());
+        }
+        assert_eq!(std::iter::from_fn(|| pending.next()).count(), TELLING_MAX);
+        pending.insert(key("urgent"), Urgency::Gives, 0, evict());
+        assert!(pending.next().is_some());
     }
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_engine::EngineConfig;
-use berth_load::{Config, Plan, Untimed, bound::lower_bound, drive};
+use berth_load::bound::{limited_bound, lower_bound};
+use berth_load::{Config, Ledger, Plan, Untimed, chart, drive};
 
 const SMALL: &str = r#"
 cohorts:
@@ -91,4 +92,88 @@ fn the_published_bounds_are_ours() {
         let bound = lower_bound(&plan(&text)).as_secs_f64();
         assert!((bound - seconds).abs() < 0.05, "{name}: {bound}");
     }
+}
+
+/// The books of `SMALL` with its first workload created and given quota.
+fn books(plan: &Plan) -> Ledger<'_> {
+    let mut ledger = Ledger::new(plan, millis(50));
+    ledger.created(0, millis(10));
+    ledger.reserved(0, millis(20));
+    ledger.admitted(0, millis(20));
+    ledger
+}
+
+fn violations(ledger: Ledger<'_>) -> String {
+    let (_, _, violations) = ledger.close();
+    violations.described.join("\n")
+}
+
+#[test]
+fn the_books_of_a_clean_run_show_what_happened() {
+    let plan = plan(SMALL);
+    let mut ledger = books(&plan);
+    ledger.evicted(0, millis(60));
+    ledger.released(0, millis(70));
+    ledger.reserved(0, millis(100));
+    ledger.admitted(0, millis(100));
+    assert_eq!((ledger.now().used, ledger.now().pending, ledger.now().admissions), (1000, 0, 2));
+    ledger.finished(0, millis(200));
+    for number in 1..plan.arrivals.len() {
+        let at = millis(1000 * number as u64);
+        ledger.created(number, at);
+        ledger.reserved(number, at);
+        ledger.admitted(number, at);
+        ledger.finished(number, at + millis(500));
+    }
+    assert!(ledger.is_over());
+    let (outcome, moments, violations) = ledger.close();
+    assert_eq!(violations.count, 0, "{violations:?}");
+    assert_eq!(outcome.unfinished, 0);
+    assert_eq!(outcome.wall, millis(19_500));
+    assert_eq!(outcome.admissions, 21);
+    let class = &plan.classes[plan.arrivals[0].class].name;
+    assert_eq!((outcome.classes[class].evictions, outcome.classes[class].lost), (1, millis(50)));
+    assert!(moments.is_sorted_by_key(|moment| moment.at));
+    let picture = chart::svg("a run & its \"chart\"", &moments, 8000);
+    assert!(
+        picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>") && picture.contains("a run &amp; its")
+    );
+}
+
+#[test]
+fn the_books_tell_what_was_lost_doubled_or_given_twice() {
+    let plan = plan(SMALL);
+    let mut ledger = books(&plan);
+    ledger.reserved(0, millis(30));
+    assert!(violations(ledger).contains("was given quota twice"));
+    let mut ledger = books(&plan);
+    ledger.finished(0, millis(500));
+    ledger.finished(0, millis(501));
+    assert!(violations(ledger).contains("finished twice"));
+    let mut ledger = books(&plan);
+    ledger.finished(0, millis(30));
+    assert!(violations(ledger).contains("finished before it had run"));
+    let text = violations(books(&plan));
+    assert!(text.contains("never finished"), "{text}");
+    let mut ledger = books(&plan);
+    ledger.finished(0, millis(500));
+    ledger.reserved(0, millis(600));
+    assert!(violations(ledger).contains("after it had finished"));
+
+    // The cohort has quota for four cpus: a fifth is one too many, whoever takes it.
+    let mut ledger = Ledger::new(&plan, millis(50));
+    let cohort = &plan.queues[0].cohort;
+    let of_cohort = |number: &usize| &plan.queues[plan.arrivals[*number].queue].cohort == cohort;
+    let smalls = |number: &usize| plan.classes[plan.arrivals[*number].class].demand() == 1000;
+    for number in (0..plan.arrivals.len()).filter(of_cohort).filter(smalls).take(5) {
+        ledger.created(number, millis(10));
+        ledger.reserved(number, millis(20));
+    }
+    assert!(violations(ledger).contains("gave 5000m cpu of 4000m"));
+}
+
+#[test]
+fn a_limited_client_cannot_be_faster_than_its_limit() {
+    assert_eq!(limited_bound(15_000, 50.0, 100), Duration::from_secs(298));
+    assert_eq!(limited_bound(50, 50.0, 100), Duration::ZERO);
 }

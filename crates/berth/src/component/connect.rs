@@ -19,6 +19,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::{Layer, Service};
 
+use super::limit::Limiter;
+
 /// How often an API server that does not answer, or does not serve what is needed yet, is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -59,11 +61,11 @@ impl ConnectOptions {
     }
 }
 
-/// A client whose requests are counted.
-pub fn client(config: Config, requests: &Requests) -> anyhow::Result<Client> {
+/// A client whose requests are limited and counted.
+pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow::Result<Client> {
     let url = config.cluster_url.to_string();
     let builder = ClientBuilder::try_from(config).with_context(|| url)?;
-    Ok(builder.with_layer(requests).build())
+    Ok(builder.with_layer(limiter).with_layer(requests).build())
 }
 
 /// The certificates of the authorities that signed the API server's, PEM; none when the system's are trusted.

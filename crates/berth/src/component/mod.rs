@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod election;
 pub mod endpoints;
+pub mod limit;
 pub mod listen;
 
 use std::pin::pin;

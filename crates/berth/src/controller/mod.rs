@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::component::connect::{self, ConnectOptions, Requests};
 use crate::component::election::{self, ElectionOptions};
 use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, Leading, listen::BindAddress};
 use crate::process;
 use crate::time::TimeOptions;
@@ -34,6 +35,12 @@ pub struct Options {
     config: Option<PathBuf>,
     #[command(flatten)]
     connect: ConnectOptions,
+    /// Requests a second and kind of object. Default: clientConnection.qps of the configuration, else no limit.
+    #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
+    kube_api_qps: Option<f64>,
+    /// Requests at once after a pause. Default: clientConnection.burst of the configuration.
+    #[arg(long, value_name = "BURST", requires = "kube_api_qps")]
+    kube_api_burst: Option<u32>,
     #[command(flatten)]
     election: ElectionOptions,
     #[command(flatten)]
@@ -57,7 +64,15 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let bound = options.endpoints.bind(HEALTH, METRICS).await?;
     let hooks = options.webhooks.bind().await?;
     let requests = Requests::default();
-    let client = connect::client(connection, &requests)?;
+    if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
+        anyhow::ensure!(
+            qps > 0.0 && qps.is_finite() && burst > 0,
+            "--kube-api-qps and --kube-api-burst must be above 0"
+        );
+        config.client_limit = Some(Limit { qps, burst }.of_controllers());
+    }
+    let limiter = Limiter::new(config.client_limit.map(Limit::from));
+    let client = connect::client(connection, &requests, &limiter)?;
     for endpoint in bound.describe().into_iter().chain(hooks.as_ref().and_then(|hooks| hooks.describe())) {
         tracing::info!("serving {endpoint}");
     }

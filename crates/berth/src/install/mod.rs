@@ -16,6 +16,7 @@ use kube::discovery;
 use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::limit::Limiter;
 use crate::process;
 use manifests::{Parts, Values};
 
@@ -89,7 +90,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
-    let client = connect::client(options.connect.config().await?, &Requests::default())?;
+    let client = connect::client(options.connect.config().await?, &Requests::default(), &Limiter::new(None))?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
         let (api_version, kind) = match &typed.types {

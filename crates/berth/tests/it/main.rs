@@ -1,6 +1,7 @@
 //! `berth` as a person uses it: the program, the real kubectl, files and signals. These tests use a real port and real
 //! time on purpose: they are the one path through the real wire.
 
+mod bench;
 mod clients;
 mod cluster;
 mod install;

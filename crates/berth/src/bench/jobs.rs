@@ -1,0 +1,415 @@
+//! `berth bench jobs`: real batch Jobs of one pod through the whole path: job, workload, admission, pod, node, completion.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use berth_load::drive::Spread;
+use berth_runtime::Clock;
+use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions, Storage};
+use clap::Args;
+use futures::AsyncBufReadExt;
+use futures::stream::StreamExt;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::Output;
+use super::measure::{Cost, mebibytes};
+use super::objects::create;
+use super::target::Folder;
+use crate::process;
+
+const NAMESPACE: &str = "bench";
+const JOBS: &str = "/apis/batch/v1/namespaces/bench/jobs";
+/// Submissions in flight at once.
+const SUBMISSIONS_MAX: usize = 64;
+/// A run in which nothing happens for so long is given up.
+const STALLED: Duration = Duration::from_secs(60);
+/// Between two jobs submitted to an idle system.
+const IDLE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Options of `berth bench jobs`.
+#[derive(Args)]
+pub struct Options {
+    /// Jobs to run as fast as they can be submitted.
+    #[arg(long, default_value_t = 5000)]
+    count: usize,
+    /// Jobs to submit one by one to the idle system before, each after the last one was admitted.
+    #[arg(long, default_value_t = 200)]
+    idle: usize,
+    /// How long a pod runs, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    runtime: u64,
+    /// Nodes of 32 processors.
+    #[arg(long, default_value_t = 50)]
+    nodes: u32,
+    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<std::path::PathBuf>,
+    /// How the report is printed.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// What was seen of a job, in order of its life.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    submitted: Option<Instant>,
+    admitted: Option<Instant>,
+    completed: Option<Instant>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Job,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    resource_version: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec {
+    suspend: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    succeeded: u32,
+    failed: u32,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// Runs the jobs; the exit code says whether every one succeeded exactly once.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(run(options))
+}
+
+async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(options.data_dir.as_deref())?;
+    let before = Cost::own();
+    let cluster = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration", "metadata": {"name": "bench"},
+        "spec": {
+            "nodePools": [{"name": "bench", "machineType": "e2-standard-32", "zones": ["us-central1-a"],
+                           "initialNodes": options.nodes, "static": true}],
+            "pods": {"startDelay": "0s", "stopDelay": "0s", "defaultDuration": format!("{}ms", options.runtime)},
+        },
+    });
+    let embedded = Embedded::start(EmbeddedOptions {
+        clock: Clock::system(),
+        seed: process::entropy()?,
+        storage: Storage::Durable(folder.path().to_owned()),
+        cluster: Some(cluster),
+        configuration: None,
+        root_ca: None,
+        token_key: None,
+        audit: None,
+    })
+    .await?;
+    let client = embedded.admin_client();
+    prepare(&client, options).await?;
+
+    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut problems = Vec::new();
+    let (sender, mut changes) = mpsc::unbounded_channel();
+    let watcher = tokio::spawn(watch(client.clone(), sender));
+    for number in 0..options.idle {
+        let name = format!("idle-{number}");
+        let (path, body) = job(&name);
+        seen.entry(name.clone()).or_default().submitted = Some(Instant::now());
+        create(&client, path, body).await.context("submitting a job")?;
+        while seen[&name].admitted.is_none() {
+            take(next(&mut changes).await?, &mut seen, &mut problems);
+        }
+        tokio::time::sleep(IDLE_PAUSE).await;
+    }
+    while seen.values().any(|it| it.completed.is_none()) {
+        take(next(&mut changes).await?, &mut seen, &mut problems);
+    }
+    let idle: Vec<Duration> = seen.values().filter_map(|it| Some(it.admitted? - it.submitted?)).collect();
+    seen.clear();
+
+    let start = Instant::now();
+    let submitting = tokio::spawn(submit(client.clone(), options.count));
+    let mut completed = 0;
+    while completed < options.count {
+        let change = next(&mut changes).await?;
+        if change.name.starts_with("job-") {
+            completed += usize::from(take(change, &mut seen, &mut problems));
+        }
+    }
+    let wall = start.elapsed();
+    let cost = Cost::own().since(before);
+    let submitted = submitting.await??;
+    watcher.abort();
+    let times = |of: &dyn Fn(&Seen) -> Option<Instant>| -> Vec<Duration> {
+        let seen = &seen;
+        submitted.iter().filter_map(|(name, at)| Some(of(seen.get(name)?)?.saturating_duration_since(*at))).collect()
+    };
+    let last_submitted = submitted.values().max().map_or(Duration::ZERO, |at| *at - start);
+    let report = Report {
+        count: options.count,
+        wall,
+        last_submitted,
+        idle,
+        admitted: times(&|it| it.admitted),
+        completed: times(&|it| it.completed),
+        cost,
+        problems,
+    };
+    match options.output {
+        Output::Text => say!("{}", report.text()),
+        Output::Json => say!("{}", serde_json::to_string_pretty(&report.json())?),
+    }
+    embedded.stop().await;
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A queue with quota for every node, and nodes that are ready.
+async fn prepare(client: &Client, options: &Options) -> anyhow::Result<()> {
+    const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
+    let kueue = |plural: &str| format!("/apis/{KUEUE}/{plural}");
+    let quota = json!({"name": "cpu", "nominalQuota": format!("{}", options.nodes.saturating_mul(30))});
+    let objects = [
+        (
+            "/api/v1/namespaces".to_owned(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+        ),
+        (
+            kueue("resourceflavors"),
+            json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "bench"}}),
+        ),
+        (
+            kueue("clusterqueues"),
+            json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "bench"},
+                   "spec": {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"],
+                            "flavors": [{"name": "bench", "resources": [quota]}]}]}}),
+        ),
+        (
+            format!("/apis/{KUEUE}/namespaces/{NAMESPACE}/localqueues"),
+            json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "bench", "namespace": NAMESPACE},
+                   "spec": {"clusterQueue": "bench"}}),
+        ),
+    ];
+    for (path, object) in objects {
+        create(client, &path, object.to_string().into_bytes()).await.with_context(|| path.clone())?;
+    }
+    let deadline = Instant::now() + STALLED;
+    loop {
+        let nodes: Value = client.request(http::Request::get("/api/v1/nodes").body(Vec::new())?).await?;
+        let path = format!("/apis/{KUEUE}/clusterqueues/bench");
+        let queue: Value = client.request(http::Request::get(path).body(Vec::new())?).await?;
+        let is = |object: &Value, kind: &str| {
+            let conditions = object["status"]["conditions"].as_array();
+            conditions.into_iter().flatten().any(|it| it["type"] == kind && it["status"] == "True")
+        };
+        let ready = nodes["items"].as_array().into_iter().flatten().filter(|node| is(node, "Ready")).count();
+        if ready >= options.nodes as usize && is(&queue, "Active") {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{ready} of {} nodes became ready; queue {:?}", options.nodes, queue["status"]["conditions"]);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn job(name: &str) -> (&'static str, Vec<u8>) {
+    let object = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"kueue.x-k8s.io/queue-name": "bench"}},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "load", "resources": {"requests": {"cpu": "1"}}}],
+        }}},
+    });
+    (JOBS, object.to_string().into_bytes())
+}
+
+/// Submits all jobs; returns when each was.
+async fn submit(client: Client, count: usize) -> anyhow::Result<BTreeMap<String, Instant>> {
+    let slots = Arc::new(Semaphore::new(SUBMISSIONS_MAX));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..count {
+        let (client, slot) = (client.clone(), slots.clone().acquire_owned().await?);
+        tasks.spawn(async move {
+            let name = format!("job-{number}");
+            let (path, body) = job(&name);
+            let at = Instant::now();
+            let created = create(&client, path, body).await;
+            drop(slot);
+            created.map(|()| (name, at))
+        });
+    }
+    let mut all = BTreeMap::new();
+    while let Some(done) = tasks.join_next().await {
+        let (name, at) = done?.context("submitting a job")?;
+        all.insert(name, at);
+    }
+    Ok(all)
+}
+
+/// A change of a job, as it matters here.
+struct Change {
+    name: String,
+    at: Instant,
+    suspended: bool,
+    succeeded: u32,
+    failed: u32,
+    complete: bool,
+}
+
+async fn watch(client: Client, changes: mpsc::UnboundedSender<Change>) -> anyhow::Result<()> {
+    let mut version = "0".to_owned();
+    loop {
+        let path = format!("{JOBS}?watch=true&resourceVersion={version}");
+        let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await?;
+        let mut lines = stream.lines();
+        while let Some(line) = lines.next().await {
+            let line = line?;
+            let Line { kind, object } = serde_json::from_str(&line).context("an event of the watch of jobs")?;
+            if kind == "ERROR" {
+                bail!("the watch of jobs failed: {line}");
+            }
+            version.clone_from(&object.metadata.resource_version);
+            let complete = object.status.conditions.iter().any(|it| it.kind == "Complete" && it.status == "True");
+            let change = Change {
+                name: object.metadata.name,
+                at: Instant::now(),
+                suspended: object.spec.suspend,
+                succeeded: object.status.succeeded,
+                failed: object.status.failed,
+                complete,
+            };
+            if changes.send(change).is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn next(changes: &mut mpsc::UnboundedReceiver<Change>) -> anyhow::Result<Change> {
+    match tokio::time::timeout(STALLED, changes.recv()).await {
+        Ok(Some(change)) => Ok(change),
+        Ok(None) => bail!("the watch of jobs ended"),
+        Err(_) => bail!("nothing happened for {} s", STALLED.as_secs()),
+    }
+}
+
+/// Takes a change in; true when it completed its job.
+fn take(change: Change, seen: &mut BTreeMap<String, Seen>, problems: &mut Vec<String>) -> bool {
+    let known = seen.entry(change.name.clone()).or_default();
+    if !change.suspended && known.admitted.is_none() {
+        known.admitted = Some(change.at);
+    }
+    if change.failed > 0 || change.succeeded > 1 {
+        problems.push(format!("{}: {} pods failed, {} succeeded", change.name, change.failed, change.succeeded));
+    }
+    if change.complete && change.succeeded != 1 {
+        problems.push(format!("{} is complete with {} pods", change.name, change.succeeded));
+    }
+    let completes = change.complete && known.completed.is_none();
+    if completes {
+        known.completed = Some(change.at);
+    }
+    completes
+}
+
+struct Report {
+    count: usize,
+    wall: Duration,
+    last_submitted: Duration,
+    idle: Vec<Duration>,
+    admitted: Vec<Duration>,
+    completed: Vec<Duration>,
+    cost: Cost,
+    problems: Vec<String>,
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1000.0
+}
+
+impl Report {
+    fn rate(&self) -> f64 {
+        (self.count as f64 / self.wall.as_secs_f64().max(1e-9)).round()
+    }
+
+    fn spreads(&self) -> [(&'static str, Spread); 3] {
+        let spread = |times: &[Duration]| Spread::of(&mut times.to_vec());
+        [
+            ("idle, submitted to admitted", spread(&self.idle)),
+            ("loaded, submitted to admitted", spread(&self.admitted)),
+            ("loaded, submitted to complete", spread(&self.completed)),
+        ]
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![format!(
+            "{} jobs of one pod in {:.2} s: {:.0}/s sustained; the last was submitted after {:.2} s",
+            self.count,
+            self.wall.as_secs_f64(),
+            self.rate(),
+            self.last_submitted.as_secs_f64()
+        )];
+        lines.push(format!("{:32} {:>9} {:>9} {:>9}", "milliseconds", "mean", "median", "p99"));
+        for (name, spread) in self.spreads() {
+            let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
+            lines.push(format!("{name:32} {mean:9.2} {median:9.2} {p99:9.2}"));
+        }
+        lines.push(format!("{:.2} s cpu, peak {:.0} MiB", self.cost.cpu.as_secs_f64(), mebibytes(self.cost.peak)));
+        lines.push(format!("{} violations", self.problems.len()));
+        lines.extend(self.problems.iter().take(20).map(|problem| format!("  {problem}")));
+        lines.join("\n")
+    }
+
+    fn json(&self) -> Value {
+        let spreads: serde_json::Map<String, Value> = self
+            .spreads()
+            .into_iter()
+            .map(|(name, spread)| {
+                let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
+                (name.to_owned(), json!({"meanMs": mean, "medianMs": median, "p99Ms": p99}))
+            })
+            .collect();
+        json!({
+            "jobs": self.count,
+            "wallSeconds": milliseconds(self.wall) / 1000.0,
+            "jobsPerSecond": self.rate(),
+            "times": spreads,
+            "cpuSeconds": milliseconds(self.cost.cpu) / 1000.0,
+            "peakMiB": mebibytes(self.cost.peak).round(),
+            "violations": self.problems,
+        })
+    }
+}

@@ -1,0 +1,348 @@
+//! Plays the part of jobs: a workload runs from the moment it is seen admitted, finishes its run time later, and starts over
+//! when it is evicted in between. Everything it sees goes into the books.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use berth_api::kueue::v1beta2::Workload;
+use berth_controllers::execute::{Part, patch};
+use berth_controllers::workload::status;
+use berth_controllers::{Gates, keys};
+use berth_load::{Ledger, Plan};
+use berth_runtime::Clock;
+use futures::AsyncBufReadExt;
+use futures::stream::StreamExt;
+use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::objects::WORKLOADS;
+
+/// Finishes being written at once.
+const WRITES_MAX: usize = 64;
+/// How long a write that lost against another one waits for the watch to show that one.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(1);
+/// How long a write that failed for no reason of its own waits.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+
+/// The mimic and its books; clones share them.
+#[derive(Clone)]
+pub struct Mimic(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    plan: &'static Plan,
+    numbers: HashMap<String, usize>,
+    start: Instant,
+    ledger: Mutex<Ledger<'static>>,
+    known: Mutex<Vec<Known>>,
+    slots: Semaphore,
+    failures: Mutex<BTreeMap<String, u64>>,
+}
+
+/// What the watch showed last of a workload.
+#[derive(Clone, Default)]
+struct Known {
+    version: String,
+    conditions: String,
+    holding: bool,
+    admitted: bool,
+    evicting: bool,
+    finished: bool,
+    /// Counts admissions, to tell the end of a life from that of an earlier one.
+    life: u32,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    metadata: Metadata,
+    #[serde(borrow, default)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Glimpse<'a> {
+    metadata: Metadata,
+    #[serde(borrow, default)]
+    status: Option<Status<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    resource_version: String,
+}
+
+#[derive(Deserialize, Default)]
+struct Status<'a> {
+    #[serde(borrow, default)]
+    conditions: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl Mimic {
+    /// A mimic for a plan that starts now.
+    pub fn new(client: Client, plan: &'static Plan, start: Instant) -> Self {
+        let key = |number: usize| {
+            let arrival = &plan.arrivals[number];
+            format!("{}/{}", plan.queues[arrival.queue].name, arrival.name)
+        };
+        Mimic(Arc::new(Inner {
+            client,
+            plan,
+            numbers: (0..plan.arrivals.len()).map(|number| (key(number), number)).collect(),
+            start,
+            ledger: Mutex::new(Ledger::new(plan, Duration::from_millis(250))),
+            known: Mutex::new(vec![Known::default(); plan.arrivals.len()]),
+            slots: Semaphore::new(WRITES_MAX),
+            failures: Mutex::default(),
+        }))
+    }
+
+    /// The books. Nothing may be awaited while they are held.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger<'static>> {
+        self.0.ledger.lock().expect("no code panics while holding the ledger")
+    }
+
+    /// Takes the books; the mimic goes on with empty ones.
+    pub fn take_ledger(&self) -> Ledger<'static> {
+        std::mem::replace(&mut *self.ledger(), Ledger::new(self.0.plan, Duration::MAX))
+    }
+
+    /// Requests that failed for reasons other than a newer state, by error.
+    pub fn failures(&self) -> BTreeMap<String, u64> {
+        self.0.failures.lock().expect("no code panics while holding the failures").clone()
+    }
+
+    /// Notes a request that failed.
+    pub fn failed(&self, what: &str, error: &kube::Error) {
+        let mut failures = self.0.failures.lock().expect("no code panics while holding the failures");
+        *failures.entry(format!("{what}: {error}")).or_default() += 1;
+    }
+
+    /// Time since the start of the plan.
+    pub fn elapsed(&self) -> Duration {
+        self.0.start.elapsed()
+    }
+
+    /// True when the watch has shown every workload.
+    pub fn all_seen(&self) -> bool {
+        let known = self.0.known.lock().expect("no code panics while holding what is known");
+        known.iter().all(|known| !known.version.is_empty())
+    }
+
+    /// Watches until dropped.
+    pub async fn run(&self) -> anyhow::Result<()> {
+        let mut version = self.list().await?;
+        loop {
+            match self.watch(&mut version).await {
+                Ok(true) => {}
+                Ok(false) => version = self.list().await?,
+                Err(error) => {
+                    tracing::debug!(%error, "the watch of workloads ended");
+                    tokio::time::sleep(FAILURE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn list(&self) -> anyhow::Result<String> {
+        let request = http::Request::get(WORKLOADS).body(Vec::new())?;
+        let text = self.0.client.request_text(request).await.context("listing workloads")?;
+        let list: List<'_> = serde_json::from_str(&text).context("the list of workloads")?;
+        for item in &list.items {
+            self.take(item.get())?;
+        }
+        Ok(list.metadata.resource_version)
+    }
+
+    /// Follows from a version on; false when that version is too old to follow.
+    async fn watch(&self, version: &mut String) -> anyhow::Result<bool> {
+        let path = format!("{WORKLOADS}?watch=true&allowWatchBookmarks=true&resourceVersion={version}");
+        let request = http::Request::get(path).body(Vec::new())?;
+        let stream = match self.0.client.request_stream(request).await {
+            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(false),
+            other => other?,
+        };
+        let mut lines = stream.lines();
+        while let Some(line) = lines.next().await {
+            let line = line?;
+            let Line { kind, object } = serde_json::from_str(&line).context("an event of the watch")?;
+            match kind {
+                "ERROR" if object.get().contains("\"code\":410") => return Ok(false),
+                "ERROR" => return Err(anyhow!("{}", object.get())),
+                "BOOKMARK" => *version = version_of(object.get())?,
+                "DELETED" => {
+                    let gone: Glimpse<'_> = serde_json::from_str(object.get())?;
+                    if let Some(number) = self.number(&gone.metadata) {
+                        self.ledger().deleted(number);
+                    }
+                    *version = gone.metadata.resource_version;
+                }
+                _ => *version = self.take(object.get())?,
+            }
+        }
+        Ok(true)
+    }
+
+    fn number(&self, metadata: &Metadata) -> Option<usize> {
+        self.0.numbers.get(&format!("{}/{}", metadata.namespace, metadata.name)).copied()
+    }
+
+    /// Takes in a state of a workload; returns its version.
+    fn take(&self, text: &str) -> anyhow::Result<String> {
+        let glimpse: Glimpse<'_> = serde_json::from_str(text).context("a workload")?;
+        let version = glimpse.metadata.resource_version.clone();
+        let Some(number) = self.number(&glimpse.metadata) else { return Ok(version) };
+        let conditions = glimpse.status.and_then(|status| status.conditions).map_or("[]", |list| list.get());
+        let list: Vec<Condition> = serde_json::from_str(conditions).context("conditions of a workload")?;
+        let is = |kind: &str| list.iter().any(|condition| condition.kind == kind && condition.status == "True");
+        let (holding, admitted) = (is(keys::QUOTA_RESERVED), is(keys::ADMITTED));
+        let (evicting, finished) = (is(keys::EVICTED), is(keys::FINISHED));
+        let (mut runs, mut leaves) = (None, false);
+        {
+            let at = self.elapsed();
+            let mut all = self.0.known.lock().expect("no code panics while holding what is known");
+            let known = &mut all[number];
+            let mut ledger = self.ledger();
+            if finished {
+                if !known.finished {
+                    ledger.finished(number, at);
+                }
+            } else {
+                if known.finished {
+                    ledger.violation(format!("workload {} is finished no more", glimpse.metadata.name));
+                }
+                if known.holding && !holding {
+                    ledger.released(number, at);
+                }
+                if !known.holding && holding {
+                    ledger.reserved(number, at);
+                }
+                if admitted && (!known.admitted || !known.holding) {
+                    ledger.admitted(number, at);
+                    known.life += 1;
+                    runs = Some(known.life);
+                }
+                if evicting && holding && !(known.evicting && known.holding) {
+                    ledger.evicted(number, at);
+                    leaves = true;
+                }
+            }
+            known.version.clone_from(&version);
+            conditions.clone_into(&mut known.conditions);
+            (known.holding, known.admitted) = (holding && !finished, admitted && holding && !finished);
+            (known.evicting, known.finished) = (evicting, finished);
+        }
+        if let Some(life) = runs {
+            let mimic = self.clone();
+            let end = Instant::now() + self.0.plan.classes[self.0.plan.arrivals[number].class].runtime;
+            tokio::spawn(async move {
+                tokio::time::sleep_until(end).await;
+                mimic.finish(number, life).await;
+            });
+        }
+        if leaves {
+            let mimic = self.clone();
+            tokio::spawn(async move { mimic.leave(number).await });
+        }
+        Ok(version)
+    }
+
+    fn known(&self, number: usize) -> Known {
+        self.0.known.lock().expect("no code panics while holding what is known")[number].clone()
+    }
+
+    fn path(&self, number: usize) -> (&'static str, &'static str) {
+        let arrival = &self.0.plan.arrivals[number];
+        (self.0.plan.queues[arrival.queue].name.as_ref(), arrival.name.as_ref())
+    }
+
+    /// Writes that a workload is done, unless it was evicted meanwhile.
+    async fn finish(&self, number: usize, life: u32) {
+        let (namespace, name) = self.path(number);
+        loop {
+            let slot = self.0.slots.acquire().await;
+            let known = self.known(number);
+            if known.life != life || known.finished || known.evicting || !known.holding {
+                return;
+            }
+            let now = Clock::system().now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let list = known.conditions.trim_end().trim_end_matches(']');
+            let body = format!(
+                "{{\"metadata\":{{\"resourceVersion\":\"{}\"}},\"status\":{{\"conditions\":{list},\
+                 {{\"type\":\"Finished\",\"status\":\"True\",\"reason\":\"Succeeded\",\"message\":\"Job finished \
+                 successfully\",\"lastTransitionTime\":\"{now}\"}}]}}}}",
+                known.version
+            );
+            let path = format!("/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads/{name}/status");
+            let request = http::Request::patch(path)
+                .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
+                .body(body.into_bytes());
+            let Ok(request) = request else { return };
+            let answer = self.0.client.request_text(request).await;
+            drop(slot);
+            match answer {
+                Ok(_) => return,
+                Err(error) if berth_runtime::is_conflict(&error) => tokio::time::sleep(CONFLICT_PAUSE).await,
+                Err(error) => {
+                    self.failed("finishing a workload", &error);
+                    tokio::time::sleep(FAILURE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Gives back the quota of a workload that was evicted, as a job's controller does once its pods are gone.
+    async fn leave(&self, number: usize) {
+        let (namespace, name) = self.path(number);
+        let api: Api<Workload> = Api::namespaced(self.0.client.clone(), namespace);
+        loop {
+            let written = async {
+                let before = api.get(name).await?;
+                let mut after = before.clone();
+                let done = status::is_finished(&before) || !status::has_quota_reservation(&before);
+                if !done && status::release_after_eviction(&mut after, &Gates::default(), Clock::system().now()) {
+                    patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await?;
+                }
+                Ok::<(), kube::Error>(())
+            };
+            match written.await {
+                Ok(()) => return,
+                Err(error) if berth_runtime::is_conflict(&error) => tokio::time::sleep(CONFLICT_PAUSE).await,
+                Err(error) => {
+                    self.failed("giving back quota", &error);
+                    tokio::time::sleep(FAILURE_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn version_of(text: &str) -> anyhow::Result<String> {
+    let glimpse: Glimpse<'_> = serde_json::from_str(text).context("a bookmark")?;
+    Ok(glimpse.metadata.resource_version)
+}

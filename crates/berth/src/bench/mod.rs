@@ -1,0 +1,49 @@
+//! `berth bench`: loads with published results, run against a real API in real time.
+
+mod jobs;
+mod load;
+mod measure;
+mod mimic;
+mod objects;
+mod report;
+mod target;
+mod throughput;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Options of `berth bench`.
+#[derive(Args)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Create the queues and workloads of a generator file, mimic their execution, and report how long they waited.
+    Load(load::Options),
+    /// Run real batch Jobs of one pod through the whole path, on simulated nodes.
+    Jobs(jobs::Options),
+    /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
+    Api(throughput::Options),
+}
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Runs a bench; the exit code is a failure when something was lost, doubled or miscounted.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    match &options.command {
+        Command::Load(options) => load::main(options),
+        Command::Jobs(options) => jobs::main(options),
+        Command::Api(options) => throughput::main(options),
+    }
+}

@@ -1,0 +1,231 @@
+//! What a load run reports, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use berth_load::Plan;
+use berth_load::drive::{ClassFigures, Outcome};
+use berth_load::ledger::Violations;
+use serde_json::{Value, json};
+
+use super::measure::{Cost, mebibytes};
+use super::target::Writes;
+use crate::component::limit::Limit;
+
+/// Times to compare with.
+pub struct Clock {
+    /// No schedule is shorter: quota, creation schedule, and the client's limit if there is one.
+    pub lower_bound: Duration,
+}
+
+/// Everything about one run.
+pub struct Report {
+    /// The generator file.
+    pub configuration: String,
+    /// What was benched.
+    pub target: String,
+    /// The controllers' client limit.
+    pub limit: Option<Limit>,
+    /// What was to be done.
+    pub plan: &'static Plan,
+    /// What was done.
+    pub outcome: Outcome,
+    /// The same decisions at no cost.
+    pub ideal: Outcome,
+    /// Times to compare with.
+    pub times: Clock,
+    /// Writes of the controllers.
+    pub controller_writes: Writes,
+    /// Writes of generator and mimic.
+    pub load_writes: Writes,
+    /// Requests of generator and mimic that failed.
+    pub failures: BTreeMap<String, u64>,
+    /// Costs by process.
+    pub costs: Vec<(String, Cost)>,
+    /// Bytes on disk.
+    pub disk: Option<u64>,
+    /// Bytes of memory per object, by kind, where that was measured.
+    pub memory: Option<BTreeMap<&'static str, u64>>,
+    /// Admissions since stopped queues were let go, and how long they took.
+    pub drain: Option<(u64, Duration)>,
+    /// Broken rules.
+    pub violations: Violations,
+}
+
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+fn ratio(a: Duration, b: Duration) -> f64 {
+    if b.is_zero() { 0.0 } else { (a.as_secs_f64() / b.as_secs_f64() * 1000.0).round() / 1000.0 }
+}
+
+fn rate(count: u64, took: Duration) -> f64 {
+    (count as f64 / took.as_secs_f64().max(1e-9)).round()
+}
+
+impl Report {
+    fn finished(&self) -> usize {
+        self.plan.arrivals.len() - self.outcome.unfinished
+    }
+
+    fn per_finished(&self, count: u64) -> f64 {
+        (count as f64 / self.finished().max(1) as f64 * 1000.0).round() / 1000.0
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let class = |figures: &ClassFigures| {
+            json!({
+                "workloads": figures.count,
+                "secondsToAdmission": {
+                    "mean": seconds(figures.admission.mean),
+                    "median": seconds(figures.admission.median),
+                    "p99": seconds(figures.admission.p99),
+                },
+                "evictions": figures.evictions,
+                "lostSeconds": seconds(figures.lost),
+            })
+        };
+        let classes = |outcome: &Outcome| -> BTreeMap<String, Value> {
+            outcome.classes.iter().map(|(name, figures)| (name.clone(), class(figures))).collect()
+        };
+        let per = |writes: &Writes| -> BTreeMap<String, f64> {
+            writes.iter().map(|(kind, count)| (kind.clone(), self.per_finished(*count))).collect()
+        };
+        let costs: BTreeMap<&str, Value> = self
+            .costs
+            .iter()
+            .map(|(name, cost)| {
+                let value = json!({
+                    "cpuSeconds": seconds(cost.cpu),
+                    "peakMiB": mebibytes(cost.peak).round(),
+                    "residentMiB": mebibytes(cost.resident).round(),
+                });
+                (name.as_str(), value)
+            })
+            .collect();
+        json!({
+            "configuration": self.configuration,
+            "target": self.target,
+            "limit": self.limit.map(|limit| json!({"qps": limit.qps, "burst": limit.burst})),
+            "workloads": self.plan.arrivals.len(),
+            "finished": self.finished(),
+            "wallSeconds": seconds(self.outcome.wall),
+            "lowerBoundSeconds": seconds(self.times.lower_bound),
+            "idealWithPolicySeconds": seconds(self.ideal.wall),
+            "ratioToLowerBound": ratio(self.outcome.wall, self.times.lower_bound),
+            "ratioToIdealWithPolicy": ratio(self.outcome.wall, self.ideal.wall),
+            "quotaUse": (self.outcome.quota_use * 1000.0).round() / 1000.0,
+            "admissions": self.outcome.admissions,
+            "classes": classes(&self.outcome),
+            "idealWithPolicy": {"classes": classes(&self.ideal), "admissions": self.ideal.admissions},
+            "controllerWritesPerFinishedWorkload": per(&self.controller_writes),
+            "loadWritesPerFinishedWorkload": per(&self.load_writes),
+            "failedRequests": self.failures,
+            "costs": costs,
+            "diskMiB": self.disk.map(|bytes| mebibytes(bytes).round()),
+            "bytesPerObject": self.memory,
+            "drain": self.drain.map(|(count, took)| json!({
+                "admissions": count, "seconds": seconds(took), "perSecond": rate(count, took),
+            })),
+            "violations": {"count": self.violations.count, "described": self.violations.described},
+        })
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let outcome = &self.outcome;
+        writeln!(out, "{} on {}", self.configuration, self.target)?;
+        match self.limit {
+            Some(limit) => {
+                writeln!(out, "controllers limited to {} requests/s and kind, burst {}", limit.qps, limit.burst)?;
+            }
+            None => writeln!(out, "controllers not limited")?,
+        }
+        writeln!(
+            out,
+            "\nwall           {:.2} s for {} of {} workloads, {} admissions",
+            outcome.wall.as_secs_f64(),
+            self.finished(),
+            self.plan.arrivals.len(),
+            outcome.admissions
+        )?;
+        writeln!(
+            out,
+            "lower bound    {:.2} s: {:.3} times as long",
+            self.times.lower_bound.as_secs_f64(),
+            ratio(outcome.wall, self.times.lower_bound)
+        )?;
+        writeln!(
+            out,
+            "ideal, policy  {:.2} s: {:.3} times as long",
+            self.ideal.wall.as_secs_f64(),
+            ratio(outcome.wall, self.ideal.wall)
+        )?;
+        writeln!(out, "quota use      {:.1} %", outcome.quota_use * 100.0)?;
+        writeln!(
+            out,
+            "\n{:24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}",
+            "time to admission, s", "workloads", "mean", "median", "p99", "ideal mean", "evictions", "lost, s"
+        )?;
+        for (name, figures) in &outcome.classes {
+            let ideal = self.ideal.classes.get(name).map_or(Duration::ZERO, |it| it.admission.mean);
+            writeln!(
+                out,
+                "{name:24} {:9} {:9.3} {:9.3} {:9.3} {:10.3} {:9} {:9.1}",
+                figures.count,
+                figures.admission.mean.as_secs_f64(),
+                figures.admission.median.as_secs_f64(),
+                figures.admission.p99.as_secs_f64(),
+                ideal.as_secs_f64(),
+                figures.evictions,
+                figures.lost.as_secs_f64()
+            )?;
+        }
+        for (title, writes) in [("controllers", &self.controller_writes), ("the load", &self.load_writes)] {
+            if !writes.is_empty() {
+                writeln!(out, "\nwrites of {title} per finished workload")?;
+            }
+            for (kind, count) in writes {
+                writeln!(out, "{kind:48} {:9.3}", self.per_finished(*count))?;
+            }
+        }
+        writeln!(out)?;
+        for (name, cost) in &self.costs {
+            writeln!(
+                out,
+                "{name:28} {:8.2} s cpu, peak {:.0} MiB, now {:.0} MiB",
+                cost.cpu.as_secs_f64(),
+                mebibytes(cost.peak),
+                mebibytes(cost.resident)
+            )?;
+        }
+        if let Some(bytes) = self.disk {
+            writeln!(out, "{:28} {:.0} MiB", "disk", mebibytes(bytes))?;
+        }
+        for (kind, bytes) in self.memory.iter().flatten() {
+            writeln!(out, "{:28} {bytes} bytes", format!("memory per {kind}"))?;
+        }
+        if let Some((count, took)) = self.drain {
+            let each = rate(count, took);
+            writeln!(out, "{:28} {count} admissions in {:.2} s: {each} a second", "drain", took.as_secs_f64())?;
+        }
+        for (what, count) in &self.failures {
+            writeln!(out, "{count} times {what}")?;
+        }
+        writeln!(out, "\n{} violations", self.violations.count)?;
+        for text in &self.violations.described {
+            writeln!(out, "  {text}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! What is benched: an API server and controllers, in this process, in processes of their own, or somebody else's.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use berth_apiserver::UserInfo;
+use berth_controllers::rights;
+use berth_runtime::{Clock, Manager};
+use berth_simulator::api::{ApiOptions, Apiserver};
+use berth_simulator::embedded::Storage;
+use clap::{Args, ValueEnum};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tower::Layer;
+
+use super::measure::Cost;
+use crate::component::connect::{self, Requests};
+use crate::component::limit::{Limit, Limiter};
+use crate::process;
+
+/// How long a process may take until it serves.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// Where the API and the controllers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Where {
+    /// In this process, on a durable store.
+    Embedded,
+    /// `berth apiserver` and `berth controller` as processes of their own, over TLS.
+    Processes,
+}
+
+/// Options about what is benched.
+#[derive(Args)]
+pub struct TargetOptions {
+    /// Where the API server and the controllers run.
+    #[arg(long, value_enum, default_value = "embedded")]
+    api: Where,
+    /// Bench any cluster instead, with the controllers it has. It should have no other load.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "limit", "data_dir"])]
+    kubeconfig: Option<PathBuf>,
+    /// Hold the controllers' client to so many requests a second and kind after so many at once, as client-go does, or none.
+    #[arg(long, value_name = "QPS/BURST", default_value = "none", value_parser = limit)]
+    limit: LimitOption,
+    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// A limit or none.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitOption(pub Option<Limit>);
+
+fn limit(text: &str) -> Result<LimitOption, String> {
+    if text == "none" { Ok(LimitOption(None)) } else { text.parse().map(|limit| LimitOption(Some(limit))) }
+}
+
+impl TargetOptions {
+    /// The limit of the controllers' client.
+    pub fn limit(&self) -> Option<Limit> {
+        self.limit.0
+    }
+
+    /// What is benched, in words.
+    pub fn describe(&self) -> String {
+        match (&self.kubeconfig, self.api) {
+            (Some(path), _) => format!("the cluster of {}", path.display()),
+            (None, Where::Embedded) => "embedded, one process, durable".to_owned(),
+            (None, Where::Processes) => "berth apiserver and berth controller over TLS, durable".to_owned(),
+        }
+    }
+}
+
+/// Writes by verb and resource.
+pub type Writes = BTreeMap<String, u64>;
+
+/// What is benched, running.
+pub struct Target {
+    /// The bench's own client.
+    pub client: Client,
+    own: Requests,
+    side: Side,
+    folder: Option<Folder>,
+}
+
+enum Side {
+    Embedded {
+        requests: Requests,
+        stop: Option<oneshot::Sender<()>>,
+        manager: JoinHandle<Result<(), berth_runtime::ManagerError>>,
+        at_start: Cost,
+    },
+    Processes {
+        server: Running,
+        controller: Running,
+        metrics: String,
+    },
+    Foreign {
+        at_start: Cost,
+    },
+}
+
+/// Where a server keeps its files for a bench.
+pub struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Nothing in it is needed; one that cannot be removed does no harm.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+impl Folder {
+    /// The folder given, or a temporary one.
+    pub fn of(given: Option<&Path>) -> anyhow::Result<Self> {
+        let (path, keep) = match given {
+            Some(path) => (path.to_owned(), true),
+            None => (std::env::temp_dir().join(format!("berth-bench-{}", std::process::id())), false),
+        };
+        std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Folder { path, keep })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Target {
+    /// Starts it; the API answers and the controllers run when this returns.
+    pub async fn start(options: &TargetOptions) -> anyhow::Result<Self> {
+        let own = Requests::default();
+        if let Some(path) = &options.kubeconfig {
+            let client = client_of(path, &own).await?;
+            return Ok(Target { client, own, side: Side::Foreign { at_start: Cost::own() }, folder: None });
+        }
+        let folder = Folder::of(options.data_dir.as_deref())?;
+        let (client, side) = match options.api {
+            Where::Embedded => embedded(&folder.path, options.limit(), &own).await?,
+            Where::Processes => processes(&folder.path, options.limit(), &own).await?,
+        };
+        Ok(Target { client, own, side, folder: Some(folder) })
+    }
+
+    /// What each process has cost since its start.
+    pub fn costs(&self) -> Vec<(&'static str, Cost)> {
+        match &self.side {
+            Side::Embedded { at_start, .. } => vec![("server, controller and load", Cost::own().since(*at_start))],
+            Side::Processes { server, controller, .. } => {
+                vec![("server", server.cost()), ("controller", controller.cost()), ("load", Cost::own())]
+            }
+            Side::Foreign { at_start } => vec![("load", Cost::own().since(*at_start))],
+        }
+    }
+
+    /// Writes of the controllers so far; none are known of a foreign cluster's.
+    pub async fn controller_writes(&self) -> anyhow::Result<Writes> {
+        Ok(match &self.side {
+            Side::Embedded { requests, .. } => writes(&requests.text()),
+            Side::Processes { metrics, .. } => writes(&get(metrics, "/metrics").await?),
+            Side::Foreign { .. } => Writes::new(),
+        })
+    }
+
+    /// Writes of the bench itself so far.
+    pub fn own_writes(&self) -> Writes {
+        writes(&self.own.text())
+    }
+
+    /// Size of the store's files in bytes.
+    pub fn disk(&self) -> Option<u64> {
+        let folder = self.folder.as_ref()?;
+        let entries = std::fs::read_dir(&folder.path).ok()?;
+        Some(entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum())
+    }
+
+    /// Why it cannot go on, if a part of it has died.
+    pub fn dead(&mut self) -> Option<String> {
+        match &mut self.side {
+            Side::Embedded { manager, .. } => manager.is_finished().then(|| "the controllers stopped".to_owned()),
+            Side::Processes { server, controller, .. } => [("apiserver", server), ("controller", controller)]
+                .into_iter()
+                .find_map(|(name, it)| Some(format!("berth {name} ended: {}", it.child.try_wait().ok()??))),
+            Side::Foreign { .. } => None,
+        }
+    }
+
+    /// Stops what was started.
+    pub async fn stop(self) {
+        if let Side::Embedded { mut stop, manager, .. } = self.side {
+            if let Some(stop) = stop.take() {
+                // It may have ended by itself, which the join tells.
+                let _ = stop.send(());
+            }
+            if let Ok(Err(error)) = manager.await {
+                tracing::error!(%error, "the controllers stopped early");
+            }
+        }
+    }
+}
+
+/// An API server alone.
+pub struct Server {
+    side: Alone,
+    folder: Folder,
+}
+
+enum Alone {
+    Embedded { api: Apiserver, at_start: Cost },
+    Process(Running),
+}
+
+impl Server {
+    /// Starts it; it answers when this returns.
+    pub async fn start(place: Where, folder: Option<&Path>) -> anyhow::Result<Self> {
+        let folder = Folder::of(folder)?;
+        let side = match place {
+            Where::Embedded => {
+                let at_start = Cost::own();
+                let config = berth_controllers::Config::default();
+                Alone::Embedded { api: apiserver(&folder.path, Clock::system(), config).await?, at_start }
+            }
+            Where::Processes => Alone::Process(apiserver_process(&folder.path)?),
+        };
+        Ok(Server { side, folder })
+    }
+
+    /// A client with a connection of its own.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        match &self.side {
+            Alone::Embedded { api, .. } => Ok(api.client("berth:bench")),
+            Alone::Process(_) => client_of(&self.folder.path.join("kubeconfig"), &Requests::default()).await,
+        }
+    }
+
+    /// What it has cost; embedded, with what its clients have.
+    pub fn cost(&self) -> Cost {
+        match &self.side {
+            Alone::Embedded { at_start, .. } => Cost::own().since(*at_start),
+            Alone::Process(process) => process.cost(),
+        }
+    }
+}
+
+async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::Config) -> anyhow::Result<Apiserver> {
+    let (seed, storage) = (process::entropy()?, Storage::Durable(folder.to_owned()));
+    Ok(Apiserver::start(ApiOptions { clock, seed, storage, controllers, token_key: None, audit: None }).await?)
+}
+
+fn apiserver_process(folder: &Path) -> anyhow::Result<Running> {
+    let data = folder.display().to_string();
+    let server = Running::start(&["apiserver", "--data-dir", &data, "--listen", "127.0.0.1:0"])?;
+    server.wait("Ready")?;
+    Ok(server)
+}
+
+async fn embedded(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyhow::Result<(Client, Side)> {
+    let at_start = Cost::own();
+    let clock = Clock::system();
+    let config = berth_controllers::Config::default();
+    let api = apiserver(folder, clock.clone(), config.clone()).await?;
+    let requests = Requests::default();
+    let wire = api.server().in_process(UserInfo::master(rights::USER));
+    let client = Client::new(requests.layer(Limiter::new(limit).layer(wire)), "default");
+    let mut manager = Manager::new(client, clock);
+    let config = berth_controllers::Config { client_limit: limit.map(Limit::of_controllers), ..config };
+    api.serve(berth_controllers::install(&mut manager, config));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let manager = tokio::spawn(manager.run(async move {
+        let _ = stopped.await;
+    }));
+    let client = Client::new(own.layer(api.server().in_process(UserInfo::master("berth:bench"))), "default");
+    Ok((client, Side::Embedded { requests, stop: Some(stop), manager, at_start }))
+}
+
+async fn processes(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyhow::Result<(Client, Side)> {
+    let server = apiserver_process(folder)?;
+    let kubeconfig = folder.join("controller.kubeconfig").display().to_string();
+    let mut arguments = vec![
+        "controller".to_owned(),
+        format!("--kubeconfig={kubeconfig}"),
+        "--leader-elect=false".to_owned(),
+        "--health-probe-bind-address=0".to_owned(),
+        "--webhook-bind-address=0".to_owned(),
+        "--metrics-bind-address=127.0.0.1:0".to_owned(),
+    ];
+    if let Some(limit) = limit {
+        arguments.push(format!("--kube-api-qps={}", limit.qps));
+        arguments.push(format!("--kube-api-burst={}", limit.burst));
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let controller = Running::start(&arguments)?;
+    let line = controller.wait("serving http://")?;
+    let address = line.split_once("serving http://").map_or("", |(_, rest)| rest);
+    let metrics = address.trim_end_matches("/metrics").to_owned();
+    let client = client_of(&folder.join("kubeconfig"), own).await?;
+    Ok((client, Side::Processes { server, controller, metrics }))
+}
+
+async fn client_of(path: &Path, requests: &Requests) -> anyhow::Result<Client> {
+    let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    connect::client(config, requests, &Limiter::new(None))
+}
+
+/// A `berth` process of ours; ended when dropped.
+struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("where this program is")?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("berth {}", arguments.join(" ")))?;
+        let (sender, lines) = mpsc::channel();
+        let name = arguments.first().copied().unwrap_or_default().to_owned();
+        if let Some(out) = child.stdout.take() {
+            follow(out, sender.clone(), None);
+        }
+        if let Some(err) = child.stderr.take() {
+            follow(err, sender, Some(name));
+        }
+        Ok(Running { child, lines })
+    }
+
+    /// Waits for a line that contains this text; returns it.
+    fn wait(&self, text: &str) -> anyhow::Result<String> {
+        loop {
+            match self.lines.recv_timeout(START_MAX) {
+                Ok(line) if line.contains(text) => return Ok(line),
+                Ok(_) => {}
+                Err(_) => bail!("a berth process did not start; what it said is above"),
+            }
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        Cost::of(self.child.id())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads to the end, so that the process never waits for a reader. What it complains about is passed on.
+fn follow(stream: impl std::io::Read + Send + 'static, lines: mpsc::Sender<String>, complaints: Option<String>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if let Some(name) = &complaints
+                && (line.contains("WARN") || line.contains("ERROR") || line.starts_with("berth:"))
+            {
+                eprintln!("{name}: {line}");
+            }
+            // Nobody waits for lines once the process runs.
+            let _ = lines.send(line);
+        }
+    });
+}
+
+async fn get(address: &str, path: &str) -> anyhow::Result<String> {
+    let mut stream = tokio::net::TcpStream::connect(address).await.with_context(|| address.to_owned())?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| anyhow!("no answer from {address}"))
+}
+
+/// Successful writes by verb and resource, from the request counts of a component.
+fn writes(metrics: &str) -> Writes {
+    let mut writes = Writes::new();
+    for line in metrics.lines() {
+        let Some(rest) = line.strip_prefix("berth_kubernetes_requests_total{") else { continue };
+        let Some((labels, count)) = rest.rsplit_once("} ") else { continue };
+        let label = |name: &str| {
+            let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value)
+        };
+        let (Some(verb), Some(resource), Some(code)) = (label("verb"), label("resource"), label("code")) else {
+            continue;
+        };
+        if matches!(verb, "get" | "list" | "watch") {
+            continue;
+        }
+        let refused = if code.starts_with('2') { String::new() } else { format!(" refused with {code}") };
+        *writes.entry(format!("{verb} {resource}{refused}")).or_default() += count.trim().parse::<u64>().unwrap_or(0);
+    }
+    writes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_told_from_reads_and_refusals() {
+        let text = "# TYPE berth_kubernetes_requests_total counter\n\
+            berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"200\"} 7\n\
+            berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"409\"} 2\n\
+            berth_kubernetes_requests_total{verb=\"watch\",group=\"g\",resource=\"workloads\",code=\"200\"} 1\n";
+        let found = writes(text);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found["patch workloads/status"], 7);
+        assert_eq!(found["patch workloads/status refused with 409"], 2);
+    }
+}

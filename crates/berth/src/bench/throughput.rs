@@ -1,0 +1,319 @@
+//! `berth bench api`: what the API server does a second, durably: creates and patches by many clients, one change told to
+//! many watchers, a long list in pages.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use berth_load::drive::Spread;
+use clap::Args;
+use futures::AsyncBufReadExt;
+use futures::stream::StreamExt;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::Output;
+use super::measure::{Cost, mebibytes};
+use super::objects::create;
+use super::target::{Server, Where};
+use crate::process;
+
+/// Objects of the lists.
+const LISTED: &str = "bench-api";
+/// Objects that are watched.
+const WATCHED: &str = "bench-watch";
+/// Between two changes the watchers are told of.
+const CHANGE_PAUSE: Duration = Duration::from_millis(20);
+/// How long the last watcher may take to be told.
+const TOLD_MAX: Duration = Duration::from_secs(30);
+
+/// Options of `berth bench api`.
+#[derive(Args)]
+pub struct Options {
+    /// Where the API server runs.
+    #[arg(long, value_enum, default_value = "processes")]
+    api: Where,
+    /// Clients that write at once, each with a connection of its own where there are connections.
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// Objects to create, and then to patch.
+    #[arg(long, default_value_t = 20_000)]
+    writes: usize,
+    /// Bytes of payload in an object.
+    #[arg(long, default_value_t = 1024)]
+    size: usize,
+    /// Watchers of one collection.
+    #[arg(long, default_value_t = 200)]
+    watchers: usize,
+    /// Changes the watchers are told of.
+    #[arg(long, default_value_t = 200)]
+    changes: usize,
+    /// Objects to list.
+    #[arg(long, default_value_t = 100_000)]
+    listed: usize,
+    /// Objects in a page of the list.
+    #[arg(long, default_value_t = 500)]
+    page: usize,
+    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<std::path::PathBuf>,
+    /// How the report is printed.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Runs the bench; the exit code is a failure when an object was lost or a watcher not told.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(run(options))
+}
+
+async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let server = Server::start(options.api, options.data_dir.as_deref()).await?;
+    let mut clients = Vec::with_capacity(options.clients.max(1));
+    for _ in 0..options.clients.max(1) {
+        clients.push(server.client().await?);
+    }
+    for name in [LISTED, WATCHED] {
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        create(&clients[0], "/api/v1/namespaces", body.to_string().into_bytes()).await.context("a namespace")?;
+    }
+    let payload: Arc<str> = "x".repeat(options.size).into();
+    let (text, started) = (payload.clone(), server.cost());
+    let creates = many(&clients, 0..options.writes, move |number| post(number, &text)).await?;
+    let after_creates = server.cost();
+    let patches = many(&clients, 0..options.writes, |number| {
+        let body = json!({"data": {"changed": number.to_string()}}).to_string().into_bytes();
+        let path = format!("/api/v1/namespaces/{LISTED}/configmaps/object-{number}");
+        (http::Method::PATCH, path, "application/merge-patch+json", body)
+    })
+    .await?;
+    let after_patches = server.cost();
+    let (told, missed) = fan_out(&server, &clients, options).await?;
+    if options.listed > options.writes {
+        many(&clients, options.writes..options.listed, move |number| post(number, &payload)).await?;
+    }
+    let (pages, found, listing) = list(&clients[0], options.page).await?;
+
+    let expected = options.listed.max(options.writes);
+    // Every namespace has a config map with the authority's certificate, unless it has none.
+    let lost = expected.saturating_sub(found);
+    let report = json!({
+        "api": format!("{:?}", options.api),
+        "clients": clients.len(),
+        "objectBytes": options.size,
+        "create": creates.json(after_creates.since(started)),
+        "patch": patches.json(after_patches.since(after_creates)),
+        "watch": {
+            "watchers": options.watchers,
+            "changes": options.changes,
+            "milliseconds": spread(&told),
+            "missed": missed,
+        },
+        "list": {"objects": found, "pages": pages, "seconds": listing.as_secs_f64(), "lost": lost},
+        "server": {
+            "cpuSeconds": server.cost().cpu.as_secs_f64(),
+            "peakMiB": mebibytes(server.cost().peak).round(),
+        },
+    });
+    match options.output {
+        Output::Json => say!("{}", serde_json::to_string_pretty(&report)?),
+        Output::Text => {
+            let times = |value: &Value| {
+                format!("mean {} ms, median {} ms, p99 {} ms", value["mean"], value["median"], value["p99"])
+            };
+            for name in ["create", "patch"] {
+                let it = &report[name];
+                let (rate, cpu) = (&it["perSecond"], &it["serverCpuMicroseconds"]);
+                say!("{name:8} {rate} a second, {}, {cpu} µs of server cpu each", times(&it["milliseconds"]));
+            }
+            say!(
+                "watch    {}, from sending to each of {} watchers",
+                times(&report["watch"]["milliseconds"]),
+                options.watchers
+            );
+            say!("list     {found} objects in {pages} pages: {:.2} s", listing.as_secs_f64());
+            say!("server   {} s cpu, peak {} MiB", report["server"]["cpuSeconds"], report["server"]["peakMiB"]);
+            say!("lost     {lost} objects, {missed} events");
+        }
+    }
+    Ok(if lost == 0 && missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+type Call = (http::Method, String, &'static str, Vec<u8>);
+
+fn post(number: usize, payload: &str) -> Call {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("object-{number}")},
+                      "data": {"payload": payload}});
+    let path = format!("/api/v1/namespaces/{LISTED}/configmaps");
+    (http::Method::POST, path, "application/json", body.to_string().into_bytes())
+}
+
+async fn send(client: &Client, (method, path, kind, body): Call) -> anyhow::Result<()> {
+    let request =
+        http::Request::builder().method(method).uri(&path).header(http::header::CONTENT_TYPE, kind).body(body)?;
+    client.request_text(request).await.with_context(|| path)?;
+    Ok(())
+}
+
+/// How many calls went.
+struct Calls {
+    times: Vec<Duration>,
+    wall: Duration,
+}
+
+impl Calls {
+    fn json(&self, cost: Cost) -> Value {
+        let count = self.times.len().max(1) as f64;
+        json!({
+            "count": self.times.len(),
+            "perSecond": (self.times.len() as f64 / self.wall.as_secs_f64().max(1e-9)).round(),
+            "milliseconds": spread(&self.times),
+            "serverCpuMicroseconds": (cost.cpu.as_secs_f64() * 1e6 / count).round(),
+        })
+    }
+}
+
+fn spread(times: &[Duration]) -> Value {
+    let spread = Spread::of(&mut times.to_vec());
+    let [mean, median, p99] =
+        [spread.mean, spread.median, spread.p99].map(|it| (it.as_secs_f64() * 1e5).round() / 100.0);
+    json!({"mean": mean, "median": median, "p99": p99})
+}
+
+/// Each client makes one call after the other until all are made.
+async fn many(
+    clients: &[Client],
+    numbers: std::ops::Range<usize>,
+    call: impl Fn(usize) -> Call + Send + Sync + 'static,
+) -> anyhow::Result<Calls> {
+    let (next, end, call) = (Arc::new(AtomicUsize::new(numbers.start)), numbers.end, Arc::new(call));
+    let mut tasks: JoinSet<anyhow::Result<Vec<Duration>>> = JoinSet::new();
+    let start = Instant::now();
+    for client in clients {
+        let (client, next, call) = (client.clone(), next.clone(), call.clone());
+        tasks.spawn(async move {
+            let mut times = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= end {
+                    return Ok(times);
+                }
+                let call = call(number);
+                let at = Instant::now();
+                send(&client, call).await?;
+                times.push(at.elapsed());
+            }
+        });
+    }
+    let mut times = Vec::with_capacity(numbers.len());
+    while let Some(done) = tasks.join_next().await {
+        times.extend(done??);
+    }
+    Ok(Calls { times, wall: start.elapsed() })
+}
+
+#[derive(Deserialize)]
+struct Line {
+    object: Watched,
+}
+
+#[derive(Deserialize)]
+struct Watched {
+    #[serde(default)]
+    data: Data,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Data {
+    change: String,
+}
+
+/// Changes one object again and again; how long after sending a change each watcher heard of it, and how many did not.
+async fn fan_out(server: &Server, clients: &[Client], options: &Options) -> anyhow::Result<(Vec<Duration>, usize)> {
+    let collection = format!("/api/v1/namespaces/{WATCHED}/configmaps");
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "watched"}});
+    create(&clients[0], &collection, body.to_string().into_bytes()).await.context("the watched object")?;
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let mut watchers = JoinSet::new();
+    for number in 0..options.watchers {
+        let client = match clients.get(number) {
+            Some(client) => client.clone(),
+            None => server.client().await?,
+        };
+        let path = format!("{collection}?watch=true&fieldSelector=metadata.name%3Dwatched");
+        let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await.context("a watch")?;
+        let sender = sender.clone();
+        watchers.spawn(async move {
+            // What keeps the connection alive.
+            let _client = client;
+            let mut lines = stream.lines();
+            while let Some(Ok(line)) = lines.next().await {
+                let Ok(Line { object }) = serde_json::from_str::<Line>(&line) else { continue };
+                if let Ok(change) = object.data.change.parse::<usize>()
+                    && sender.send((change, Instant::now())).is_err()
+                {
+                    return;
+                }
+            }
+        });
+    }
+    let mut sent = Vec::with_capacity(options.changes);
+    for change in 0..options.changes {
+        let body = json!({"data": {"change": change.to_string()}}).to_string().into_bytes();
+        sent.push(Instant::now());
+        send(&clients[0], (http::Method::PATCH, format!("{collection}/watched"), "application/merge-patch+json", body))
+            .await?;
+        tokio::time::sleep(CHANGE_PAUSE).await;
+    }
+    let expected = options.changes * options.watchers;
+    let mut lags = Vec::with_capacity(expected);
+    let deadline = Instant::now() + TOLD_MAX;
+    while lags.len() < expected {
+        match tokio::time::timeout_at(deadline, told.recv()).await {
+            Ok(Some((change, at))) => lags.push(at.saturating_duration_since(sent[change])),
+            _ => break,
+        }
+    }
+    let missed = expected - lags.len();
+    Ok((lags, missed))
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: Metadata,
+    items: Vec<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(rename = "continue", default)]
+    next: String,
+}
+
+/// Lists in pages: how many pages, objects, and how long.
+async fn list(client: &Client, page: usize) -> anyhow::Result<(usize, usize, Duration)> {
+    let (mut pages, mut found, mut next) = (0, 0, String::new());
+    let start = Instant::now();
+    loop {
+        let mut path = format!("/api/v1/namespaces/{LISTED}/configmaps?limit={page}");
+        if !next.is_empty() {
+            path.push_str("&continue=");
+            path.push_str(&next.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"));
+        }
+        let text = client.request_text(http::Request::get(path).body(Vec::new())?).await.context("listing")?;
+        let answer: Page = serde_json::from_str(&text).context("a page of the list")?;
+        pages += 1;
+        found += answer.items.len();
+        next = answer.metadata.next;
+        if next.is_empty() {
+            return Ok((pages, found, start.elapsed()));
+        }
+    }
+}
