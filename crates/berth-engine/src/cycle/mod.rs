@@ -5,6 +5,8 @@
 //! through them. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
 //! rolled back at the end, and only then is what was admitted counted for good.
 
+#![expect(clippy::vec_box, reason = "entries are large, and a cycle sorts them and hands them on")]
+
 mod claims;
 pub(crate) mod nominate;
 pub(crate) mod order;
@@ -121,24 +123,24 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
     for entry in entries.into_iter().chain(refused) {
         progress |= conclude(world, rooms, entry, &mut outcome, now);
     }
-    outcome.more = progress && rooms.queues_with_candidates().iter().any(|queue| world.is_schedulable(*queue));
+    outcome.more = progress && rooms.has_schedulable_candidates(world);
     outcome
 }
 
 /// One workload per active queue, and those whose second pass is due (§4.9).
-fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Entry> {
+fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>> {
     let mut heads = Vec::new();
     for id in rooms.second_pass.take_due(now) {
         let record = world.record(id);
         if let (Some(holding), true) = (&record.holding, needs_second_pass(&record.facts)) {
-            heads.push(Entry::new(id, holding.queue, false, true));
+            heads.push(Box::new(Entry::new(id, holding.queue, false, true)));
         }
     }
     for queue in rooms.queues_with_candidates() {
         if world.queue(queue).is_active()
             && let Some((id, is_preemptor)) = rooms.pop(world, queue)
         {
-            heads.push(Entry::new(id, queue, is_preemptor, false));
+            heads.push(Box::new(Entry::new(id, queue, is_preemptor, false)));
         }
     }
     heads
@@ -146,7 +148,13 @@ fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Entry> {
 
 /// Makes an entry's end real: counts the admission or puts the workload back (§5.10). True if the next cycle may decide
 /// something it could not decide in this one.
-fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mut CycleOutcome, now: Time) -> bool {
+fn conclude(
+    world: &mut World,
+    rooms: &mut Rooms,
+    mut entry: Box<Entry>,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) -> bool {
     let workload = world.record(entry.workload).key().clone();
     let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status == EntryStatus::Assumed {
@@ -162,7 +170,7 @@ fn conclude(world: &mut World, rooms: &mut Rooms, mut entry: Entry, outcome: &mu
         outcome.decisions.push(Decision { workload, cluster_queue, verdict });
         return true;
     }
-    put_back(world, rooms, entry, outcome, now)
+    put_back(world, rooms, *entry, outcome, now)
 }
 
 /// Puts a workload that was not admitted back into its queue and says why it waits (§5.10). True if the next cycle may
@@ -185,7 +193,10 @@ pub(crate) fn put_back(
         entry.status != EntryStatus::Skipped || world.config.gates.flavor_fungibility_preserve_scan_progress;
     let issued = !entry.victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
-    let cleared = issued || entry.assignment.deferred || entry.status == EntryStatus::PreemptionGated || !keeps_scan;
+    // It has found its flavors, and waits for others to leave or to get ready: it starts with the same ones again.
+    let found = entry.requeue == RequeueReason::PendingMigration || entry.reason == PendingReason::WaitingForPodsReady;
+    let gated = entry.status == EntryStatus::PreemptionGated;
+    let cleared = issued || found || entry.assignment.deferred || gated || !keeps_scan;
     let record = world.record_mut(entry.workload);
     record.scan = (!cleared && !entry.assignment.pod_sets.is_empty()).then(|| Box::new(scan));
     let mut second_pass_failed = false;
@@ -244,7 +255,10 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> 
     rooms.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone(), now);
+    // What was worked out is what it takes, unless part of it is held already.
+    let taken = (!entry.second_pass && entry.replaced.is_none())
+        .then(|| (std::mem::take(&mut entry.assignment.usage), entry.net_places(world)));
+    crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone(), taken, now);
     world.record_mut(entry.workload).scan = None;
     Admit {
         admission,

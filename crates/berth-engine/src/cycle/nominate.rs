@@ -114,11 +114,11 @@ pub(crate) fn assign(
         second_pass: entry.second_pass,
         resume,
     };
-    let full_ask = ask(full.clone());
+    let full_ask = ask(full);
     let (mut assignment, targets) = assign_once(world, &full_ask, now);
     if is_usable(assignment.mode(), &targets) {
         reserve_topology(world, &full_ask, &mut assignment, &targets);
-        return (assignment, full, targets);
+        return (assignment, full_ask.pod_sets, targets);
     }
     let may_reduce = world.config.gates.partial_admission
         && !entry.second_pass
@@ -143,7 +143,7 @@ pub(crate) fn assign(
         }
     }
     reserve_topology(world, &full_ask, &mut assignment, &[]);
-    (assignment, full, Vec::new())
+    (assignment, full_ask.pod_sets, Vec::new())
 }
 
 /// Flavors, topology, and targets for exactly these counts.

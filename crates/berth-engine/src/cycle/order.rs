@@ -4,30 +4,32 @@ use std::cmp::{Ordering, Reverse};
 
 use super::Entry;
 use super::tournament::Tournament;
+use crate::model::Time;
 use crate::quota::{FrAmounts, Share};
 use crate::world::World;
 
-/// The entries still to be processed, and the rule by which the next is taken.
+/// The entries still to be processed, and the rule by which the next is taken. Entries are boxed: they are large, and
+/// sorting moves them.
 pub(crate) enum EntryOrder {
     /// Sorted once; the next one is last.
-    Classical(Vec<Entry>),
+    Classical(Vec<Box<Entry>>),
     /// Found step by step, because every step changes the shares.
     Fair(Tournament),
 }
 
 impl EntryOrder {
     /// Orders entries.
-    pub fn new(world: &World, mut entries: Vec<Entry>) -> Self {
+    pub fn new(world: &World, entries: Vec<Box<Entry>>) -> Self {
         if world.is_fair_sharing() {
             return EntryOrder::Fair(Tournament::new(world, entries));
         }
-        entries.sort_by(|a, b| classical(world, a, b));
-        entries.reverse();
-        EntryOrder::Classical(entries)
+        let mut keyed: Vec<(Key, Box<Entry>)> = entries.into_iter().map(|entry| (key(world, &entry), entry)).collect();
+        keyed.sort_by(|(a_key, a), (b_key, b)| b_key.cmp(a_key).then_with(|| ties(world, b, a)));
+        EntryOrder::Classical(keyed.into_iter().map(|(_, entry)| entry).collect())
     }
 
     /// Takes the next entry. Whatever is done about it is done before this is called again.
-    pub fn next(&mut self, world: &mut World) -> Option<Entry> {
+    pub fn next(&mut self, world: &mut World) -> Option<Box<Entry>> {
         match self {
             EntryOrder::Classical(entries) => entries.pop(),
             EntryOrder::Fair(tournament) => tournament.next(world),
@@ -35,23 +37,29 @@ impl EntryOrder {
     }
 }
 
+/// What the order without fair sharing goes by (§6.1), but for ties.
+type Key = (bool, bool, u32, Option<Reverse<i64>>, Time);
+
+fn key(world: &World, entry: &Entry) -> Key {
+    let gates = &world.config.gates;
+    let record = world.record(entry.workload);
+    (
+        !entry.second_pass,
+        gates.prioritize_preemptor_workloads && !entry.is_preemptor,
+        entry.assignment.borrowing,
+        gates.priority_sorting_within_cohort.then_some(Reverse(record.priority)),
+        record.order_time,
+    )
+}
+
+fn ties(world: &World, a: &Entry, b: &Entry) -> Ordering {
+    let (a, b) = (world.record(a.workload), world.record(b.workload));
+    a.facts.uid.cmp(&b.facts.uid).then_with(|| a.key().cmp(b.key()))
+}
+
 /// The order without fair sharing (§6.1).
 pub(crate) fn classical(world: &World, a: &Entry, b: &Entry) -> Ordering {
-    let gates = &world.config.gates;
-    let key = |entry: &Entry| {
-        let record = world.record(entry.workload);
-        (
-            !entry.second_pass,
-            gates.prioritize_preemptor_workloads && !entry.is_preemptor,
-            entry.assignment.borrowing,
-            gates.priority_sorting_within_cohort.then_some(Reverse(record.priority)),
-            record.order_time,
-        )
-    };
-    key(a)
-        .cmp(&key(b))
-        .then_with(|| world.record(a.workload).facts.uid.cmp(&world.record(b.workload).facts.uid))
-        .then_with(|| world.record(a.workload).key().cmp(world.record(b.workload).key()))
+    key(world, a).cmp(&key(world, b)).then_with(|| ties(world, a, b))
 }
 
 /// What two entries are compared by under fair sharing.
@@ -63,7 +71,7 @@ pub(crate) struct Contender {
     pub share: Share,
     pub requested: FrAmounts,
     pub priority: i64,
-    pub time: crate::model::Time,
+    pub time: Time,
 }
 
 impl Contender {

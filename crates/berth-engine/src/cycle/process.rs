@@ -15,7 +15,12 @@ use crate::topology::Places;
 use crate::world::{Record, World};
 
 /// Processes every entry; returns them in the order they were processed.
-pub(crate) fn run(world: &mut World, entries: Vec<Entry>, outcome: &mut CycleOutcome, now: Time) -> Vec<Entry> {
+pub(crate) fn run(
+    world: &mut World,
+    entries: Vec<Box<Entry>>,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) -> Vec<Box<Entry>> {
     let mut order = EntryOrder::new(world, entries);
     let mut claims = Claims::default();
     let mut done = Vec::new();

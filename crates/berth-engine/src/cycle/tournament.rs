@@ -15,7 +15,7 @@ use crate::world::World;
 /// Entries that wait for their turn. See the module's documentation.
 pub(crate) struct Tournament {
     /// In the order they were nominated; `None` once taken.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<Box<Entry>>>,
     /// The first that may still be there.
     first: usize,
     /// Entries of each queue; the last hides the others.
@@ -28,7 +28,7 @@ pub(crate) struct Tournament {
 }
 
 impl Tournament {
-    pub fn new(world: &World, entries: Vec<Entry>) -> Self {
+    pub fn new(world: &World, entries: Vec<Box<Entry>>) -> Self {
         let mut by_queue: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (at, entry) in entries.iter().enumerate() {
             by_queue.entry(world.queue(entry.queue).node).or_default().push(at);
@@ -44,7 +44,7 @@ impl Tournament {
     }
 
     /// Takes the next entry: the winner of the tree of the first entry there is.
-    pub fn next(&mut self, world: &mut World) -> Option<Entry> {
+    pub fn next(&mut self, world: &mut World) -> Option<Box<Entry>> {
         if let Some(queue) = self.played.take() {
             self.replay(world, queue);
         }
@@ -65,7 +65,7 @@ impl Tournament {
         self.take(queue, winner)
     }
 
-    fn take(&mut self, queue: NodeId, at: usize) -> Option<Entry> {
+    fn take(&mut self, queue: NodeId, at: usize) -> Option<Box<Entry>> {
         if let Some(entries) = self.by_queue.get_mut(&queue) {
             entries.retain(|other| *other != at);
         }

@@ -5,15 +5,31 @@ use std::sync::Arc;
 use crate::assignment::holding_usage;
 use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Time};
+use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::{Holding, World};
 
-/// Counts quota and places of an admission that was just decided.
-pub(crate) fn assume(world: &mut World, id: WorkloadId, queue: QueueId, admission: Admission, now: Time) {
+/// Counts quota and places of an admission that was just decided; `taken` is what it takes, where the decision knows.
+pub(crate) fn assume(
+    world: &mut World,
+    id: WorkloadId,
+    queue: QueueId,
+    admission: Admission,
+    taken: Option<(FrAmounts, Places)>,
+    now: Time,
+) {
     release(world, id);
     let no_checks = checks_for(world, queue, Some(&admission)).is_empty();
     let delayed = admission.pod_sets.iter().any(|set| set.delayed_topology_pending == Some(true));
-    hold(world, id, queue, admission, no_checks && !delayed, true);
+    let admitted = no_checks && !delayed;
+    match taken {
+        Some((usage, places)) => {
+            let shape = world.record(id).shape.clone();
+            debug_assert_eq!(usage, holding_usage(world, &admission, &shape.pod_sets));
+            hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed: true });
+        }
+        None => hold(world, id, queue, admission, admitted, true),
+    }
     world.record_mut(id).facts.reserved_at.get_or_insert(now);
 }
 
@@ -38,10 +54,15 @@ pub(crate) fn hold(
             world.topologies.add_places(&mut places, flavor, topology, &info.template.requests);
         }
     }
-    let node = world.queue(queue).node;
-    world.add_usage(node, &usage);
-    world.topologies.add_usage(&places);
-    world.set_holding(id, Holding { queue, admission, shape, usage, places, admitted, assumed });
+    hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed });
+}
+
+/// Takes up quota and places for a workload.
+fn hold_amounts(world: &mut World, id: WorkloadId, holding: Holding) {
+    let node = world.queue(holding.queue).node;
+    world.add_usage(node, &holding.usage);
+    world.topologies.add_usage(&holding.places);
+    world.set_holding(id, holding);
 }
 
 /// Notes that an assumed admission is now seen on the object; what it takes is counted already.

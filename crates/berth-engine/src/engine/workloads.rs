@@ -130,24 +130,20 @@ impl Engine {
             self.drop_penalty(id);
             return;
         }
-        if let Some(admission) = facts.admission.clone() {
+        if let Some(name) = facts.admission.as_ref().map(|admission| admission.cluster_queue.clone()) {
             let admitted = facts.admitted;
-            let queue = self.world.queue_id(&admission.cluster_queue);
-            let before = self.world.record(id).holding.clone();
-            let confirmed = before.as_ref().is_some_and(|holding| {
-                holding.assumed
-                    && holding.queue == queue
-                    && holding.admission == admission
-                    && Arc::ptr_eq(&holding.shape, &self.world.record(id).shape)
+            let queue = self.world.queue_id(&name);
+            let record = self.world.record(id);
+            let before = record.holding.clone();
+            let same = before.as_ref().is_some_and(|holding| {
+                holding.queue == queue && record.facts.admission.as_ref() == Some(&holding.admission)
             });
-            let unchanged = before.as_ref().is_some_and(|holding| {
-                !holding.assumed
-                    && holding.queue == queue
-                    && holding.admission == admission
-                    && holding.admitted == admitted
-                    && !relevant
-            });
-            if self.world.record(id).place != Place::None {
+            let assumed = before.as_ref().is_some_and(|holding| holding.assumed);
+            let confirmed =
+                same && assumed && before.as_ref().is_some_and(|holding| Arc::ptr_eq(&holding.shape, &record.shape));
+            let unchanged =
+                same && !assumed && !relevant && before.as_ref().is_some_and(|holding| holding.admitted == admitted);
+            if record.place != Place::None {
                 self.rooms.forget(&mut self.world, id);
             }
             if confirmed {
@@ -156,7 +152,7 @@ impl Engine {
                 if admitted {
                     self.settle_penalty(id, now);
                 }
-            } else if !unchanged {
+            } else if let Some(admission) = self.world.record(id).facts.admission.clone().filter(|_| !unchanged) {
                 let generation = self.world.queue(queue).generation;
                 hold::release(&mut self.world, id);
                 hold::hold(&mut self.world, id, queue, admission, admitted, false);
@@ -187,7 +183,9 @@ impl Engine {
             } else {
                 self.rooms.second_pass.forget(id);
             }
-            self.note_queues(id, effects);
+            if !same {
+                self.note_queues(id, effects);
+            }
             return;
         }
         if is_assumed(self.world.record(id)) {

@@ -232,6 +232,11 @@ impl Rooms {
         self.candidates.iter().copied().collect()
     }
 
+    /// True if a workload may be popped from a queue that takes part in cycles.
+    pub fn has_schedulable_candidates(&self, world: &World) -> bool {
+        self.candidates.iter().any(|queue| world.is_schedulable(*queue))
+    }
+
     /// True if some active queue has a workload to look at.
     pub fn has_candidates(&self, world: &World) -> bool {
         self.candidates.iter().any(|queue| world.queue(*queue).is_active())

@@ -83,6 +83,20 @@ fn while_pods_are_not_ready_nothing_is_admitted_if_that_is_wanted() {
 }
 
 #[test]
+fn who_waits_for_other_pods_keeps_the_flavor_it_found() {
+    let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
+    platform.flavor("first").flavor("second");
+    platform.queue(queue("a").flavor("first", 9).flavor("second", 9));
+    platform.submit(job("one", "a", 1).created(1)).submit(job("two", "a", 1).created(2));
+    assert_eq!(platform.cycle(), ["admit one on first x1"]);
+    let wait = "two waits: WaitingForPodsReady: waiting for all admitted workloads to be in PodsReady condition";
+    assert_eq!(platform.cycle(), [wait]);
+    assert_eq!(platform.cycle(), [wait]);
+    platform.update("one", |workload| workload.pods_ready = true);
+    assert_eq!(platform.cycle(), ["admit two on first x1"]);
+}
+
+#[test]
 fn a_reservation_found_on_an_object_counts_from_the_start() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 4));

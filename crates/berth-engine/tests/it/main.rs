@@ -11,3 +11,5 @@ mod random;
 mod reference;
 mod topology;
 mod topology_properties;
+mod two_phase;
+mod variants;
