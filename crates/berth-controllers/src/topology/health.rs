@@ -55,8 +55,11 @@ pub struct Outcome {
     pub again: Option<Duration>,
 }
 
-/// The hosts a workload was assigned; nothing where domains are not hosts.
+/// The hosts an admitted workload was assigned; nothing where domains are not hosts, or before it is admitted.
 pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
+    if !status::is_admitted(workload) {
+        return BTreeSet::new();
+    }
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
     let topologies = assignments.filter_map(|assignment| assignment.topology_assignment.as_ref());

@@ -11,6 +11,7 @@ use berth_api::kueue::v1beta2::{
 };
 use berth_controllers::config::{Config, Resources};
 use berth_controllers::provisioning::{check, requests};
+use berth_controllers::topology::health::assigned_hosts;
 use berth_controllers::translate::workload::topology_request;
 use berth_controllers::translate::{self, workload_key};
 use berth_controllers::workload::checks;
@@ -59,6 +60,16 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "workload-scheduling-hash" => scheduling_hash,
         "workload-get-queue-order-timestamp" => order_timestamp,
         "workload-needs-second-pass" => second_pass,
+        "workload-used-nodes" => |case| {
+            let workload: Workload = object(case, "wl")?;
+            equal(&case.data["want"]["result"], json!(assigned_hosts(&workload)))
+        },
+        "workload-assignment-cluster-queue-state" => |case| {
+            let tried: Vec<BTreeMap<String, i32>> =
+                optional::<Value>(case, "state")?.map_or(Ok(Vec::new()), |state| read(&state["lastTriedFlavorIdx"]))?;
+            let tried: Vec<Vec<i32>> = tried.into_iter().map(|set| set.into_values().collect()).collect();
+            equal(&case.data["want"]["pendingFlavors"], json!(berth_engine::lab::has_more_flavors(&tried)))
+        },
         "core-resource-flavor-predicates" => flavor_predicates,
         "core-workload-priority-class-predicates" => priority_class_predicates,
         "core-cohort-reconciler-filters" => |case| {
