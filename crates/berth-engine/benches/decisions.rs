@@ -2,31 +2,23 @@
 //!
 //! Every figure is of the engine alone: events and cycles in memory, no API, no translation of objects.
 
+mod measure;
 mod platform;
 
-use std::alloc::System;
-use std::time::{Duration, Instant};
+use std::hint::black_box;
+use std::time::Duration;
 
 use berth_engine::Verdict;
-use berth_engine::model::{
-    BorrowWithinCohort, Cohort, PreemptionPolicies, PreemptionPolicy, QueueingStrategy, Workload, WorkloadKey,
-};
+use berth_engine::model::{BorrowWithinCohort, Cohort, PreemptionPolicies, PreemptionPolicy};
 use berth_engine::{Event, FairSharing};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
+use measure::timed;
 use platform::{Platform, job, queue};
 
+/// The allocator `berth` runs on.
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// Runs something and says how long it took.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
-    let start = Instant::now();
-    let result = run();
-    (start.elapsed(), result)
-}
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// `queues` queues in cohorts of `per_cohort`, one core each.
 fn platform(queues: usize, per_cohort: usize, cores: i64) -> Platform {
@@ -336,54 +328,18 @@ fn status(criterion: &mut Criterion) {
         }
         platform.settle();
         group.bench_function(BenchmarkId::new("running", running), |bencher| {
-            bencher.iter(|| platform.engine.cluster_queue_status("busy"));
+            bencher.iter_custom(|rounds| {
+                timed(|| (0..rounds).for_each(|_| drop(black_box(platform.engine.cluster_queue_status("busy"))))).0
+            });
         });
     }
     group.finish();
 }
 
-/// Prints what a waiting workload takes in memory.
-fn memory(_: &mut Criterion) {
-    let workloads = 100_000;
-    for (name, shapes, strategy) in [
-        ("alike", 1, QueueingStrategy::BestEffortFifo),
-        ("each of its own shape", workloads, QueueingStrategy::BestEffortFifo),
-    ] {
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default").queue(queue("full", 0).with(|it| it.strategy = strategy));
-        let mut objects: Vec<Workload> =
-            (0..workloads).map(|n| job(&format!("job-{n:06}"), "full", 1000 + (n % shapes) as i64).into()).collect();
-        let before = Region::new(ALLOCATOR);
-        for object in objects.drain(..) {
-            platform.engine.apply(Event::WorkloadUpserted(Box::new(object.clone())), platform.now);
-            std::mem::forget(object);
-        }
-        let change = before.change();
-        let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
-        println!("memory: {} bytes per waiting workload ({workloads} waiting, {name})", bytes / workloads as i64);
-    }
-}
-
-/// Counts what the hot paths allocate.
-fn allocations(_: &mut Criterion) {
-    let mut platform = platform(100, 100, 1000);
-    fill(&mut platform, 100, 50, 3);
-    let region = Region::new(ALLOCATOR);
-    let outcome = platform.engine.cycle(platform.now);
-    let change = region.change();
-    let admitted = outcome.decisions.len();
-    println!(
-        "allocations: {} per admission ({} bytes)",
-        change.allocations / admitted,
-        change.bytes_allocated / admitted
-    );
-    let _ = WorkloadKey::new("", "");
-}
-
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
-    targets = memory, allocations, one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
+    targets = one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
         fair_sharing, status
 }
 criterion_main!(benches);

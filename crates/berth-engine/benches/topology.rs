@@ -2,8 +2,10 @@
 //!
 //! Every figure is of the engine alone, and of whole cycles: popping, quota, placement, bookkeeping, the decision.
 
+mod measure;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_engine::model::{
     Admission, ClusterQueue, FlavorQuotas, LabelSelector, LocalQueue, Node, PodSet, PodSetAssignment, PodTemplate,
@@ -13,20 +15,18 @@ use berth_engine::model::{
 use berth_engine::{Amount, Engine, EngineConfig, Event, Name, Verdict};
 use criterion::{Criterion, criterion_group, criterion_main};
 
+use measure::timed;
+
+/// The allocator `berth` runs on.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const LEVELS: [&str; 3] = ["block", "rack", HOSTNAME];
 const RACKS_PER_BLOCK: usize = 10;
 
 fn name(text: &str) -> Name {
     Name::from(text)
-}
-
-/// Runs something and says how long it took.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
-    let start = Instant::now();
-    let result = run();
-    (start.elapsed(), result)
 }
 
 /// One queue over one flavor whose nodes stand in racks of blocks.

@@ -3,14 +3,23 @@
 //! Engine time is what events and cycles take; building objects and keeping the plan's books is the drive's and not counted.
 //! Besides criterion's figures it prints, once per configuration, the schedule and the spread of cycle times.
 
+#[path = "../../berth-engine/benches/measure.rs"]
+mod measure;
+
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_engine::model::Time;
 use berth_engine::{CycleOutcome, Effects, Engine, EngineConfig, Event};
 use berth_load::drive::{Outcome, Spread};
 use berth_load::{Config, Plan, Probe, drive};
 use criterion::{Criterion, criterion_group, criterion_main};
+
+use measure::timed;
+
+/// The allocator `berth` runs on.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Our own small configurations, in the form of the published ones.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
@@ -28,13 +37,6 @@ impl Stopwatch {
     fn total(&self) -> Duration {
         self.events + self.cycles.iter().sum::<Duration>()
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
-    let start = Instant::now();
-    let result = run();
-    (start.elapsed(), result)
 }
 
 impl Probe for Stopwatch {
