@@ -9,6 +9,7 @@ pub mod authn;
 pub mod bootstrap;
 pub mod escalation;
 pub mod impersonation;
+pub(crate) mod issuer;
 pub mod paths;
 pub mod rbac;
 pub mod reconcile;

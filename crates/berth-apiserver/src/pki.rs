@@ -15,6 +15,8 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
+use crate::auth::tokens::TokenKey;
+
 /// Years a certificate authority is valid.
 const AUTHORITY_YEARS: i16 = 10;
 /// Years a serving or client certificate is valid.
@@ -72,7 +74,7 @@ pub struct Identity {
 pub struct Pki {
     certificate_pem: String,
     issuer: Issuer<'static, KeyPair>,
-    token_key: [u8; 32],
+    token_key: TokenKey,
     today: jiff::civil::Date,
 }
 
@@ -82,7 +84,8 @@ impl Pki {
     /// `now` is the real time, not that of an embedded cluster whose clock may run faster: clients check against theirs.
     pub fn ephemeral(now: jiff::Timestamp) -> Result<Pki, PkiError> {
         let (certificate_pem, key) = new_authority(date(now))?;
-        Ok(Pki { certificate_pem, issuer: issuer(key), token_key: new_token_key()?, today: date(now) })
+        let (_, token_key) = new_token_key()?;
+        Ok(Pki { certificate_pem, issuer: issuer(key), token_key, today: date(now) })
     }
 
     /// The authority kept in `directory`; made, with the directory, on first use. `now` as in [`Pki::ephemeral`].
@@ -111,17 +114,18 @@ impl Pki {
                 (certificate_pem, key)
             }
         };
-        let token_path = directory.join("tokens.key");
-        let token_key = match fs::read(&token_path) {
-            Ok(bytes) => {
-                bytes.try_into().map_err(|_| PkiError::Damaged { path: token_path.clone(), what: "token key" })?
+        let token_path = directory.join("sa.key");
+        let token_key = match read_if_present(&token_path)? {
+            Some(pem) => {
+                let document = KeyPair::from_pem(&pem).ok().map(|pair| pair.serialize_der());
+                let key = document.and_then(|document| TokenKey::from_pkcs8(&document));
+                key.ok_or(PkiError::Damaged { path: token_path, what: "token key" })?
             }
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-                let key = new_token_key()?;
-                write_private(&token_path, &key)?;
+            None => {
+                let (pem, key) = new_token_key()?;
+                write_private(&token_path, pem.as_bytes())?;
                 key
             }
-            Err(source) => return Err(PkiError::File { path: token_path, source }),
         };
         Ok(Pki { certificate_pem, issuer: issuer(key), token_key, today: date(now) })
     }
@@ -132,7 +136,7 @@ impl Pki {
     }
 
     /// The key service-account tokens are signed with.
-    pub fn token_key(&self) -> &[u8; 32] {
+    pub fn token_key(&self) -> &TokenKey {
         &self.token_key
     }
 
@@ -230,15 +234,12 @@ fn not_after(certificate_pem: &str) -> Option<jiff::Timestamp> {
     jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// 32 bytes from the operating system, through the generator keys come from.
-fn new_token_key() -> Result<[u8; 32], PkiError> {
-    use ring::rand::SecureRandom;
-    let mut key = [0; 32];
-    ring::rand::SystemRandom::new().fill(&mut key).map_err(|_| PkiError::Generate {
-        subject: "service-account tokens".to_owned(),
-        source: rcgen::Error::RingUnspecified,
-    })?;
-    Ok(key)
+/// A key for tokens, as it is kept (PEM) and as it is used.
+fn new_token_key() -> Result<(String, TokenKey), PkiError> {
+    let failed = |source| PkiError::Generate { subject: "service-account tokens".to_owned(), source };
+    let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let key = TokenKey::from_pkcs8(&pair.serialize_der()).ok_or(rcgen::Error::CouldNotParseKeyPair).map_err(failed)?;
+    Ok((pair.serialize_pem(), key))
 }
 
 fn read_if_present(path: &Path) -> Result<Option<String>, PkiError> {
@@ -292,9 +293,9 @@ mod tests {
         let first = Pki::load_or_create(&path, now()).expect("made");
         let second = Pki::load_or_create(&path, now()).expect("loaded");
         assert_eq!(first.authority_pem(), second.authority_pem());
-        assert_eq!(first.token_key(), second.token_key());
+        assert_eq!(first.token_key().key_set(), second.token_key().key_set());
         #[cfg(unix)]
-        for file in ["ca.key", "ca.crt", "tokens.key"] {
+        for file in ["ca.key", "ca.crt", "sa.key"] {
             use std::os::unix::fs::PermissionsExt;
             let mode = fs::metadata(path.join(file)).expect("present").permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");

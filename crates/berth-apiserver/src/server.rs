@@ -18,7 +18,7 @@ use serde_json::Value;
 use berth_store::Store;
 
 use crate::admission::{self, AdmissionPlugin};
-use crate::auth::tokens::Tokens;
+use crate::auth::tokens::{TokenKey, Tokens};
 use crate::crd::{Converter, CustomKind};
 use crate::registry::{Registry, ResourceInfo, SchemaSource};
 use crate::{Body, Objects, UserInfo, bootstrap, crd, rest};
@@ -57,7 +57,7 @@ pub struct Config {
     /// Figures to serve under `/metrics`; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
-    pub token_key: Option<[u8; 32]>,
+    pub token_key: Option<TokenKey>,
     /// Converters between versions of custom resources, by (group, kind); they stand in for the webhooks of those kinds.
     pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
 }
@@ -118,7 +118,7 @@ impl ApiServer {
         let objects = Objects::new(config.store.clone());
         let mut plugins = admission::builtin();
         plugins.extend(config.admission.iter().cloned());
-        let tokens = config.token_key.as_ref();
+        let tokens = config.token_key.clone();
         let tokens = tokens.map(|key| Arc::new(Tokens::new(key, config.clock.clone(), Some(objects.clone()))));
         let server = ApiServer {
             inner: Arc::new(Inner {

@@ -9,6 +9,7 @@ use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::audit::Log;
+use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::{ApiServer, Config, Converter, Extension, Objects, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::visibility::{self, Page};
@@ -40,7 +41,7 @@ pub struct ApiOptions {
     /// Configuration of the queueing controllers: what admission does to jobs depends on it.
     pub controllers: berth_controllers::Config,
     /// Key that signs tokens of service accounts; `None` issues none.
-    pub token_key: Option<[u8; 32]>,
+    pub token_key: Option<TokenKey>,
     /// Where requests are recorded; `None` records none.
     pub audit: Option<Log>,
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
 use berth_apiserver::audit::Log;
+use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::{ApiServer, UserInfo};
 use berth_controllers::configuration;
 use berth_runtime::{Clock, Manager, ManagerError};
@@ -44,7 +45,7 @@ pub struct Options {
     /// Certificate of the authority clients trust, published to every namespace as a real cluster does.
     pub root_ca: Option<String>,
     /// Key that signs tokens of service accounts; `None` issues none.
-    pub token_key: Option<[u8; 32]>,
+    pub token_key: Option<TokenKey>,
     /// Where requests are recorded; `None` records none.
     pub audit: Option<Log>,
 }

@@ -47,7 +47,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         seed,
         storage: front.storage(),
         controllers: controller_configuration(read(&options.controller_config)?)?,
-        token_key: Some(*front.pki().token_key()),
+        token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
     })
     .await?;

@@ -43,7 +43,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         cluster: options.config.as_deref().map(process::read).transpose()?,
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
         root_ca: Some(front.pki().authority_pem().to_owned()),
-        token_key: Some(*front.pki().token_key()),
+        token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
     })
     .await?;

@@ -61,6 +61,11 @@ pub fn objects() -> Vec<Value> {
         binding("system:discovery", "system:discovery", &["system:authenticated"]),
         binding("system:monitoring", "system:monitoring", &["system:monitoring"]),
         binding(
+            "system:service-account-issuer-discovery",
+            "system:service-account-issuer-discovery",
+            &["system:serviceaccounts"],
+        ),
+        binding(
             "system:public-info-viewer",
             "system:public-info-viewer",
             &["system:authenticated", "system:unauthenticated"],
@@ -95,6 +100,13 @@ fn roles() -> Vec<Value> {
             "system:discovery",
             None,
             vec![paths("/api /api/* /apis /apis/* /healthz /livez /openapi /openapi/* /readyz /version /version/")],
+        ),
+        role(
+            "system:service-account-issuer-discovery",
+            None,
+            vec![paths(
+                "/.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/",
+            )],
         ),
         role("system:public-info-viewer", None, vec![paths("/healthz /livez /readyz /version /version/")]),
         role(

@@ -1,26 +1,111 @@
-//! Service-account tokens: JSON Web Tokens the server signs for itself (HS256), with the claims Kubernetes' tokens have.
+//! Service-account tokens: JSON Web Tokens the server signs for itself (ES256), with the claims Kubernetes' tokens have.
 //!
-//! A symmetric signature suffices because nobody but this server verifies them; there is no issuer discovery. A token
-//! is good until it expires or its service account (or the pod it is bound to) is gone or was made anew.
+//! A token is good until it expires or its service account (or the pod it is bound to) is gone or was made anew. Others
+//! can verify tokens too: the public key is served as a JSON Web Key Set ([`TokenKey::key_set`]).
+//!
+//! Tokens in Secrets of type `kubernetes.io/service-account-token` do not expire; they are good as long as that Secret
+//! holds them ([`Tokens::fill_secret`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_apimachinery::{meta, names};
-use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::signature::{self, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{Clock, Objects, UserInfo};
 
 /// `iss` of tokens and the audience of those issued for the server itself.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// `{"alg":"HS256","typ":"JWT"}`, encoded.
-const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+/// `iss` of tokens in Secrets.
+const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
+/// Type of Secrets that hold a token.
+pub const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
+/// Annotation that names a token Secret's service account.
+pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+/// Annotation that says which one of that name.
+pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+/// Verified tokens that are remembered: checking a signature costs as much as a small read.
+const REMEMBERED_MAX: usize = 1024;
+
+/// The key pair tokens are signed with (ECDSA, P-256). Clones share it.
+#[derive(Clone)]
+pub struct TokenKey(Arc<Pair>);
+
+struct Pair {
+    key: EcdsaKeyPair,
+    random: SystemRandom,
+    /// The header of every token, encoded.
+    header: String,
+    id: String,
+}
+
+impl fmt::Debug for TokenKey {
+    /// Which key it is, not what it is.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TokenKey").field(&self.0.id).finish()
+    }
+}
+
+impl TokenKey {
+    /// The key in a PKCS#8 document; `None` when there is none of the right kind in it.
+    pub fn from_pkcs8(document: &[u8]) -> Option<TokenKey> {
+        let random = SystemRandom::new();
+        let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        let key = EcdsaKeyPair::from_pkcs8(algorithm, document, &random).ok()?;
+        let digest = ring::digest::digest(&ring::digest::SHA256, key.public_key().as_ref());
+        let id = URL_SAFE_NO_PAD.encode(digest);
+        let header = URL_SAFE_NO_PAD.encode(json!({"alg": "ES256", "kid": id, "typ": "JWT"}).to_string());
+        Some(TokenKey(Arc::new(Pair { key, random, header, id })))
+    }
+
+    /// A new key, from the operating system's generator; `None` when that fails.
+    pub fn generate() -> Option<TokenKey> {
+        let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        let document = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).ok()?;
+        TokenKey::from_pkcs8(document.as_ref())
+    }
+
+    /// The public half, as a JSON Web Key Set.
+    pub fn key_set(&self) -> Value {
+        // An uncompressed point: 4, then both coordinates.
+        let (x, y) = self.0.key.public_key().as_ref()[1..].split_at(32);
+        json!({"keys": [{
+            "use": "sig", "kty": "EC", "kid": self.0.id, "crv": "P-256", "alg": "ES256",
+            "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y),
+        }]})
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        let signed = format!("{}.{}", self.0.header, URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let signature = self.0.key.sign(&self.0.random, signed.as_bytes());
+        let signature = signature.expect("signing fails only without randomness, and the key was made with it");
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
+    }
+
+    /// The claims of a token with this key's signature.
+    fn claims(&self, token: &str) -> Option<Value> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let payload = signed.strip_prefix(&self.0.header)?.strip_prefix('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        let public = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, self.0.key.public_key());
+        public.verify(signed.as_bytes(), &signature).ok()?;
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+    }
+}
 
 /// Signs and verifies.
 pub struct Tokens {
-    key: hmac::Key,
+    key: TokenKey,
     clock: Clock,
     objects: Option<Objects>,
+    /// Claims of tokens whose signature was checked.
+    verified: Mutex<BTreeMap<String, Arc<Value>>>,
 }
 
 /// What a token is issued for.
@@ -45,7 +130,7 @@ pub struct Verified {
     pub audiences: Vec<String>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Claims {
     aud: Vec<String>,
     exp: i64,
@@ -74,8 +159,13 @@ struct Reference {
 impl Tokens {
     /// `key` signs; `clock` says when tokens are issued and end; `objects`, if given, must still hold a token's service
     /// account and pod.
-    pub fn new(key: &[u8; 32], clock: Clock, objects: Option<Objects>) -> Tokens {
-        Tokens { key: hmac::Key::new(hmac::HMAC_SHA256, key), clock, objects }
+    pub fn new(key: TokenKey, clock: Clock, objects: Option<Objects>) -> Tokens {
+        Tokens { key, clock, objects, verified: Mutex::default() }
+    }
+
+    /// The public key, as a JSON Web Key Set.
+    pub fn key_set(&self) -> Value {
+        self.key.key_set()
     }
 
     /// A token valid for `seconds`, and when it ends. Without audiences it is for this server.
@@ -97,45 +187,35 @@ impl Tokens {
             nbf: now.as_second(),
             sub: format!("{USER_PREFIX}{}:{}", subject.namespace, subject.name),
         };
-        let payload = serde_json::to_vec(&claims).expect("claims are strings and numbers");
-        let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(payload));
-        let signature = hmac::sign(&self.key, signed.as_bytes());
-        let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()));
-        (token, jiff::Timestamp::from_second(exp).unwrap_or(jiff::Timestamp::MAX))
+        let claims = serde_json::to_value(claims).expect("claims are texts and numbers");
+        (self.key.sign(&claims), jiff::Timestamp::from_second(exp).unwrap_or(jiff::Timestamp::MAX))
     }
 
     /// Whose token this is. It must be for one of `audiences`, or for this server when none are given. The error says
     /// why it is not accepted.
     pub fn verify(&self, token: &str, audiences: Option<&[String]>) -> Result<Verified, String> {
-        let malformed = || "invalid bearer token".to_owned();
-        let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
-        hmac::verify(&self.key, signed.as_bytes(), &signature).map_err(|_| malformed())?;
-        let payload = signed.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('.')).ok_or_else(malformed)?;
-        let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| malformed())?;
-        let claims: Claims = serde_json::from_slice(&payload).map_err(|_| malformed())?;
+        let claims = self.claims(token).ok_or("invalid bearer token")?;
+        let own = [ISSUER.to_owned()];
+        let wanted = audiences.filter(|list| !list.is_empty()).unwrap_or(&own);
+        if claims["iss"] == SECRET_ISSUER {
+            return self.verify_secret(token, &claims, wanted);
+        }
+        let claims = Claims::deserialize(claims.as_ref()).map_err(|_| "invalid bearer token")?;
         let now = (self.clock)().as_second();
         if now >= claims.exp {
             return Err("service account token has expired".to_owned());
         }
-        let own = [ISSUER.to_owned()];
-        let wanted = audiences.filter(|list| !list.is_empty()).unwrap_or(&own);
         let matching = matching_audiences(wanted, &claims.aud);
         if matching.is_empty() {
             return Err(format!("token audiences {:?} is invalid for the target audiences {wanted:?}", claims.aud));
         }
         let Bound { namespace, pod, serviceaccount } = claims.kubernetes;
-        if let Some(objects) = &self.objects {
-            let exists = |resource: &str, wanted: &Reference| {
-                let object = objects.get("", resource, &namespace, &wanted.name);
-                object.is_some_and(|object| meta::uid(&object) == wanted.uid)
-            };
-            if !exists("serviceaccounts", &serviceaccount) {
-                return Err("service account token has been invalidated".to_owned());
-            }
-            if pod.as_ref().is_some_and(|pod| !exists("pods", pod)) {
-                return Err("service account token has been invalidated".to_owned());
-            }
+        let gone = || Err("service account token has been invalidated".to_owned());
+        if !self.exists("serviceaccounts", &namespace, &serviceaccount.name, &serviceaccount.uid) {
+            return gone();
+        }
+        if pod.as_ref().is_some_and(|pod| !self.exists("pods", &namespace, &pod.name, &pod.uid)) {
+            return gone();
         }
         let (pod_name, pod_uid) = pod.map(|pod| (pod.name, pod.uid)).unwrap_or_default();
         let account = Account {
@@ -149,6 +229,106 @@ impl Tokens {
         let user = account.user();
         Ok(Verified { user, audiences: matching })
     }
+
+    /// The claims of a token whose signature holds. What else must hold is asked anew each time.
+    fn claims(&self, token: &str) -> Option<Arc<Value>> {
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claims) = verified.get(token) {
+            return Some(claims.clone());
+        }
+        let claims = Arc::new(self.key.claims(token)?);
+        if verified.len() >= REMEMBERED_MAX {
+            verified.clear();
+        }
+        verified.insert(token.to_owned(), claims.clone());
+        Some(claims)
+    }
+
+    fn exists(&self, resource: &str, namespace: &str, name: &str, uid: &str) -> bool {
+        self.objects.as_ref().is_none_or(|objects| {
+            objects.get("", resource, namespace, name).is_some_and(|object| meta::uid(&object) == uid)
+        })
+    }
+
+    /// A token of a Secret: good while the Secret holds it and is its service account's.
+    fn verify_secret(&self, token: &str, claims: &Value, wanted: &[String]) -> Result<Verified, String> {
+        let text = |claim: &str| claims[format!("{SECRET_ISSUER}/{claim}")].as_str().unwrap_or_default();
+        let (namespace, name) = (text("namespace"), text("service-account.name"));
+        let uid = text("service-account.uid");
+        let audiences = matching_audiences(wanted, &[ISSUER.to_owned()]);
+        if audiences.is_empty() {
+            return Err(format!("a token in a secret is for this server only, not for {wanted:?}"));
+        }
+        if let Some(objects) = &self.objects {
+            let account = objects.get("", "serviceaccounts", namespace, name);
+            let secret = objects.get("", "secrets", namespace, text("secret.name"));
+            let held =
+                account.filter(|account| meta::uid(account) == uid).zip(secret).is_some_and(|(account, secret)| {
+                    let is_live =
+                        meta::deletion_timestamp(&secret).is_none() && meta::deletion_timestamp(&account).is_none();
+                    is_live && is_token_of(&secret, &account) && secret["data"]["token"] == STANDARD.encode(token)
+                });
+            if !held {
+                return Err("service account token has been invalidated".to_owned());
+            }
+        }
+        Ok(Verified { user: Account { namespace, name, uid, ..Account::default() }.user(), audiences })
+    }
+
+    /// Fills in a Secret of type `kubernetes.io/service-account-token` what it lacks: the token of the account it names,
+    /// the account's uid, its namespace, and the authority to trust. A Secret that names no account that exists is left as
+    /// it is.
+    pub(crate) fn fill_secret(&self, secret: &mut Value, objects: &Objects) {
+        let (namespace, own_name) = (meta::namespace(secret).to_owned(), meta::name(secret).to_owned());
+        let name = secret["metadata"]["annotations"][ACCOUNT_NAME].as_str().unwrap_or_default().to_owned();
+        if secret["type"] != SECRET_TYPE || name.is_empty() {
+            return;
+        }
+        let Some(account) = objects.get("", "serviceaccounts", &namespace, &name) else { return };
+        let given = &secret["metadata"]["annotations"][ACCOUNT_UID];
+        if given.as_str().is_some_and(|uid| uid != meta::uid(&account)) {
+            return;
+        }
+        let annotations = meta::metadata_mut(secret).entry("annotations").or_insert_with(|| json!({}));
+        meta::map_mut(annotations).insert(ACCOUNT_UID.to_owned(), meta::uid(&account).into());
+        let data = meta::map_mut(meta::map_mut(secret).entry("data").or_insert_with(|| json!({})));
+        let is_missing = |data: &serde_json::Map<String, Value>, key: &str| {
+            data.get(key).and_then(Value::as_str).unwrap_or_default().is_empty()
+        };
+        if is_missing(data, "token") {
+            let mut claims = json!({
+                "iss": SECRET_ISSUER,
+                "sub": format!("{USER_PREFIX}{namespace}:{name}"),
+            });
+            for (claim, text) in [
+                ("namespace", namespace.as_str()),
+                ("secret.name", own_name.as_str()),
+                ("service-account.name", name.as_str()),
+                ("service-account.uid", meta::uid(&account)),
+            ] {
+                claims[format!("{SECRET_ISSUER}/{claim}")] = text.into();
+            }
+            data.insert("token".to_owned(), STANDARD.encode(self.key.sign(&claims)).into());
+        }
+        if is_missing(data, "namespace") {
+            data.insert("namespace".to_owned(), STANDARD.encode(&namespace).into());
+        }
+        let authority = objects.get("", "configmaps", &namespace, "kube-root-ca.crt");
+        if is_missing(data, "ca.crt")
+            && let Some(pem) = authority.as_ref().and_then(|map| map["data"]["ca.crt"].as_str())
+        {
+            data.insert("ca.crt".to_owned(), STANDARD.encode(pem).into());
+        }
+    }
+}
+
+/// Whether a Secret holds the token of this service account: by type, name and uid.
+pub fn is_token_of(secret: &Value, account: &Value) -> bool {
+    let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or_default();
+    secret["type"] == SECRET_TYPE
+        && meta::namespace(secret) == meta::namespace(account)
+        && annotation(ACCOUNT_NAME) == meta::name(account)
+        && annotation(ACCOUNT_UID) == meta::uid(account)
 }
 
 /// What names of service accounts' users begin with.
@@ -229,7 +409,6 @@ pub fn service_account_user(namespace: &str, name: &str, uid: &str) -> UserInfo 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
 
     #[test]
@@ -239,7 +418,8 @@ mod tests {
             let seconds = seconds.clone();
             Arc::new(move || jiff::Timestamp::from_second(seconds.load(Ordering::Relaxed)).expect("in range"))
         };
-        let tokens = Tokens::new(&[7; 32], clock.clone(), None);
+        let key = TokenKey::generate().expect("a key");
+        let tokens = Tokens::new(key.clone(), clock.clone(), None);
         let subject = TokenSubject { namespace: "team-a", name: "runner", uid: "u", pod: None };
         let (token, end) = tokens.issue(&subject, &[], 600);
         assert_eq!(end.as_second(), 1_600);
@@ -247,10 +427,19 @@ mod tests {
         assert_eq!(user.name, "system:serviceaccount:team-a:runner");
         assert!(user.in_group("system:serviceaccounts:team-a"));
         assert!(tokens.verify(&token, Some(&["vault".to_owned()])).is_err());
-        assert!(Tokens::new(&[8; 32], clock, None).verify(&token, None).is_err(), "another key");
-        let mut forged = token.clone();
-        forged.replace_range(40..41, "x");
-        assert!(tokens.verify(&forged, None).is_err());
+        assert!(
+            Tokens::new(TokenKey::generate().expect("a key"), clock, None).verify(&token, None).is_err(),
+            "another key"
+        );
+        let (signed, signature) = token.rsplit_once('.').expect("three parts");
+        let (header, payload) = signed.split_once('.').expect("three parts");
+        let claims = String::from_utf8(URL_SAFE_NO_PAD.decode(payload).expect("base64")).expect("text");
+        let forged = URL_SAFE_NO_PAD.encode(claims.replace("runner", "admin"));
+        assert!(tokens.verify(&format!("{header}.{forged}.{signature}"), None).is_err());
+        let public = &key.key_set()["keys"][0];
+        assert_eq!((&public["kty"], &public["alg"]), (&json!("EC"), &json!("ES256")));
+        let decoded = URL_SAFE_NO_PAD.decode(header).expect("base64");
+        assert_eq!(serde_json::from_slice::<Value>(&decoded).expect("JSON")["kid"], public["kid"]);
         seconds.store(1_600, Ordering::Relaxed);
         assert!(tokens.verify(&token, None).expect_err("ended").contains("expired"));
     }

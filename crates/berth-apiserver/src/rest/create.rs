@@ -155,7 +155,9 @@ fn prepare(call: &Call, object: &mut Value) {
         meta::set_generation(object, 1);
     }
     let registry = server.registry();
-    let context = strategy::Context { objects: &server.inner.objects, registry: &registry, now: server.now() };
+    let tokens = server.tokens();
+    let (objects, now) = (&server.inner.objects, server.now());
+    let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref() };
     own.prepare_create(object, &context);
     own.default(object);
 }

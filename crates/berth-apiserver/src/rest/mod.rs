@@ -155,6 +155,9 @@ async fn answer(
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
             return Ok(metrics_response(metrics.text()));
         }
+        if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
+            return Ok(answer);
+        }
         return discovery::handle(&kinds.registry, &info, headers)
             .or_else(|| openapi::handle(&kinds.registry, &info, headers))
             .ok_or_else(Status::no_such_path);

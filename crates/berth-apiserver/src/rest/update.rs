@@ -200,8 +200,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     }
     if target == Target::Main {
         let registry = call.server.registry();
-        let context =
-            strategy::Context { objects: &call.server.inner.objects, registry: &registry, now: call.server.now() };
+        let tokens = call.server.tokens();
+        let (objects, now) = (&call.server.inner.objects, call.server.now());
+        let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref() };
         own.prepare_update(new, old, &context);
     }
     own.default(new);

@@ -25,6 +25,7 @@ use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
 use crate::Objects;
+use crate::auth::tokens::Tokens;
 use crate::registry::{Origin, Registry, ResourceInfo};
 
 /// What preparing an object may look at.
@@ -32,6 +33,7 @@ pub(crate) struct Context<'a> {
     pub(crate) objects: &'a Objects,
     pub(crate) registry: &'a Registry,
     pub(crate) now: jiff::Timestamp,
+    pub(crate) tokens: Option<&'a Tokens>,
 }
 
 /// The particulars of a kind. Objects are of the version of the request.

@@ -6,7 +6,8 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{meta, names};
 use serde_json::{Map, Value};
 
-use super::{Strategy, immutable, set_default_text};
+use super::{Context, Strategy, immutable, set_default_text};
+use crate::auth::tokens;
 
 /// Bytes of data an object may hold.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -28,6 +29,16 @@ impl Strategy for Secrets {
         }
     }
 
+    fn prepare_create(&self, secret: &mut Value, context: &Context<'_>) {
+        if let Some(tokens) = context.tokens {
+            tokens.fill_secret(secret, context.objects);
+        }
+    }
+
+    fn prepare_update(&self, secret: &mut Value, _old: &Value, context: &Context<'_>) {
+        self.prepare_create(secret, context);
+    }
+
     fn validate(&self, secret: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
         let path = Path::new("data");
@@ -43,6 +54,13 @@ impl Strategy for Secrets {
         }
         if total > DATA_BYTES_MAX {
             errors.push(Error::too_long(&path, DATA_BYTES_MAX as i64));
+        }
+        if secret["type"] == tokens::SECRET_TYPE {
+            let account = &secret["metadata"]["annotations"][tokens::ACCOUNT_NAME];
+            if account.as_str().unwrap_or_default().is_empty() {
+                let path = Path::new("metadata.annotations");
+                errors.push(Error::required(&path.key(tokens::ACCOUNT_NAME), ""));
+            }
         }
         if secret["type"] == "kubernetes.io/tls" {
             for key in ["tls.crt", "tls.key"] {

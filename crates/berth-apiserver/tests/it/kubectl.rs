@@ -79,7 +79,7 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
         let listener =
             Listener::bind("127.0.0.1:0".parse().expect("an address"), &pki, &serving).await.expect("a free port");
         let mut config = Config::new(Arc::new(MemoryStore::new()), clock);
-        config.token_key = Some(*pki.token_key());
+        config.token_key = Some(pki.token_key().clone());
         let server = ApiServer::new(config);
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");

@@ -11,6 +11,7 @@ mod patches;
 mod pods;
 mod policies;
 mod quotas;
+mod tokens;
 mod watches;
 mod webhooks;
 mod wire;

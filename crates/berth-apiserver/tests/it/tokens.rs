@@ -1,0 +1,84 @@
+//! Tokens of service accounts: in Secrets, and how others verify them.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_apiserver::ApiServer;
+use berth_apiserver::auth::tokens::{Account, TokenKey};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config};
+
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+fn server() -> Server {
+    let mut config = config();
+    config.token_key = Some(TokenKey::generate().expect("a key"));
+    Server { api: ApiServer::new(config) }
+}
+
+fn secret(name: &str, account: &str) -> Value {
+    json!({"metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}},
+        "type": "kubernetes.io/service-account-token"})
+}
+
+fn decoded(secret: &Value, key: &str) -> String {
+    let bytes = STANDARD.decode(secret["data"][key].as_str().unwrap_or_default()).expect("base64");
+    String::from_utf8(bytes).expect("text")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_for_an_account_is_filled_and_its_token_good_as_long_as_it_is_there() {
+    let server = server();
+    let tokens = server.api.tokens().expect("there is a key");
+    let account = server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
+    let authority = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "PEM"}});
+    server.post("/api/v1/namespaces/default/configmaps", authority).await.expect(201);
+    let made = server.post(SECRETS, secret("t", "robot")).await.expect(201);
+    assert_eq!((decoded(&made, "namespace"), decoded(&made, "ca.crt")), ("default".to_owned(), "PEM".to_owned()));
+    let uid = &account["metadata"]["uid"];
+    assert_eq!(&made["metadata"]["annotations"]["kubernetes.io/service-account.uid"], uid);
+    let token = decoded(&made, "token");
+    let user = tokens.verify(&token, None).expect("good").user;
+    let expected = Account { namespace: "default", name: "robot", uid: uid.as_str().unwrap(), ..Account::default() };
+    assert_eq!(user, expected.user());
+    assert!(tokens.verify(&token, Some(&["vault".to_owned()])).is_err(), "for this server only");
+
+    // A year later it still is, and what is filled in stays.
+    tokio::time::advance(std::time::Duration::from_secs(366 * 24 * 3600)).await;
+    assert!(tokens.verify(&token, None).is_ok());
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let kept = server.patch(&format!("{SECRETS}/t"), "merge-patch", label).await.expect(200);
+    assert_eq!(decoded(&kept, "token"), token);
+    server.delete(&format!("{SECRETS}/t"), Value::Null).await.expect(200);
+    assert!(tokens.verify(&token, None).is_err(), "the secret is gone");
+
+    let again = server.post(SECRETS, secret("u", "robot")).await.expect(201);
+    let token = decoded(&again, "token");
+    server.delete(&format!("{ACCOUNTS}/robot"), Value::Null).await.expect(200);
+    assert!(tokens.verify(&token, None).is_err(), "the account is gone");
+    server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
+    assert!(tokens.verify(&token, None).is_err(), "another account of that name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_for_nobody_is_refused_or_stays_empty() {
+    let server = server();
+    let nobody = json!({"metadata": {"name": "t"}, "type": "kubernetes.io/service-account-token"});
+    let refused = server.post(SECRETS, nobody).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "metadata.annotations[kubernetes.io/service-account.name]");
+    let made = server.post(SECRETS, secret("t", "nobody")).await.expect(201);
+    assert_eq!(made["data"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_published() {
+    let server = server();
+    let configuration = server.get("/.well-known/openid-configuration").await.expect(200);
+    assert_eq!(configuration["id_token_signing_alg_values_supported"], json!(["ES256"]));
+    let uri = configuration["jwks_uri"].as_str().unwrap();
+    assert!(uri.ends_with("/openid/v1/jwks"), "{uri}");
+    let keys = server.get("/openid/v1/jwks").await.expect(200);
+    let key = &keys["keys"][0];
+    assert_eq!((&key["kty"], &key["crv"], &key["use"]), (&json!("EC"), &json!("P-256"), &json!("sig")));
+}
