@@ -29,6 +29,7 @@ pub mod user;
 
 mod bootstrap;
 mod compression;
+mod fairness;
 mod objects;
 mod rest;
 mod server;

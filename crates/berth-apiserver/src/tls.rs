@@ -5,6 +5,7 @@
 //! are there, their size, streams per connection. Bodies are limited where they are read, in the server. Watches have
 //! no time limit of their own; they end when the server says so or, at shutdown, after a grace period.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::{Authenticator, x509_user};
+use crate::fairness::Fairness;
 use crate::pki::{Identity, Pki};
 use crate::{ApiServer, Body, UserInfo, compression};
 
@@ -82,6 +84,7 @@ impl Listener {
     /// Serves until `shutdown` completes, then lets open requests finish for a moment and returns.
     pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let fairness = Arc::new(Fairness::start());
         let graceful = GracefulShutdown::new();
         let mut connections = tokio::task::JoinSet::new();
         tokio::pin!(shutdown);
@@ -104,6 +107,7 @@ impl Listener {
                         acceptor: self.acceptor.clone(),
                         server: server.clone(),
                         authenticator: authenticator.clone(),
+                        fairness: fairness.clone(),
                         watcher: graceful.watcher(),
                     };
                     connections.spawn(async move {
@@ -132,6 +136,7 @@ struct Connection {
     acceptor: TlsAcceptor,
     server: ApiServer,
     authenticator: Arc<Authenticator>,
+    fairness: Arc<Fairness>,
     watcher: hyper_util::server::graceful::Watcher,
 }
 
@@ -146,10 +151,11 @@ impl Connection {
         };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let user = certificate.and_then(|leaf| x509_user(leaf.as_ref()));
-        let (server, authenticator) = (self.server, self.authenticator);
+        let (server, authenticator, fairness) = (self.server, self.authenticator, self.fairness);
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
             let (server, authenticator, user) = (server.clone(), authenticator.clone(), user.clone());
-            async move { Ok::<_, std::convert::Infallible>(answer(&server, &authenticator, user, request).await) }
+            let fairness = fairness.clone();
+            async move { Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, user, request).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
@@ -171,16 +177,36 @@ impl Connection {
 async fn answer(
     server: &ApiServer,
     authenticator: &Authenticator,
+    fairness: &Fairness,
     certificate_user: Option<UserInfo>,
     mut request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let may_compress = compression::is_wanted(&request);
     let response = match authenticator.authenticate(certificate_user, &path, request.headers_mut()) {
-        Ok(user) => server.handle(request, user).await,
-        Err(status) => crate::discovery::json_response(status.code, &status.to_value()),
+        Ok(user) => answer_in_turn(server, fairness, user, request).await,
+        Err(status) => crate::rest::status_response(&status),
     };
     if may_compress { compression::apply(response) } else { response }
+}
+
+/// Reads the request, which may take its time, and has it answered when it is the user's turn.
+async fn answer_in_turn(
+    server: &ApiServer,
+    fairness: &Fairness,
+    user: UserInfo,
+    request: Request<hyper::body::Incoming>,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = match crate::rest::read_body(body).await {
+        Ok(body) => body,
+        Err(status) => return crate::rest::status_response(&status),
+    };
+    let (name, bytes) = (user.name.clone(), body.len());
+    match fairness.run(&name, bytes, crate::rest::handle(server, parts, body, user)).await {
+        Ok(response) => response,
+        Err(status) => crate::rest::status_response(&status),
+    }
 }
 
 fn server_config(pki: &Pki, identity: &Identity) -> Result<rustls::ServerConfig, ListenError> {
