@@ -94,6 +94,8 @@ pub(crate) struct Inner {
     pub(crate) hooks: admission::webhooks::Cache,
     /// Admission policies, as last looked at.
     pub(crate) policies: admission::policies::Cache,
+    /// Those that change objects.
+    pub(crate) mutating_policies: admission::policies::mutating::Cache,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
     tokens: Option<Arc<Tokens>>,
@@ -126,6 +128,7 @@ impl ApiServer {
                 plugins,
                 hooks: admission::webhooks::Cache::default(),
                 policies: admission::policies::Cache::default(),
+                mutating_policies: admission::policies::mutating::Cache::default(),
                 quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),

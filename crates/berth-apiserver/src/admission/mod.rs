@@ -13,7 +13,8 @@ mod service_account;
 mod tolerations;
 pub mod webhooks;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::status::Status;
@@ -64,6 +65,31 @@ pub struct AdmissionRequest<'a> {
     pub objects: &'a Objects,
     /// Texts for `Warning` headers of the answer.
     pub warnings: Vec<String>,
+    /// Facts for the audit log, where one is written.
+    pub(crate) annotations: &'a Annotations,
+}
+
+/// Facts about one request for the audit log, by key. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Annotations(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Annotations {
+    fn add(&self, key: String, value: String) {
+        // The first one to say something about a key is believed, as upstream.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(value);
+    }
+
+    /// All of them, taken out.
+    pub(crate) fn take(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AdmissionRequest<'_> {
+    /// Notes a fact for the audit log.
+    pub(crate) fn annotate(&self, key: String, value: String) {
+        self.annotations.add(key, value);
+    }
 }
 
 /// Looks at requests that change objects; may change or refuse them.
@@ -95,11 +121,14 @@ pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
     ]
 }
 
-/// Runs the mutating side: all plugins, then webhooks.
+/// Runs the mutating side: all plugins, then policies (and the plugins again when one changed something), then webhooks.
 pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     let plugins =
         |request: &mut AdmissionRequest<'_>| server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request));
     plugins(request)?;
+    if policies::mutating::mutate(server, request)? {
+        plugins(request)?;
+    }
     webhooks::mutate(server, request, plugins).await
 }
 

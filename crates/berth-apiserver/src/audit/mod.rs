@@ -5,6 +5,7 @@
 
 pub mod policy;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -110,8 +111,13 @@ impl Record {
         }
     }
 
-    /// The answer is there. A stream is only beginning: its events are not part of the record.
-    pub(crate) fn answered(mut self, response: &Response<Body>, time: jiff::Timestamp) {
+    /// The answer is there; `annotations` is what admission noted. A stream is only beginning: its events are not part of the record.
+    pub(crate) fn answered(
+        mut self,
+        response: &Response<Body>,
+        annotations: BTreeMap<String, String>,
+        time: jiff::Timestamp,
+    ) {
         let code = response.status();
         let mut status = json!({"metadata": {}, "code": code.as_u16()});
         let body = response.body().bytes();
@@ -127,6 +133,9 @@ impl Record {
         self.event["annotations"] = json!({
             "authorization.k8s.io/decision": if code == StatusCode::FORBIDDEN { "forbid" } else { "allow" },
         });
+        for (key, value) in annotations {
+            self.event["annotations"][key] = value.into();
+        }
         if self.decision.level == Level::RequestResponse
             && let Some(body) = body
         {

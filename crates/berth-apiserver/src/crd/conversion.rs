@@ -6,32 +6,8 @@ use berth_apimachinery::field::{self, Path};
 use berth_apimachinery::{meta, validation};
 use serde_json::{Map, Value, json};
 
-/// A version of ConversionReview.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReviewVersion {
-    /// apiextensions.k8s.io/v1
-    V1,
-    /// apiextensions.k8s.io/v1beta1
-    V1beta1,
-}
-
-impl ReviewVersion {
-    /// The first of a definition's review versions that is spoken here.
-    pub fn pick<'a>(versions: impl IntoIterator<Item = &'a str>) -> Option<ReviewVersion> {
-        versions.into_iter().find_map(|version| match version {
-            "v1" => Some(ReviewVersion::V1),
-            "v1beta1" => Some(ReviewVersion::V1beta1),
-            _ => None,
-        })
-    }
-
-    fn api_version(self) -> &'static str {
-        match self {
-            ReviewVersion::V1 => "apiextensions.k8s.io/v1",
-            ReviewVersion::V1beta1 => "apiextensions.k8s.io/v1beta1",
-        }
-    }
-}
+use super::GROUP;
+use crate::webhook::ReviewVersion;
 
 /// The objects of `object` (a list, or itself) that are not of `api_version`.
 pub fn objects_to_convert<'a>(object: &'a Value, api_version: &str) -> Vec<&'a Value> {
@@ -45,7 +21,7 @@ pub fn objects_to_convert<'a>(object: &'a Value, api_version: &str) -> Vec<&'a V
 /// The body to send.
 pub fn review(version: ReviewVersion, uid: &str, api_version: &str, objects: &[&Value]) -> Value {
     json!({
-        "apiVersion": version.api_version(), "kind": "ConversionReview",
+        "apiVersion": version.api_version(GROUP), "kind": "ConversionReview",
         "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
         "response": {"uid": "", "convertedObjects": null, "result": {"metadata": {}}},
     })
@@ -61,7 +37,7 @@ pub fn converted_objects(version: ReviewVersion, uid: &str, answer: &Value) -> R
         return Err("unrecognized response type".to_owned());
     }
     if version == ReviewVersion::V1 {
-        let expected = format!("{}, Kind=ConversionReview", version.api_version());
+        let expected = format!("{}, Kind=ConversionReview", version.api_version(GROUP));
         let api_version = text(answer, "apiVersion");
         let shown = if api_version.is_empty() { "/" } else { &api_version };
         let got = format!("{shown}, Kind={}", text(answer, "kind"));

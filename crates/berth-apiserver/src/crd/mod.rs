@@ -142,6 +142,7 @@ pub(crate) fn after_write<'a>(
     if row.group == webhooks::GROUP {
         server.inner.hooks.forget();
         server.inner.policies.forget();
+        server.inner.mutating_policies.forget();
     }
     if is_definitions(row) {
         if gone {

@@ -14,8 +14,9 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 use super::Converter;
-use super::conversion::{self, ReviewVersion};
+use super::conversion;
 use crate::Objects;
+use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
 
 /// Time for an answer, as upstream.

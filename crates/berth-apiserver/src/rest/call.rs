@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::negotiate::{self, Negotiated};
 use super::options::Options;
 use super::view::View;
-use crate::admission::{AdmissionRequest, Operation};
+use crate::admission::{AdmissionRequest, Annotations, Operation};
 use crate::crd::CustomKind;
 use crate::registry::{ResourceInfo, VersionInfo};
 use crate::request::RequestInfo;
@@ -33,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// Facts for the audit log.
+    pub(crate) annotations: Annotations,
 }
 
 impl Call {
@@ -72,6 +74,7 @@ impl Call {
             user,
             body,
             warnings,
+            annotations: Annotations::default(),
         })
     }
 
@@ -90,6 +93,7 @@ impl Call {
             user_agent: String::new(),
             body: Bytes::new(),
             warnings: Vec::new(),
+            annotations: Annotations::default(),
         }
     }
 
@@ -243,6 +247,7 @@ impl Call {
             dry_run: self.options.dry_run,
             objects: &self.server.inner.objects,
             warnings: Vec::new(),
+            annotations: &self.annotations,
         }
     }
 }

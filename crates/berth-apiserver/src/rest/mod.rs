@@ -30,6 +30,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::{BodyExt, Limited};
 
+use crate::admission::Annotations;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
@@ -77,6 +78,7 @@ pub(crate) async fn handle(
     let query = parts.uri.query().unwrap_or_default().to_owned();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     let mut record = audit_record(server, &parts, &info, &user);
+    let annotations = Annotations::default();
     let result = async {
         let body = from_protobuf(&mut parts.headers, body)?;
         let authenticated = record.as_ref().map(|_| user.clone());
@@ -88,12 +90,12 @@ pub(crate) async fn handle(
             }
         }
         let lean = parts.extensions.get::<Lean>().is_some();
-        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean).await
+        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, &annotations).await
     }
     .await;
     let response = result.unwrap_or_else(|status| status_response(&status));
     if let Some(record) = record {
-        record.answered(&response, server.now());
+        record.answered(&response, annotations.take(), server.now());
     }
     tracing::debug!(method = %parts.method, uri = %parts.uri, code = response.status().as_u16(), "request");
     response
@@ -144,6 +146,7 @@ async fn answer(
     body: Bytes,
     user: UserInfo,
     lean: bool,
+    annotations: &Annotations,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
     let mut extensions = server.inner.config.extensions.iter();
@@ -174,6 +177,7 @@ async fn answer(
     let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
     let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
     call.negotiated.lean = lean;
+    call.annotations = annotations.clone();
     call.check_scope()?;
     let verb = call.check_verb(method)?;
     let response = dispatch(&mut call, &verb).await;

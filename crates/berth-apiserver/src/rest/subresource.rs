@@ -73,11 +73,7 @@ async fn finalize(call: &mut Call) -> Result<Response<Body>, Status> {
 
 /// Reads or sets the wanted count of an object, as a `Scale`.
 async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
-    let paths = call
-        .version()
-        .subresource("scale")
-        .and_then(|subresource| subresource.scale.clone())
-        .ok_or_else(Status::no_such_path)?;
+    let paths = call.scale_paths().ok_or_else(Status::no_such_path)?;
     if verb == "get" {
         let record = call.stored()?;
         let object = call.view().show(&record)?;
@@ -100,8 +96,7 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
             return Err(Status::invalid(&kind, meta::name(old), &[error]));
         }
         let mut new = old.as_ref().clone();
-        let path: Vec<&str> = paths.spec_replicas.trim_start_matches('.').split('.').collect();
-        set_at(&mut new, &path, replicas.into());
+        set_replicas(&mut new, &paths, &wanted);
         meta::set(&mut new, "resourceVersion", meta::resource_version(&wanted));
         Ok((new, Tracking::Update(manager.clone())))
     })
@@ -109,12 +104,26 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
     call.value_response(StatusCode::OK, &scale_of(&updated, &paths))
 }
 
+impl Call {
+    /// Where the counts of a request about a scale are; `None` for other requests.
+    pub(crate) fn scale_paths(&self) -> Option<ScalePaths> {
+        self.version().subresource("scale").filter(|sub| sub.name == self.info.subresource)?.scale.clone()
+    }
+}
+
+/// Sets the wanted count of an object to that of a scale.
+pub(crate) fn set_replicas(object: &mut Value, paths: &ScalePaths, scale: &Value) {
+    let path: Vec<&str> = paths.spec_replicas.trim_start_matches('.').split('.').collect();
+    set_at(object, &path, scale["spec"]["replicas"].as_i64().unwrap_or(0).into());
+}
+
 enum Change {
     Put(Value),
     Patch(patch::Patch),
 }
 
-fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
+/// An object as its scale.
+pub(crate) fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
     let at = |path: &str| path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step));
     let number = |path: &str| at(path).and_then(Value::as_i64).unwrap_or(0);
     let mut metadata = json!({});

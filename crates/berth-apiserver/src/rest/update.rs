@@ -13,6 +13,7 @@ use super::check::Target;
 use super::create::{Tracking, commit_status, store_new};
 use super::decode::drop_empty_metadata;
 use super::encode::Stored;
+use super::subresource;
 use crate::admission::Operation;
 use crate::{Body, admission, crd, strategy};
 
@@ -107,12 +108,24 @@ async fn try_update(
     }
 
     let name = call.info.name.clone();
-    let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
+    // Of a scale, admission sees the scale.
+    let scale = call.scale_paths();
+    let old_seen = scale.as_ref().map_or_else(|| old.clone(), |paths| Arc::new(subresource::scale_of(old, paths)));
+    let mut unscaled = None;
+    let seen = match &scale {
+        Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
+        None => new,
+    };
+    let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen.clone()));
     admission::mutate(&call.server, &mut request).await?;
     let (new, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
     let mut new = new.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
+    if let (Some(mut object), Some(paths)) = (unscaled, &scale) {
+        subresource::set_replicas(&mut object, paths, &new);
+        new = object;
+    }
 
     prepare(call, target, &mut new, old);
     if let Tracking::Update(_) = tracking {
@@ -122,9 +135,15 @@ async fn try_update(
     if target == Target::Main {
         call.warnings.extend(call.strategy().warnings(&new, Some(old)));
     }
-    let mut request = call.admission(Operation::Update, &name, Some(new), Some(old.clone()));
+    let mut unscaled = None;
+    let seen = match &scale {
+        Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
+        None => new,
+    };
+    let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
     admission::validate(&call.server, &mut request).await?;
-    let (new, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
+    let seen = request.object.take().unwrap_or_default();
+    let (new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
 

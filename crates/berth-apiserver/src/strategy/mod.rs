@@ -1,6 +1,7 @@
 //! What is particular about single kinds: defaults, what a write may change, what must hold. One path serves every kind;
 //! this is where it asks. Custom resources have one strategy, most built-in kinds share another, a few have their own.
 
+mod admission_policy;
 mod definition;
 mod job;
 mod limit_range;
@@ -135,6 +136,10 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => {
             &webhook_configuration::WebhookConfigurations
         }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies") => &admission_policy::ValidatingPolicies,
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicies") => &admission_policy::MutatingPolicies,
+        ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => &admission_policy::ValidatingBindings,
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings") => &admission_policy::MutatingBindings,
         ("policy" | "networking.k8s.io" | "admissionregistration.k8s.io", _) => &meta_only::WithGeneration,
         _ => &meta_only::Plain,
     }

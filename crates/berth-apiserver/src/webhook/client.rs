@@ -11,12 +11,13 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::client_config::{Url, certificates};
+use super::verifier::Verifier;
 use crate::Objects;
 
 /// Largest answer that is read.
@@ -42,10 +43,11 @@ impl Trust {
             return Ok(Trust::System);
         };
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(bundle)? {
-            roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
+        let bundle = certificates(bundle)?;
+        for certificate in &bundle {
+            roots.add(certificate.clone()).map_err(|error| format!("caBundle: {error}"))?;
         }
-        tls(roots).map(Trust::Bundle)
+        tls(roots, bundle).map(Trust::Bundle)
     }
 
     /// The system's authorities are read at the first call that needs them: most definitions name a webhook that a server
@@ -58,19 +60,21 @@ impl Trust {
                 .get_or_init(|| {
                     let mut roots = RootCertStore::empty();
                     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-                    tls(roots)
+                    tls(roots, Vec::new())
                 })
                 .clone(),
         }
     }
 }
 
-fn tls(roots: RootCertStore) -> Result<Arc<rustls::ClientConfig>, String> {
+fn tls(roots: RootCertStore, bundle: Vec<CertificateDer<'static>>) -> Result<Arc<rustls::ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Verifier::new(roots, bundle, provider.clone())?;
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(Arc::new(config))
 }

@@ -2,3 +2,7 @@
 
 pub(crate) mod client;
 pub mod client_config;
+mod review_version;
+mod verifier;
+
+pub use review_version::ReviewVersion;

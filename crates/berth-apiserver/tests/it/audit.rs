@@ -69,3 +69,35 @@ async fn who_did_what_as_whom_and_what_came_of_it() {
     assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert_eq!(event["responseStatus"]["reason"], "Forbidden");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_policies_find_is_noted() {
+    let memory = Arc::new(Memory::default());
+    let mut config = config();
+    let policy = json!({"omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]});
+    let policy = Arc::new(Policy::from_value(&policy).expect("a policy"));
+    config.audit = Some(Log { policy, sink: memory.clone() });
+    let server = Server { api: ApiServer::new(config) };
+    let admission = "/apis/admissionregistration.k8s.io/v1";
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+            "resources": ["configmaps"]}]},
+        "validations": [{"expression": "has(object.data)", "message": "empty maps are of no use"}],
+        "auditAnnotations": [{"key": "who", "valueExpression": "request.userInfo.username"}],
+    });
+    let policies = format!("{admission}/validatingadmissionpolicies");
+    server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let spec = json!({"policyName": "p", "validationActions": ["Audit"]});
+    let bindings = format!("{admission}/validatingadmissionpolicybindings");
+    server.post(&bindings, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(201);
+    memory.0.lock().unwrap().clear();
+
+    server.post("/api/v1/namespaces/default/configmaps", json!({"metadata": {"name": "m"}})).await.expect(201);
+    let event = memory.0.lock().unwrap().remove(0);
+    assert_eq!(event["annotations"]["p/who"], "tester");
+    let failures = event["annotations"]["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap();
+    let failures: Value = serde_json::from_str(failures).unwrap();
+    let expected = json!([{"message": "empty maps are of no use", "policy": "p", "binding": "b", "expressionIndex": 0,
+        "validationActions": ["Audit"]}]);
+    assert_eq!(failures, expected);
+}

@@ -79,3 +79,126 @@ async fn a_definition_whose_rules_cannot_work_is_refused() {
     assert!(refused["message"].as_str().unwrap().contains("estimated rule cost exceeds budget"), "{refused}");
     server.post(definitions, definition("size(self.crew) > 0")).await.expect(201);
 }
+
+async fn mutating(server: &Server, name: &str, spec: Value) {
+    let mut spec = spec;
+    for (field, value) in [("matchConstraints", about_maps()), ("reinvocationPolicy", json!("Never"))] {
+        if spec[field].is_null() {
+            spec[field] = value;
+        }
+    }
+    let policies = format!("{ADMISSION}/mutatingadmissionpolicies");
+    server.post(&policies, json!({"metadata": {"name": name}, "spec": spec})).await.expect(201);
+    let bindings = format!("{ADMISSION}/mutatingadmissionpolicybindings");
+    server.post(&bindings, json!({"metadata": {"name": name}, "spec": {"policyName": name}})).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn mutating_policies_apply_and_patch_in_order() {
+    let server = server();
+    let apply = "Object{metadata: Object.metadata{labels: {'team': variables.team}}}";
+    let patch = "[JSONPatch{op: 'add', path: '/data/seen', value: object.metadata.labels.team}]";
+    mutating(
+        &server,
+        "a",
+        json!({
+            "matchConditions": [{"name": "with-data", "expression": "has(object.data)"}],
+            "variables": [{"name": "team", "expression": "'blue'"}],
+            "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": apply}},
+                {"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        }),
+    )
+    .await;
+    let made = server.post(MAPS, map("m", json!({"k": "v"}))).await.expect(201);
+    assert_eq!(
+        (&made["metadata"]["labels"], &made["data"]),
+        (&json!({"team": "blue"}), &json!({"k": "v", "seen": "blue"}))
+    );
+    let plain = server.post(MAPS, json!({"metadata": {"name": "plain"}})).await.expect(201);
+    assert_eq!(plain["metadata"]["labels"], Value::Null);
+
+    // One that must see what a later one does is run again.
+    let second = "[JSONPatch{op: 'add', path: '/data/first', value: has(object.data.later) ? 'saw' : 'did not see'}]";
+    let patches = |expression: &str| json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}]);
+    mutating(&server, "b", json!({"mutations": patches(second), "reinvocationPolicy": "IfNeeded"})).await;
+    mutating(&server, "c", json!({"mutations": patches("[JSONPatch{op: 'add', path: '/data/later', value: 'x'}]")}))
+        .await;
+    let made = server.post(MAPS, map("again", json!({"k": "v"}))).await.expect(201);
+    assert_eq!(made["data"]["first"], "saw");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mutation_that_fails_refuses_unless_the_policy_ignores_it() {
+    let server = server();
+    let broken = json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data/none'}]"}}]);
+    mutating(&server, "a", json!({"mutations": broken, "failurePolicy": "Ignore"})).await;
+    server.post(MAPS, map("ignored", json!({}))).await.expect(201);
+    mutating(&server, "b", json!({"mutations": broken})).await;
+    let refused = server.post(MAPS, map("refused", json!({}))).await.expect(403);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("policy 'b' with binding 'b' denied request: error applying patch"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_that_cannot_work_are_refused_with_their_fields() {
+    let server = server();
+    let spec = json!({"matchConstraints": about_maps(), "validations": [{"expression": "object."}, {"expression": "1"}],
+        "matchConditions": [{"name": "a", "expression": "true"}, {"name": "a", "expression": "nothing"}]});
+    let refused = server
+        .post(&format!("{ADMISSION}/validatingadmissionpolicies"), json!({"metadata": {"name": "p"}, "spec": spec}))
+        .await
+        .expect(422);
+    let fields: Vec<&str> =
+        refused["details"]["causes"].as_array().unwrap().iter().filter_map(|cause| cause["field"].as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.matchConditions[1].name",
+            "spec.matchConditions[1].expression",
+            "spec.validations[0].expression",
+            "spec.validations[1].expression"
+        ]
+    );
+    let bindings = format!("{ADMISSION}/validatingadmissionpolicybindings");
+    let spec = json!({"policyName": "p", "validationActions": ["Deny", "Warn"], "paramRef": {"name": "x"}});
+    let refused = server.post(&bindings, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(422);
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains("must not contain both Deny and Warn") && text.contains("parameterNotFoundAction"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn expressions_that_cannot_work_for_a_kind_are_told_in_the_status() {
+    let server = server();
+    let spec = json!({"matchConstraints": about_maps(), "validations": [
+        {"expression": "object.data.size() > 0"}, {"expression": "object.dat.size() > 0"}]});
+    let policies = format!("{ADMISSION}/validatingadmissionpolicies");
+    let made = server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let warnings = made["status"]["typeChecking"]["expressionWarnings"].as_array().unwrap();
+    assert_eq!((warnings.len(), &warnings[0]["fieldRef"]), (1, &json!("spec.validations[1].expression")));
+    let warning = warnings[0]["warning"].as_str().unwrap();
+    assert!(warning.starts_with("v1, Kind=ConfigMap: ERROR: <input>:1:7: undefined field 'dat'"), "{warning}");
+    let mend = json!({"spec": {"validations": [{"expression": "object.data.size() > 0"}]}});
+    let mended = server.patch(&format!("{policies}/p"), "merge-patch", mend).await.expect(200);
+    assert_eq!(mended["status"], json!({"observedGeneration": 2, "typeChecking": {}}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_scale_admission_sees_the_scale() {
+    let server = server();
+    let sets = "/apis/apps/v1/namespaces/default/replicasets";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template});
+    server.post(sets, json!({"metadata": {"name": "rs"}, "spec": spec})).await.expect(201);
+    let rules = json!({"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        "resources": ["replicasets/scale"]}]});
+    let validations =
+        json!([{"expression": "object.kind == 'Scale' && object.spec.replicas - oldObject.spec.replicas <= 2"}]);
+    let spec = json!({"matchConstraints": rules, "validations": validations});
+    policy(&server, spec, json!({"validationActions": ["Deny"]})).await;
+    let scale = |replicas: i64| json!({"spec": {"replicas": replicas}});
+    server.patch(&format!("{sets}/rs/scale"), "merge-patch", scale(9)).await.expect(422);
+    let scaled = server.patch(&format!("{sets}/rs/scale"), "merge-patch", scale(3)).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 3);
+    let stored = server.get(&format!("{sets}/rs")).await.expect(200);
+    assert_eq!((&stored["spec"]["replicas"], &stored["kind"]), (&json!(3), &json!("ReplicaSet")));
+}

@@ -6,13 +6,17 @@
 //! | policies: variables, validations, messages, audit annotations, decisions | [`policy`] |
 //! | whether a webhook or policy concerns a request | [`conditions`] |
 //! | warnings about expressions that cannot work for a kind | [`typecheck`] |
-//! | what mutating policies answer | [`mutation`] |
+//! | which expressions of a policy do not compile | [`check`] |
+//! | mutating policies: whom they concern, their mutations | [`mutating`] |
+//! | what one mutation answers | [`mutation`] |
 //!
 //! Source: Kubernetes documentation, "Validating Admission Policy", "Mutating Admission Policy", "Dynamic Admission
 //! Control: matchConditions".
 
 mod caching;
+pub mod check;
 pub mod conditions;
+pub mod mutating;
 pub mod mutation;
 pub mod policy;
 pub mod typecheck;

@@ -12,6 +12,7 @@ use crate::program::{Program, Run};
 use crate::rules::CALL_COST_MAX;
 use crate::types::Type;
 use crate::value::{List, Map, Value};
+use crate::variables::Variables;
 
 /// What a mutation says to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +30,17 @@ pub enum PatchType {
     JsonPatch,
     /// An `Object{...}`.
     ApplyConfiguration,
+}
+
+impl PatchType {
+    /// The type of an entry of `mutations`, and the field its expression is in.
+    pub fn of(mutation: &Json) -> Option<(PatchType, &'static str)> {
+        match mutation.get("patchType").and_then(Json::as_str) {
+            Some("JSONPatch") => Some((PatchType::JsonPatch, "jsonPatch")),
+            Some("ApplyConfiguration") => Some((PatchType::ApplyConfiguration, "applyConfiguration")),
+            _ => None,
+        }
+    }
 }
 
 /// A mutation, compiled.
@@ -66,8 +78,17 @@ impl Mutator {
 
     /// What to do with the object of a request. `budget` is what all mutations together may still cost.
     pub fn evaluate(&self, inputs: &Inputs<'_>, budget: &mut u64) -> Result<Mutation, String> {
+        self.evaluate_with(inputs, None, budget)
+    }
+
+    pub(crate) fn evaluate_with<'a>(
+        &self,
+        inputs: &Inputs<'a>,
+        variables: Option<&'a Variables<'a>>,
+        budget: &mut u64,
+    ) -> Result<Mutation, String> {
         let values = inputs.values();
-        let run = Run { limit: Some(CALL_COST_MAX), authorizer: inputs.authorizer, ..Run::default() };
+        let run = Run { limit: Some(CALL_COST_MAX), authorizer: inputs.authorizer, variables, ..Run::default() };
         let ran = self.program.run(&values, run);
         *budget = budget.checked_sub(ran.cost).ok_or_else(|| OutOfBudget.to_string())?;
         let value = ran.result.map_err(|error| error.to_string())?;

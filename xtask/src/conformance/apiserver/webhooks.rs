@@ -4,8 +4,9 @@ use berth_apimachinery::field::Path;
 use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
 use berth_apiserver::admission::policies::matching as policies;
 use berth_apiserver::admission::webhooks::matching::{self, Asked, Lookup, MatchError, Target};
-use berth_apiserver::admission::webhooks::review::{self, ReviewVersion};
+use berth_apiserver::admission::webhooks::review;
 use berth_apiserver::crd::conversion;
+use berth_apiserver::webhook::ReviewVersion;
 use berth_apiserver::webhook::client_config;
 use serde_json::{Map, Value, json};
 
@@ -215,11 +216,7 @@ fn conversion_response(case: &Case) -> Verdict {
     let answer = input(case, "response");
     // The old version's answers were recorded without saying what they are.
     let says = |field: &str| !meta::map_mut(&mut answer.clone()).get(field).is_none_or(Value::is_null);
-    let version = if says("apiVersion") || says("kind") {
-        conversion::ReviewVersion::V1
-    } else {
-        conversion::ReviewVersion::V1beta1
-    };
+    let version = if says("apiVersion") || says("kind") { ReviewVersion::V1 } else { ReviewVersion::V1beta1 };
     let got = conversion::converted_objects(version, text(&case.data["input"], "uid"), answer);
     match (got, text(&case.data["want"], "err")) {
         (Ok(objects), "") => same("objects", &Value::Array(objects), want(case, "objects")),

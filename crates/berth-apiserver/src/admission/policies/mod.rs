@@ -1,9 +1,11 @@
-//! ValidatingAdmissionPolicies: expressions that refuse requests, or warn about them, where a binding says so.
+//! ValidatingAdmissionPolicies: expressions that refuse requests, warn about them or note them in the audit log, where a
+//! binding says so. Those that change objects are in [`mutating`].
 //!
 //! A policy is compiled once and kept until one is written again; with no policy stored, a write pays one lock. What the
 //! expressions mean is [`berth_cel::admission`]'s business, which requests they are about that of [`matching`].
 
 pub mod matching;
+pub(crate) mod mutating;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +14,7 @@ use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::{Cause, Status};
 use berth_cel::Env;
-use berth_cel::admission::policy::{Decision, FailurePolicy, Policy};
+use berth_cel::admission::policy::{Annotation, Decision, FailurePolicy, Outcome, Policy};
 use berth_cel::admission::{CachingAuthorizer, Inputs};
 use berth_cel::library::{self, Authorizer};
 use serde_json::{Map, Value, json};
@@ -26,6 +28,8 @@ use crate::{ApiServer, Objects, UserInfo, auth};
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
+/// Annotation of audit events that says what policies with the action `Audit` found.
+const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// A policy with its bindings.
 struct Bound {
@@ -54,22 +58,51 @@ impl Cache {
     }
 }
 
-/// Policies somebody has bound; the others decide nothing.
 fn load(objects: &Objects) -> Vec<Bound> {
-    let mut bindings: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
-    for binding in objects.list(GROUP, BINDINGS, None) {
+    let bound = bound_policies(objects, POLICIES, BINDINGS).into_iter();
+    bound
+        .map(|(name, spec, bindings)| Bound { policy: Policy::compile(&spec, &Env::default()), name, spec, bindings })
+        .collect()
+}
+
+/// Policies somebody has bound, by name with their specs and bindings; the others decide nothing.
+fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(String, Value, Vec<Arc<Value>>)> {
+    let mut bound: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
+    for binding in objects.list(GROUP, bindings, None) {
         let policy = binding["spec"]["policyName"].as_str().unwrap_or_default().to_owned();
-        bindings.entry(policy).or_default().push(binding);
+        bound.entry(policy).or_default().push(binding);
     }
-    let policies = objects.list(GROUP, POLICIES, None);
-    let bound = policies.iter().filter_map(|policy| {
+    let policies = objects.list(GROUP, policies, None);
+    let policies = policies.iter().filter_map(|policy| {
         let name = meta::name(policy).to_owned();
-        let bindings = bindings.remove(&name)?;
+        let bindings = bound.remove(&name)?;
         let mut spec = policy["spec"].clone();
         stored_defaults(&mut spec["matchConstraints"]);
-        Some(Bound { policy: Policy::compile(&spec, &Env::default()), name, spec, bindings })
+        Some((name, spec, bindings))
     });
-    bound.collect()
+    policies.collect()
+}
+
+/// Whether match criteria concern a request, and the form they want the objects in. No criteria are about everything.
+fn concerned(
+    server: &ApiServer,
+    request: &AdmissionRequest<'_>,
+    asked: &Request,
+    criteria: &Value,
+) -> Result<Option<webhooks::matching::Target>, MatchError> {
+    if !criteria.is_object() {
+        return Ok(Some(asked.target.clone()));
+    }
+    let mut criteria = criteria.clone();
+    stored_defaults(&mut criteria);
+    let question = Asked {
+        target: &asked.target,
+        operation: asked.operation,
+        namespace: &asked.namespace,
+        object: request.object.as_ref(),
+        old_object: request.old_object.as_deref(),
+    };
+    matching::matches(&criteria, &question, request.name, &ServerLookup(server))
 }
 
 /// Match criteria with what may be left out.
@@ -165,41 +198,37 @@ pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -
     }
     let Some(asked) = Request::new(request) else { return Ok(()) };
     let mut refused = None;
-    let mut warnings = Vec::new();
+    let (mut warnings, mut failures, mut published) = (Vec::new(), Vec::new(), Vec::new());
     for bound in policies.iter() {
-        let target = {
-            let question = Asked {
-                target: &asked.target,
-                operation: asked.operation,
-                namespace: &asked.namespace,
-                object: request.object.as_ref(),
-                old_object: request.old_object.as_deref(),
-            };
-            let lookup = ServerLookup(server);
-            match matching::matches(&bound.spec["matchConstraints"], &question, request.name, &lookup) {
-                Ok(Some(target)) => target,
-                Ok(None) => continue,
-                Err(error) => {
-                    let why = misconfigured(&bound.name, "", &broken(error));
-                    note(request, bound, why, &mut refused);
-                    continue;
-                }
+        let target = match concerned(server, request, &asked, &bound.spec["matchConstraints"]) {
+            Ok(Some(target)) => target,
+            Ok(None) => continue,
+            Err(error) => {
+                let why = misconfigured(&bound.name, "", &broken(error));
+                note(request, bound, why, &mut refused);
+                continue;
             }
         };
         for binding in &bound.bindings {
-            let outcome = judge(server, request, &asked, &target, bound, binding);
-            let decisions = match outcome {
-                Ok(decisions) => decisions,
+            let Outcome { decisions, annotations } = match judge(server, request, &asked, &target, bound, binding) {
+                Ok(outcome) => outcome,
                 Err(problem) => {
                     let why = misconfigured(&bound.name, meta::name(binding), &problem);
                     note(request, bound, why, &mut refused);
                     continue;
                 }
             };
-            for decision in decisions.iter().filter(|decision| !decision.admitted) {
+            for (key, annotation) in annotations {
+                match annotation {
+                    Annotation::Publish(value) => published.push((format!("{}/{key}", bound.name), value)),
+                    Annotation::Exclude => {}
+                    Annotation::Error(why) => note(request, bound, why, &mut refused),
+                }
+            }
+            for (index, decision) in decisions.iter().enumerate().filter(|(_, decision)| !decision.admitted) {
                 let (policy, binding_name) = (&bound.name, meta::name(binding));
-                let actions = binding["spec"]["validationActions"].as_array().into_iter().flatten();
-                for action in actions.filter_map(Value::as_str) {
+                let actions = &binding["spec"]["validationActions"];
+                for action in actions.as_array().into_iter().flatten().filter_map(Value::as_str) {
                     match action {
                         "Deny" => {
                             let why = format!(
@@ -212,11 +241,21 @@ pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -
                             "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding_name}': {}",
                             decision.message
                         )),
+                        "Audit" => failures.push(json!({
+                            "message": decision.message, "policy": policy, "binding": binding_name,
+                            "expressionIndex": index, "validationActions": actions,
+                        })),
                         _ => {}
                     }
                 }
             }
         }
+    }
+    if !failures.is_empty() {
+        published.push((VALIDATION_FAILURE.to_owned(), Value::from(failures).to_string()));
+    }
+    for (key, value) in published {
+        request.annotate(key, value);
     }
     request.warnings.extend(warnings);
     refused.map_or(Ok(()), Err)
@@ -261,27 +300,18 @@ fn judge(
     target: &webhooks::matching::Target,
     bound: &Bound,
     binding: &Value,
-) -> Result<Vec<Decision>, String> {
-    let mut criteria = binding["spec"]["matchResources"].clone();
-    if criteria.is_object() {
-        stored_defaults(&mut criteria);
-        let question = Asked {
-            target: &asked.target,
-            operation: asked.operation,
-            namespace: &asked.namespace,
-            object: request.object.as_ref(),
-            old_object: request.old_object.as_deref(),
-        };
-        if matching::matches(&criteria, &question, request.name, &ServerLookup(server)).map_err(broken)?.is_none() {
-            return Ok(Vec::new());
-        }
+) -> Result<Outcome, String> {
+    if concerned(server, request, asked, &binding["spec"]["matchResources"]).map_err(broken)?.is_none() {
+        return Ok(Outcome::default());
     }
-    let mut decisions = Vec::new();
+    let mut all = Outcome::default();
     for params in parameters(server, &bound.spec["paramKind"], &binding["spec"]["paramRef"], &asked.namespace)? {
         let outcome = with_inputs(server, request, asked, target, &params, |inputs| bound.policy.evaluate(inputs));
-        decisions.extend(outcome.map_err(|status| status.message)?.decisions);
+        let outcome = outcome.map_err(|status| status.message)?;
+        all.decisions.extend(outcome.decisions);
+        all.annotations.extend(outcome.annotations);
     }
-    Ok(decisions)
+    Ok(all)
 }
 
 /// The objects a binding parametrises its policy with; a single null for a policy without parameters.

@@ -22,10 +22,11 @@ use berth_cel::admission::policy::FailurePolicy;
 
 use super::{AdmissionRequest, Operation, policies};
 use crate::registry::Origin;
+use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
 use crate::{ApiServer, Objects, strategy};
 use matching::{Asked, Lookup, MatchError, Target};
-use review::{Question, ReviewVersion};
+use review::Question;
 
 /// Group of the configurations.
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
@@ -228,6 +229,7 @@ async fn mutate_by(
         Ok(answer) => answer,
         Err(error) => return failed(hook, error).map(|()| Some(false)),
     };
+    annotate(request, hook, &answer);
     request.warnings.extend(answer.warnings);
     if !answer.allowed {
         return Err(review::refusal(&hook.name, &answer.result));
@@ -267,6 +269,7 @@ pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<
     for ((hook, _), answer) in calls.iter().zip(answers) {
         let outcome = match answer {
             Ok(answer) => {
+                annotate(request, hook, &answer);
                 warnings.extend(answer.warnings);
                 if answer.allowed { Ok(()) } else { Err(review::refusal(&hook.name, &answer.result)) }
             }
@@ -278,6 +281,13 @@ pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<
     }
     request.warnings.extend(warnings);
     refused.map_or(Ok(()), Err)
+}
+
+/// What a webhook wants the audit log to say, under its name.
+fn annotate(request: &AdmissionRequest<'_>, hook: &Hook, answer: &review::Answer) {
+    for (key, value) in &answer.audit_annotations {
+        request.annotate(format!("{}/{key}", hook.name), value.as_str().unwrap_or_default().to_owned());
+    }
 }
 
 /// What a call without an answer means for the request.
@@ -388,7 +398,18 @@ fn patched(
 ) -> Result<Value, Status> {
     let operations: Value = serde_json::from_slice(patch).map_err(|error| Status::internal(error.to_string()))?;
     let seen = converted(server, object.clone(), target, asked)?;
-    let mut changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
+    let changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
+    completed(server, changed, target, asked)
+}
+
+/// What a webhook or policy has made of an object, from the form it was shown in back in that of the request, with its
+/// defaults.
+pub(crate) fn completed(
+    server: &ApiServer,
+    mut changed: Value,
+    target: &Target,
+    asked: &Request,
+) -> Result<Value, Status> {
     if target.kind != asked.target.kind {
         changed = convert(server, changed, &asked.target)?;
     }

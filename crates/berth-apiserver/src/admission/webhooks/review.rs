@@ -10,33 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::matching::Target;
 use crate::UserInfo;
+use crate::webhook::ReviewVersion;
 
-/// A version of AdmissionReview.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReviewVersion {
-    /// admission.k8s.io/v1
-    V1,
-    /// admission.k8s.io/v1beta1
-    V1beta1,
-}
-
-impl ReviewVersion {
-    /// The first version of a webhook's list that is spoken here.
-    pub fn pick<'a>(versions: impl IntoIterator<Item = &'a str>) -> Option<ReviewVersion> {
-        versions.into_iter().find_map(|version| match version {
-            "v1" => Some(ReviewVersion::V1),
-            "v1beta1" => Some(ReviewVersion::V1beta1),
-            _ => None,
-        })
-    }
-
-    fn api_version(self) -> &'static str {
-        match self {
-            ReviewVersion::V1 => "admission.k8s.io/v1",
-            ReviewVersion::V1beta1 => "admission.k8s.io/v1beta1",
-        }
-    }
-}
+/// Group of the reviews.
+const GROUP: &str = "admission.k8s.io";
 
 /// What a review asks.
 pub(crate) struct Question<'a> {
@@ -80,7 +57,7 @@ pub(crate) fn user_info(user: &UserInfo) -> Value {
 
 /// The body to send.
 pub(crate) fn question(version: ReviewVersion, asked: &Question<'_>) -> Value {
-    json!({"apiVersion": version.api_version(), "kind": "AdmissionReview", "request": request(asked)})
+    json!({"apiVersion": version.api_version(GROUP), "kind": "AdmissionReview", "request": request(asked)})
 }
 
 /// The request in a review, which is also what expressions see.
@@ -144,7 +121,7 @@ pub struct Answer {
 pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value) -> Result<Answer, String> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     if version == ReviewVersion::V1 {
-        let expected = format!("{}, Kind=AdmissionReview", version.api_version());
+        let expected = format!("{}, Kind=AdmissionReview", version.api_version(GROUP));
         let got = format!("{}, Kind={}", text(review, "apiVersion"), text(review, "kind"));
         if got != expected {
             return Err(format!("expected webhook response of {expected}, got {got}"));

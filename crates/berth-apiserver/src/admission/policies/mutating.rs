@@ -1,0 +1,168 @@
+//! MutatingAdmissionPolicies: expressions that change objects, where a binding says so.
+//!
+//! Policies run in the order of their names, each mutation on what the one before it has made. A policy whose object others
+//! changed after it runs once more if it says `reinvocationPolicy: IfNeeded`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use berth_apimachinery::meta;
+use berth_apimachinery::status::Status;
+use berth_cel::Env;
+use berth_cel::admission::conditions::Matched;
+use berth_cel::admission::mutating::MutatingPolicy;
+use berth_cel::admission::mutation;
+use berth_cel::admission::policy::{FailurePolicy, POLICY_COST_MAX};
+use serde_json::Value;
+
+use super::{bound_policies, broken, concerned, misconfigured, parameters, with_inputs};
+use crate::admission::webhooks::matching::Target;
+use crate::admission::webhooks::{self, Request};
+use crate::admission::{AdmissionRequest, forbidden};
+use crate::{ApiServer, Objects};
+
+const POLICIES: &str = "mutatingadmissionpolicies";
+const BINDINGS: &str = "mutatingadmissionpolicybindings";
+
+/// A policy with its bindings.
+struct Bound {
+    name: String,
+    spec: Value,
+    policy: MutatingPolicy,
+    bindings: Vec<Arc<Value>>,
+}
+
+/// The policies as last looked at.
+#[derive(Default)]
+pub(crate) struct Cache(RwLock<Option<Arc<Vec<Bound>>>>);
+
+impl Cache {
+    /// To be called when a policy or binding was written.
+    pub(crate) fn forget(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn get(&self, objects: &Objects) -> Arc<Vec<Bound>> {
+        if let Some(policies) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return policies.clone();
+        }
+        let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let load = || {
+            let bound = bound_policies(objects, POLICIES, BINDINGS).into_iter();
+            let compile = |(name, spec, bindings): (String, Value, _)| Bound {
+                policy: MutatingPolicy::compile(&spec, &Env::default()),
+                name,
+                spec,
+                bindings,
+            };
+            Arc::new(bound.map(compile).collect())
+        };
+        slot.get_or_insert_with(load).clone()
+    }
+}
+
+/// Runs the bound policies on the object; true when it is another one after that.
+pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<bool, Status> {
+    let policies = server.inner.mutating_policies.get(&server.inner.objects);
+    if policies.is_empty() || request.object.is_none() {
+        return Ok(false);
+    }
+    let Some(asked) = Request::new(request) else { return Ok(false) };
+    let before = request.object.clone();
+    let mut left: Vec<Option<Value>> = Vec::with_capacity(policies.len());
+    for bound in policies.iter() {
+        let ran = run(server, request, &asked, bound)?;
+        left.push(request.object.clone().filter(|_| ran));
+    }
+    for (bound, left) in policies.iter().zip(left) {
+        // Only who ran before and would see something new.
+        if bound.policy.is_reinvoked() && left.is_some() && left != request.object {
+            run(server, request, &asked, bound)?;
+        }
+    }
+    Ok(request.object != before)
+}
+
+/// Runs one policy under all its bindings; whether it concerned the request.
+fn run(server: &ApiServer, request: &mut AdmissionRequest<'_>, asked: &Request, bound: &Bound) -> Result<bool, Status> {
+    let failed = |request: &AdmissionRequest<'_>, binding: &str, why: String| {
+        if bound.policy.failure_policy() == FailurePolicy::Ignore {
+            tracing::warn!(policy = bound.name, binding, why, "a mutating policy failed, failing open");
+            return Ok(());
+        }
+        Err(forbidden(request, &why))
+    };
+    let target = match concerned(server, request, asked, &bound.spec["matchConstraints"]) {
+        Ok(Some(target)) => target,
+        Ok(None) => return Ok(false),
+        Err(error) => {
+            failed(request, "", misconfigured(&bound.name, "", &broken(error)))?;
+            return Ok(false);
+        }
+    };
+    let mut ran = false;
+    for binding in &bound.bindings {
+        let name = meta::name(binding);
+        match concerned(server, request, asked, &binding["spec"]["matchResources"]) {
+            Ok(None) => continue,
+            Ok(Some(_)) => {}
+            Err(error) => {
+                failed(request, name, misconfigured(&bound.name, name, &broken(error)))?;
+                continue;
+            }
+        }
+        let reference = &binding["spec"]["paramRef"];
+        let params = match parameters(server, &bound.spec["paramKind"], reference, &asked.namespace) {
+            Ok(params) => params,
+            Err(why) => {
+                failed(request, name, misconfigured(&bound.name, name, &why))?;
+                continue;
+            }
+        };
+        for params in params {
+            match mutated(server, request, asked, &target, bound, &params) {
+                Ok(Some(object)) => {
+                    request.object = Some(object);
+                    ran = true;
+                }
+                Ok(None) => {}
+                Err(why) => failed(
+                    request,
+                    name,
+                    format!("policy '{}' with binding '{name}' denied request: {why}", bound.name),
+                )?,
+            }
+        }
+    }
+    Ok(ran)
+}
+
+/// The object after all mutations of a policy, in the request's form; `None` when its conditions do not hold.
+fn mutated(
+    server: &ApiServer,
+    request: &AdmissionRequest<'_>,
+    asked: &Request,
+    target: &Target,
+    bound: &Bound,
+    params: &Value,
+) -> Result<Option<Value>, String> {
+    let message = |status: Status| status.message;
+    let matched = with_inputs(server, request, asked, target, params, |inputs| bound.policy.matches(inputs));
+    match matched.map_err(message)? {
+        Matched::Yes => {}
+        Matched::No(_) => return Ok(None),
+        Matched::Failed(why) => return Err(why),
+    }
+    let registry = server.registry();
+    let row = registry.get(&target.resource.group, &target.resource.resource);
+    let schema = row.and_then(|row| row.schema(&target.resource.version)).filter(|_| target.subresource.is_empty());
+    let object = request.object.clone().unwrap_or_default();
+    let mut object = webhooks::converted(server, object, target, asked).map_err(message)?;
+    let mut budget = POLICY_COST_MAX;
+    for index in 0..bound.policy.len() {
+        let mutation = with_inputs(server, request, asked, target, params, |inputs| {
+            bound.policy.mutation(index, &berth_cel::admission::Inputs { object: &object, ..*inputs }, &mut budget)
+        });
+        object = mutation::apply(&mutation.map_err(message)??, &object, schema.as_deref())?;
+    }
+    webhooks::completed(server, object, target, asked).map(Some).map_err(message)
+}
