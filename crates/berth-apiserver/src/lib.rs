@@ -16,6 +16,7 @@ pub mod body;
 pub mod crd;
 pub mod discovery;
 pub mod extension;
+pub mod fields;
 pub mod kubeconfig;
 pub mod negotiation;
 pub mod openapi;

@@ -10,7 +10,8 @@ mod webhooks;
 
 use serde_json::Value;
 
-use super::{Case, Runner, Verdict};
+use super::Runner;
+use super::fields::{input, same, text, want};
 
 /// The runner of a suite, if it belongs to this module.
 pub fn runner(suite: &str) -> Option<Runner> {
@@ -21,27 +22,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| webhooks::runner(suite))
 }
 
-/// The case's input field, or null.
-fn input<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/input").and_then(|input| input.get(field)).unwrap_or(&Value::Null)
-}
-
-/// What the case wants in a field, or null.
-fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/want").and_then(|want| want.get(field)).unwrap_or(&Value::Null)
-}
-
-/// A text field, or empty.
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
 /// The texts of a list, none when it is absent.
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-/// Agreement when equal.
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Verdict {
-    if got == wanted { Ok(()) } else { Err(format!("{what}: {got:?}, wanted {wanted:?}")) }
 }

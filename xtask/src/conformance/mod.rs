@@ -14,6 +14,8 @@ mod cel;
 #[cfg(feature = "kueue")]
 mod conversion;
 mod disagreements;
+#[cfg(any(feature = "cel", feature = "server"))]
+mod fields;
 #[cfg(feature = "jobset")]
 mod jobset;
 #[cfg(feature = "kueue")]

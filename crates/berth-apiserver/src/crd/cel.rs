@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use berth_apimachinery::field::{self, Path};
+use berth_apimachinery::field::Path;
 use berth_apimachinery::schema::Schema;
 use berth_cel::Env;
-use berth_cel::rules::{self, Request};
+use berth_cel::rules::{self, Findings, Request};
 use serde_json::Value;
 
 /// The rules of one version of a custom resource.
@@ -17,8 +17,9 @@ impl Rules {
         berth_cel::Rules::of_schema(schema, true, Env::default()).map(Rules)
     }
 
-    /// Runs the rules on an object; `old` is what it replaces. What was wrong before and has not changed may stay.
-    pub(crate) fn check(&self, object: &Value, old: Option<&Value>) -> Vec<field::Error> {
+    /// Runs the rules on an object; `old` is what it replaces. What was wrong before and has not changed may stay, with a
+    /// warning.
+    pub(crate) fn check(&self, object: &Value, old: Option<&Value>) -> Findings {
         let request = Request {
             old,
             budget: Some(rules::OBJECT_COST_MAX),
@@ -26,7 +27,7 @@ impl Rules {
             ratcheting: true,
             interrupt: None,
         };
-        self.0.validate(object, &Path::root(), request).errors
+        self.0.validate(object, &Path::root(), request)
     }
 }
 
@@ -38,7 +39,7 @@ mod tests {
     fn check(schema: Value, object: Value, old: Option<Value>) -> Vec<String> {
         let schema = Schema::parse_crd(&schema).unwrap();
         let rules = Rules::compile(&schema).unwrap();
-        rules.check(&object, old.as_ref()).iter().map(|error| error.to_string()).collect()
+        rules.check(&object, old.as_ref()).errors.iter().map(|error| error.to_string()).collect()
     }
 
     fn with_rule(rule: Value) -> Value {

@@ -30,8 +30,8 @@ impl Call {
         self.refuse(object, errors)
     }
 
-    /// Checks an object that takes the place of `old`.
-    pub(crate) fn check_update(&self, target: Target, object: &Value, old: &Value) -> Result<(), Status> {
+    /// Checks an object that takes the place of `old`. What was wrong before and is let through is warned about.
+    pub(crate) fn check_update(&mut self, target: Target, object: &Value, old: &Value) -> Result<(), Status> {
         let path = Path::new("metadata");
         let mut errors = validation::validate_object_meta_update(&object["metadata"], &old["metadata"], &path);
         errors.extend(match target {
@@ -39,7 +39,8 @@ impl Call {
             Target::Status => self.strategy().validate_status_update(object, old),
             Target::Whole => Vec::new(),
         });
-        self.check_schema(object, Some(old), &mut errors);
+        let forgiven = self.check_schema(object, Some(old), &mut errors);
+        self.warnings.extend(forgiven);
         self.refuse(object, errors)
     }
 
@@ -50,9 +51,9 @@ impl Call {
         Err(Status::invalid(&self.group_kind(), meta::name(object), &errors))
     }
 
-    /// The structural schema and the rules of a custom resource.
-    fn check_schema(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<field::Error>) {
-        let Some(custom) = &self.custom else { return };
+    /// The structural schema and the rules of a custom resource. Returns warnings about what is let through.
+    fn check_schema(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<field::Error>) -> Vec<String> {
+        let Some(custom) = &self.custom else { return Vec::new() };
         let version = &self.version().name;
         let root = Path::root();
         if let Some(schema) = self.row.schema(version) {
@@ -77,15 +78,17 @@ impl Call {
                     | ErrorKind::TypeInvalid
             )
         };
-        let Some(rules) = custom.rules(version) else { return };
+        let Some(rules) = custom.rules(version) else { return Vec::new() };
         if errors.iter().any(blocks_rules) {
             errors.push(field::Error::invalid(
                 &root,
                 Value::Null,
                 "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
             ));
-        } else {
-            errors.extend(rules.check(object, old));
+            return Vec::new();
         }
+        let findings = rules.check(object, old);
+        errors.extend(findings.errors);
+        findings.warnings.iter().map(ToString::to_string).collect()
     }
 }

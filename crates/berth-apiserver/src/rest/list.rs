@@ -19,8 +19,7 @@ use super::encode::{bytes_of, json_response, partial, text_of};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
-use crate::Body;
-use crate::registry::VersionInfo;
+use crate::{Body, fields};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
 const STREAM_FROM: usize = 500;
@@ -291,7 +290,7 @@ impl Selection {
                 "metadata.name" if !requirement.negated => selection.name = Some(requirement.value.clone()),
                 "metadata.name" | "metadata.namespace" => {}
                 field => {
-                    let path = field_path(call.version(), field)
+                    let path = fields::place(&call.version().selectable_fields, field)
                         .ok_or_else(|| Status::bad_request(format!("field label not supported: {field}")))?;
                     selection.paths.push((field.to_owned(), path));
                 }
@@ -322,8 +321,7 @@ impl Selection {
                 "metadata.namespace" => Some(meta::namespace(object).to_owned()),
                 field => {
                     let (_, path) = self.paths.iter().find(|(name, _)| name == field)?;
-                    let value = path.iter().try_fold(object, |value, step| value.get(step)).and_then(field_text);
-                    value.or_else(|| absent_field(field, object))
+                    fields::value(object, field, path)
                 }
             })
         })
@@ -333,34 +331,4 @@ impl Selection {
 fn matches_labels(selector: &LabelSelector, object: &Value) -> bool {
     static NONE: std::sync::LazyLock<serde_json::Map<String, Value>> = std::sync::LazyLock::new(Default::default);
     selector.matches(meta::labels(object).unwrap_or(&NONE))
-}
-
-/// Where a selectable field is in the object.
-fn field_path(version: &VersionInfo, field: &str) -> Option<Vec<String>> {
-    let known = version.selectable_fields.iter().any(|path| path.trim_start_matches('.') == field);
-    // What the label of the selector is called is not always where the value is.
-    let place = match field {
-        "source" => "source.component",
-        "status.successful" => "status.succeeded",
-        other => other,
-    };
-    known.then(|| place.split('.').map(str::to_owned).collect())
-}
-
-/// What a field that is not there reads as, where that is not the empty text.
-fn absent_field(field: &str, object: &Value) -> Option<String> {
-    match field {
-        "source" => object.get("reportingComponent").and_then(field_text),
-        "spec.unschedulable" | "spec.hostNetwork" => Some("false".to_owned()),
-        "status.successful" | "status.replicas" => Some("0".to_owned()),
-        _ => None,
-    }
-}
-
-fn field_text(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
 }

@@ -232,3 +232,21 @@ async fn the_definitions_of_the_operators_around_are_accepted() {
     }
     assert!(count > 20, "only {count} definitions were found");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_new_rule_forbids_may_stay_as_it_was_with_a_warning() {
+    let server = harbor().await;
+    server.post(BOATS, boat("a", json!({"length": 5, "crew": 1}))).await.expect(201);
+    let mut stricter = definition();
+    let properties =
+        &mut stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    properties["crew"]["x-kubernetes-validations"] = json!([{"rule": "self >= 2", "message": "nobody sails alone"}]);
+    let name = "boats.harbor.dev";
+    let spec = json!({"spec": stricter["spec"]});
+    server.patch(&format!("{CRDS}/{name}"), "merge-patch", spec).await.expect(200);
+    let kept = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"length": 6}})).await;
+    assert!(kept.warnings.iter().any(|warning| warning.contains("nobody sails alone")), "{:?}", kept.warnings);
+    kept.expect(200);
+    let refused = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"crew": 0}})).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "spec.crew");
+}

@@ -7,6 +7,7 @@ mod crds;
 mod crud;
 mod harness;
 mod kubectl;
+mod limits;
 mod patches;
 mod pods;
 mod policies;

@@ -100,7 +100,11 @@ fn service_account(case: &Case) -> Verdict {
             };
             same("user", account.user(), user(want(case, "expectedUserInfo")))
         }
-        other => Err(format!("{other}: secrets with tokens are not offered")),
+        "TestIsServiceAccountToken" => {
+            let got = tokens::is_token_of(&all["secret"], &all["sa"]);
+            same("token of the account", got, flag("expect"))
+        }
+        other => Err(format!("unknown test {other}")),
     }
 }
 

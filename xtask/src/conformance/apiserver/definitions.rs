@@ -6,6 +6,9 @@ use berth_apiserver::crd::features::{self, Features};
 use berth_apiserver::crd::names::{self, Taken};
 use berth_apiserver::crd::validate::approval::{self, Approval};
 use berth_apiserver::crd::{definition, validate, warnings};
+use berth_apiserver::fields;
+use berth_cel::Env;
+use berth_cel::types::Type;
 use serde_json::{Value, json};
 
 use super::{input, same, text, texts, want};
@@ -13,6 +16,7 @@ use crate::conformance::{Case, Runner, Verdict};
 
 pub(super) fn runner(suite: &str) -> Option<Runner> {
     Some(match suite {
+        "cr-selectable-fields" => selectable_fields,
         "crd-api-approval" => api_approval,
         "crd-conditions" => conditions,
         "crd-create" | "crd-update" => check,
@@ -20,6 +24,7 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
         "crd-drop-disabled-fields" => drop_disabled_fields,
         "crd-names" => accepted_names,
         "crd-stored-versions" => stored_versions,
+        "crd-update-new-functions" => new_functions,
         "crd-v1-defaults" => defaults,
         "crd-warnings" => format_warnings,
         _ => return None,
@@ -54,6 +59,20 @@ fn check(case: &Case) -> Verdict {
     };
     let wanted = want(case, "errorsViaV1");
     errors(if wanted.is_null() { want(case, "errors") } else { wanted }, &got)
+}
+
+/// Stored expressions may use a function that only they may: that of a server a version newer.
+fn new_functions(case: &Case) -> Verdict {
+    let stored = Env::new(berth_cel::NEWEST).constant_function("test", Vec::new(), Type::Bool);
+    let got = validate::validate_update_with(input(case, "crd"), input(case, "oldCrd"), stored);
+    errors(want(case, "errors"), &got)
+}
+
+fn selectable_fields(case: &Case) -> Verdict {
+    let declared = input(case, "selectableFields").as_array().into_iter().flatten();
+    let declared: Vec<String> = declared.map(|field| text(field, "jsonPath").to_owned()).collect();
+    let got = fields::of_custom_resource(input(case, "obj"), &declared);
+    same("fields", json!(got), want(case, "expectFields").clone())
 }
 
 /// A definition of a group with an approval annotation.

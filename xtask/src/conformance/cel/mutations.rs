@@ -1,7 +1,6 @@
 //! Mutating policies.
 
 use berth_apimachinery::builtin;
-use berth_apimachinery::schema::Schema;
 use berth_cel::Env;
 use berth_cel::admission::mutation::{self, Mutator, PatchType};
 use berth_cel::admission::policy::POLICY_COST_MAX;
@@ -39,8 +38,7 @@ fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
     let mut budget = POLICY_COST_MAX;
     let mutation = mutator.evaluate(&inputs, &mut budget)?;
     // Every recorded object is a Deployment.
-    let schema = builtin::structural("io.k8s.api.apps.v1.Deployment").ok_or("no schema of deployments")?;
-    let schema = Schema::parse_crd(&schema).map_err(|error| error.to_string())?;
+    let schema = builtin::document().definition("io.k8s.api.apps.v1.Deployment").ok_or("no schema of deployments")?;
     mutation::apply(&mutation, object, Some(&schema))
 }
 

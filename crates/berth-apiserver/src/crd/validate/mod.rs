@@ -18,6 +18,7 @@ use berth_cel::rules::{self, StoredExpressions};
 use serde_json::Value;
 
 pub use parts::deprecation_warning;
+pub(crate) use parts::next_step;
 use parts::part;
 
 /// What is asked of a definition beyond what every one must satisfy.
@@ -30,6 +31,8 @@ struct Checks<'a> {
     conversion: conversion::Checks,
     /// The definition before, on update.
     old: Option<&'a Value>,
+    /// What expressions of the definition before may use.
+    stored: Env,
 }
 
 impl<'a> Checks<'a> {
@@ -42,6 +45,7 @@ impl<'a> Checks<'a> {
             // A tool may put the real bundle in place of a placeholder later.
             conversion: conversion::Checks { recognized_review: true, ca_bundle: false },
             old: None,
+            stored: Env::new(berth_cel::NEWEST),
         }
     }
 
@@ -79,6 +83,7 @@ impl<'a> Checks<'a> {
             conversion: conversion::Checks::after(old),
             old: Some(old),
             structural,
+            stored: Env::new(berth_cel::NEWEST),
         }
     }
 }
@@ -107,7 +112,12 @@ pub fn validate(definition: &Value) -> Vec<Error> {
 
 /// Checks a definition that replaces another.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<Error> {
-    let mut errors = check(new, &Checks::after(old));
+    validate_update_with(new, old, Env::new(berth_cel::NEWEST))
+}
+
+/// The same, where expressions that were stored before may use what is in `stored`.
+pub fn validate_update_with(new: &Value, old: &Value, stored: Env) -> Vec<Error> {
+    let mut errors = check(new, &Checks { stored, ..Checks::after(old) });
     let immutable = |path: &[&str], errors: &mut Vec<Error>| {
         let at = |object: &Value| path.iter().fold(object["spec"].clone(), |value, step| value[*step].clone());
         if at(new) != at(old) {
@@ -363,7 +373,7 @@ fn check_rules(schema: &Value, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Err
     let options = rules::Options {
         // One version back, so that whoever goes back finds nothing that is not known there.
         env: Env::new(berth_cel::NEWEST),
-        env_stored: Env::new(berth_cel::NEWEST),
+        env_stored: checks.stored.clone(),
         stored: &stored,
         suppress_expression_cost: checks.old.is_some_and(|old| schemas(old).any(|(_, before)| before == schema)),
     };

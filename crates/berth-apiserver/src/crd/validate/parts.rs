@@ -137,7 +137,8 @@ fn follow<'a>(json_path: &str, schema: &'a Value) -> Result<(Vec<String>, &'a Va
     Ok((steps, at))
 }
 
-fn next_step(path: &str) -> Result<(String, &str), String> {
+/// The first name on a path and the rest of it.
+pub(crate) fn next_step(path: &str) -> Result<(String, &str), String> {
     if let Some(rest) = path.strip_prefix("['") {
         let (name, after) = rest.split_once("']").ok_or("unterminated property name in brackets")?;
         return Ok((name.replace("\\'", "'"), after));

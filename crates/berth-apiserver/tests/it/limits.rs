@@ -1,0 +1,102 @@
+//! What happens at the limits: a disk that is full, readers that do not read.
+
+use std::sync::Arc;
+
+use berth_apiserver::{ApiServer, Config};
+use berth_store::{MemoryStore, SqliteOptions, SqliteStore};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str, bytes: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}})
+}
+
+// Real time: the writer is a thread of its own, which paused time would not wait for.
+#[tokio::test]
+async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let open = |pages_max| {
+        let options = SqliteOptions { pages_max, ..SqliteOptions::default() };
+        let store = Arc::new(SqliteStore::open(&path, options).unwrap());
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        Server { api: ApiServer::new(Config::new(store, Arc::new(move || now))) }
+    };
+    // A megabyte of pages: room for what every cluster has, and for some of what follows.
+    let server = open(Some(256));
+    server.api.ready().await.unwrap();
+    let mut stored = 0;
+    let refused = loop {
+        let answer = server.post(MAPS, map(&format!("m{stored}"), 50_000)).await;
+        if answer.code != 201 {
+            break answer;
+        }
+        stored += 1;
+        assert!(stored < 100, "the disk is never full");
+    };
+    assert!(stored > 0);
+    assert_eq!((refused.code, &refused.body["reason"]), (503, &json!("ServiceUnavailable")));
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.contains("the store cannot write") && message.contains("full"), "{message}");
+
+    // What was refused is not there, what was accepted is, and a refused change has changed nothing.
+    let list = server.get(MAPS).await.expect(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), stored);
+    let patch = json!({"data": {"more": "y".repeat(50_000)}});
+    assert_eq!(server.patch(&format!("{MAPS}/m0"), "merge-patch", patch.clone()).await.code, 503);
+    assert_eq!(server.get(&format!("{MAPS}/m0")).await.expect(200)["data"]["more"], Value::Null);
+
+    // The same file on a disk with room again.
+    drop(server);
+    let server = open(None);
+    server.api.ready().await.unwrap();
+    assert_eq!(server.get(MAPS).await.expect(200)["items"].as_array().unwrap().len(), stored);
+    server.patch(&format!("{MAPS}/m0"), "merge-patch", patch).await.expect(200);
+    server.post(MAPS, map("after", 50_000)).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_does_not_read_is_dropped_and_resumes() {
+    let mut config = config();
+    config.store = Arc::new(MemoryStore::with_limits(1_000, Some(100)));
+    let server = Server { api: ApiServer::new(config) };
+    let first = server.post(MAPS, map("first", 1)).await.expect(201);
+    let seen: u64 = first["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let mut slow = server.raw(http::Method::GET, &format!("{MAPS}?watch=true&resourceVersion={seen}"), &[], "").await;
+    // More changes than the server keeps for somebody who does not read.
+    const CHANGES: usize = 300;
+    for change in 0..CHANGES {
+        server
+            .patch(&format!("{MAPS}/first"), "merge-patch", json!({"data": {"k": change.to_string()}}))
+            .await
+            .expect(200);
+    }
+    // The stream ends; what came of it is whole and in order.
+    let mut lines = Vec::new();
+    while let Some(frame) = slow.body_mut().frame().await {
+        lines.extend_from_slice(&frame.unwrap().into_data().unwrap());
+    }
+    let events: Vec<Value> = lines
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert!(events.len() < CHANGES, "nobody was dropped");
+    let version =
+        |event: &Value| event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let mut last = seen;
+    for event in &events {
+        assert_eq!(version(event), last + 1);
+        last += 1;
+    }
+    // From there on it goes on without a gap.
+    let mut resumed = server.watch(&format!("{MAPS}?watch=true&resourceVersion={last}")).await;
+    for expected in last + 1..=seen + CHANGES as u64 {
+        let (kind, object) = resumed.next().await.unwrap();
+        assert_eq!((kind.as_str(), version(&json!({"object": object}))), ("MODIFIED", expected));
+    }
+}
