@@ -1,6 +1,9 @@
-//! Chores that are not the product: `cargo xtask conformance [DIR]` runs recorded cases.
+//! Chores that are not the product: `cargo xtask conformance [DIR]` runs recorded cases, `cargo xtask http-conformance`
+//! walks the Kubernetes API over HTTP.
 
 mod conformance;
+#[cfg(feature = "http")]
+mod http_conformance;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,13 +18,21 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        #[cfg(feature = "http")]
+        Some("http-conformance") => match http_conformance::Options::parse(args) {
+            Ok(options) => http_conformance::main(&options),
+            Err(message) => {
+                eprintln!("xtask http-conformance: {message}");
+                ExitCode::from(2)
+            }
+        },
         other => {
             if let Some(other) = other {
                 eprintln!("xtask: unknown chore `{other}`");
             }
             eprintln!(
                 "usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json] \
-                 [--check] [--list-open]"
+                 [--check] [--list-open]\n       cargo xtask http-conformance [--kubeconfig FILE] [--walk NAME] [--verbose]"
             );
             ExitCode::from(2)
         }

@@ -1,6 +1,7 @@
-//! Tests of the whole checkout: the walls between crates, and agreement with the recorded cases.
+//! Tests of the whole checkout: the walls between crates, agreement with the recorded cases, and the API over HTTP.
 
 mod conformance;
+mod http_conformance;
 mod walls;
 
 use std::path::PathBuf;

@@ -40,7 +40,8 @@ impl DeleteOptions {
             ..DeleteOptions::default()
         };
         if call.body.is_empty() {
-            return Ok(options);
+            let given = json!({"propagationPolicy": options.propagation, "orphanDependents": options.orphan});
+            return check_options(&given).map(|()| options);
         }
         negotiate::content_type(&call.content_type)?;
         let body = decode::json_or_yaml(&call.body)
@@ -49,10 +50,7 @@ impl DeleteOptions {
         if !body.is_object() {
             return Err(Status::bad_request("DeleteOptions must be an object"));
         }
-        let errors = validation::validate_delete_options(&body);
-        if !errors.is_empty() {
-            return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errors));
-        }
+        check_options(&body)?;
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         options.grace_period_seconds = body["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
         options.propagation = text(&body["propagationPolicy"]).or(options.propagation);
@@ -78,6 +76,14 @@ impl DeleteOptions {
             _ => Ok(()),
         }
     }
+}
+
+fn check_options(options: &Value) -> Result<(), Status> {
+    let errors = validation::validate_delete_options(options);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errors))
 }
 
 /// DELETE of one object.

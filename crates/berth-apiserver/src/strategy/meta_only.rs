@@ -87,6 +87,45 @@ impl Strategy for Roles {
             map.insert("rules".to_owned(), Value::Null);
         }
     }
+
+    fn validate(&self, role: &Value) -> Vec<Error> {
+        let is_namespaced = role["kind"] == "Role";
+        let mut errors = Vec::new();
+        let rules = Path::new("rules");
+        for (index, rule) in role["rules"].as_array().into_iter().flatten().enumerate() {
+            check_rule(rule, is_namespaced, &rules.index(index), &mut errors);
+        }
+        errors
+    }
+}
+
+/// What a rule must say: verbs, and either paths or resources of groups.
+fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let is_empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+    if is_empty("verbs") {
+        errors.push(Error::required(&path.child("verbs"), "verbs must contain at least one value"));
+    }
+    if !is_empty("nonResourceURLs") {
+        let mut refuse = |detail: &str| {
+            let paths = rule["nonResourceURLs"].clone();
+            errors.push(Error::invalid(&path.child("nonResourceURLs"), paths, detail));
+        };
+        if is_namespaced {
+            refuse("namespaced rules cannot apply to non-resource URLs");
+        }
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(field)) {
+            refuse("rules cannot apply to both regular resources and non-resource URLs");
+        }
+        return;
+    }
+    for (field, detail) in [
+        ("apiGroups", "resource rules must supply at least one api group"),
+        ("resources", "resource rules must supply at least one resource"),
+    ] {
+        if is_empty(field) {
+            errors.push(Error::required(&path.child(field), detail));
+        }
+    }
 }
 
 /// Role bindings and cluster role bindings.

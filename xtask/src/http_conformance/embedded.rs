@@ -1,0 +1,60 @@
+//! The server that is walked when no kubeconfig says otherwise: ours, in memory, over TLS on loopback.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use berth_apiserver::auth::authn::Authenticator;
+use berth_apiserver::pki::{Identity, Pki};
+use berth_apiserver::tls::Listener;
+use berth_apiserver::{ApiServer, Config};
+use berth_store::MemoryStore;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::task::JoinHandle;
+
+/// A server that answers until it is dropped.
+pub struct Embedded {
+    address: SocketAddr,
+    authority_pem: String,
+    identity: Identity,
+    task: JoinHandle<()>,
+}
+
+/// Starts one.
+pub async fn start() -> anyhow::Result<Embedded> {
+    // Certificates and clients go by the real time.
+    #[allow(clippy::disallowed_methods, reason = "the server stands in for one outside, which has a clock of its own")]
+    let now = jiff::Timestamp::now;
+    let pki = Pki::ephemeral(now())?;
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &pki, &pki.serving(&[])?).await?;
+    let address = listener.address();
+    let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(now));
+    config.token_key = Some(pki.token_key().clone());
+    let server = ApiServer::new(config);
+    server.ready().await.context("the embedded server does not start")?;
+    let authenticator = Arc::new(Authenticator::new(Default::default(), server.tokens()));
+    let identity = pki.client("admin", Some("system:masters"))?;
+    let task = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
+    Ok(Embedded { address, authority_pem: pki.authority_pem().to_owned(), identity, task })
+}
+
+impl Embedded {
+    /// How an administrator reaches it.
+    pub async fn config(&self) -> anyhow::Result<kube::Config> {
+        let server = format!("https://{}", self.address);
+        let file = berth_apiserver::kubeconfig::Kubeconfig {
+            name: "embedded",
+            server: &server,
+            authority_pem: &self.authority_pem,
+            identity: &self.identity,
+        };
+        let file = Kubeconfig::from_yaml(&file.to_yaml())?;
+        Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether an answer says what is expected: objects contain what is expected of them, lists are as long as expected, and
+//! texts may be patterns:
+//!
+//! | expected | holds for |
+//! |---|---|
+//! | `$any` | whatever is there |
+//! | `$absent` | a field that is not there, null, or empty |
+//! | `$text` | a text that is not empty |
+//! | `$number` | a number |
+//! | `$contains TEXT` | a text with that in it |
+//! | `{$has: [...]}` | a list with such items among others, or a text with such parts |
+//! | `{$count: N}` | a list of N items |
+//! | `{$not: X}` | what X does not hold for |
+
+use serde_json::Value;
+
+/// The first difference, with its place; `None` when there is none.
+pub fn difference(expected: &Value, got: &Value) -> Option<String> {
+    compare(expected, Some(got), "")
+}
+
+fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
+    let shown = || got.map_or("nothing".to_owned(), ToString::to_string);
+    let differs = || {
+        let at = if at.is_empty() { "the answer" } else { at.trim_start_matches('.') };
+        Some(format!("{at}: expected {expected}, got {}", shown()))
+    };
+    let holds = |holds: bool| if holds { None } else { differs() };
+    match expected {
+        Value::String(text) if text == "$any" => holds(got.is_some()),
+        Value::String(text) if text == "$absent" => holds(got.is_none_or(is_empty)),
+        Value::String(text) if text == "$text" => {
+            holds(got.and_then(Value::as_str).is_some_and(|text| !text.is_empty()))
+        }
+        Value::String(text) if text == "$number" => holds(got.is_some_and(Value::is_number)),
+        Value::String(text) if text.starts_with("$contains ") => {
+            let part = &text["$contains ".len()..];
+            holds(got.and_then(Value::as_str).is_some_and(|text| text.contains(part)))
+        }
+        Value::Object(fields) => {
+            if let Some(Value::Array(wanted)) = fields.get("$has") {
+                let has = |wanted: &Value| match got {
+                    Some(Value::Array(items)) => items.iter().any(|item| compare(wanted, Some(item), at).is_none()),
+                    Some(Value::String(text)) => wanted.as_str().is_some_and(|part| text.contains(part)),
+                    _ => false,
+                };
+                return wanted
+                    .iter()
+                    .find(|wanted| !has(wanted))
+                    .map(|wanted| format!("{}: nothing like {wanted} in {}", at.trim_start_matches('.'), shown()));
+            }
+            if let Some(count) = fields.get("$count").and_then(Value::as_u64) {
+                return holds(got.and_then(Value::as_array).is_some_and(|items| items.len() as u64 == count));
+            }
+            if let Some(unwanted) = fields.get("$not") {
+                return holds(compare(unwanted, got, at).is_some());
+            }
+            let Some(Value::Object(got)) = got else { return differs() };
+            fields.iter().find_map(|(name, expected)| compare(expected, got.get(name), &format!("{at}.{name}")))
+        }
+        Value::Array(wanted) => {
+            let Some(Value::Array(items)) = got else { return differs() };
+            if items.len() != wanted.len() {
+                return differs();
+            }
+            let mut pairs = wanted.iter().zip(items).enumerate();
+            pairs.find_map(|(index, (wanted, item))| compare(wanted, Some(item), &format!("{at}[{index}]")))
+        }
+        expected => holds(got == Some(expected)),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_contain_and_lists_equal() {
+        let got = json!({"a": 1, "list": [{"n": "x", "v": 1}, {"n": "y"}], "text": "one two"});
+        for agrees in [
+            json!({"a": 1}),
+            json!({"list": [{"n": "x"}, {"n": "y"}]}),
+            json!({"list": {"$has": [{"n": "y"}]}, "gone": "$absent"}),
+            json!({"list": {"$count": 2}, "text": "$contains two"}),
+            json!({"a": {"$not": 2}, "text": "$text"}),
+        ] {
+            assert_eq!(difference(&agrees, &got), None, "{agrees}");
+        }
+        for (differs, at) in [
+            (json!({"a": 2}), "a: expected 2, got 1"),
+            (json!({"list": [{"n": "x"}]}), "list: expected"),
+            (json!({"list": [{"n": "x"}, {"n": "z"}]}), "list[1].n: expected \"z\", got \"y\""),
+            (json!({"text": "$absent"}), "text: expected"),
+            (json!({"gone": "$any"}), "gone: expected \"$any\", got nothing"),
+            (json!({"list": {"$has": [{"n": "z"}]}}), "list: nothing like"),
+        ] {
+            let found = difference(&differs, &got).unwrap_or_default();
+            assert!(found.starts_with(at), "{found}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `cargo xtask http-conformance`: the Kubernetes API over HTTP, with recorded expectations.
+//!
+//! The walks are files (`xtask/http-conformance/*.yaml`, see [`walk`]): requests in order and what the answers must say.
+//! They follow the Kubernetes API conventions and nothing of ours, so they can be pointed at any API server:
+//!
+//! ```text
+//! cargo xtask http-conformance                          # an embedded server, over TLS on loopback
+//! cargo xtask http-conformance --kubeconfig ~/.kube/config
+//! ```
+//!
+//! A run makes one namespace and cluster-scoped objects whose names carry the run's id, and removes them. It needs the
+//! rights of an administrator (it impersonates).
+
+mod embedded;
+mod expect;
+mod session;
+mod walk;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use session::Session;
+use walk::Walk;
+
+/// What is asked for.
+#[derive(Debug, Default)]
+pub struct Options {
+    kubeconfig: Option<PathBuf>,
+    only: Option<String>,
+    verbose: bool,
+}
+
+impl Options {
+    /// Reads the command line after the chore's name.
+    pub fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options::default();
+        let mut args = args;
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--kubeconfig" => options.kubeconfig = Some(value()?.into()),
+                "--walk" => options.only = Some(value()?),
+                "--verbose" | "-v" => options.verbose = true,
+                other => return Err(format!("unknown argument `{other}`")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the walks; fails when one step's answer is not as recorded.
+pub fn main(options: &Options) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("xtask http-conformance: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match runtime.block_on(run(options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask http-conformance: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(options: &Options) -> anyhow::Result<bool> {
+    let walks = load(options.only.as_deref())?;
+    let (config, server) = match &options.kubeconfig {
+        Some(path) => (session::config_of(path).await?, None),
+        None => {
+            let server = embedded::start().await?;
+            (server.config().await?, Some(server))
+        }
+    };
+    let (mut agree, mut total) = (0, 0);
+    for walk in &walks {
+        let mut session = Session::start(&config, &walk.name).await?;
+        let outcome = session.run(walk).await;
+        session.end().await;
+        agree += outcome.agree;
+        total += outcome.total;
+        println!("{} {}/{}", walk.name, outcome.agree, outcome.total);
+        for (step, difference) in &outcome.failures {
+            println!("  - {step}\n      {}", difference.replace('\n', "\n      "));
+        }
+        if options.verbose {
+            outcome.steps.iter().for_each(|step| println!("  + {step}"));
+        }
+    }
+    println!("total {agree}/{total}");
+    drop(server);
+    Ok(agree == total)
+}
+
+fn load(only: Option<&str>) -> anyhow::Result<Vec<Walk>> {
+    let folder = crate::workspace_root().join("xtask/http-conformance");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .with_context(|| folder.display().to_string())?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    let mut walks = Vec::new();
+    for file in files {
+        let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        if only.is_some_and(|only| !name.contains(only)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        walks.push(Walk::parse(&name, &text).with_context(|| file.display().to_string())?);
+    }
+    anyhow::ensure!(!walks.is_empty(), "no walk of that name in {}", folder.display());
+    Ok(walks)
+}

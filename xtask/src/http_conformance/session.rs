@@ -1,0 +1,287 @@
+//! One walk against one server: names that are replaced, requests that are sent, answers that are judged.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use futures::StreamExt;
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::expect;
+use super::walk::{Step, Stream, Walk};
+
+/// How long what happens behind an answer may take.
+const EVENTUALLY: Duration = Duration::from_secs(30);
+/// How long an event may take to arrive.
+const EVENT: Duration = Duration::from_secs(15);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// The client configuration of a kubeconfig file.
+pub async fn config_of(path: &Path) -> anyhow::Result<Config> {
+    let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
+    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub agree: usize,
+    pub total: usize,
+    /// Steps that agree, by name.
+    pub steps: Vec<String>,
+    /// Steps that do not, with the difference.
+    pub failures: Vec<(String, String)>,
+}
+
+/// A walk under way.
+pub struct Session {
+    config: Config,
+    client: Client,
+    names: BTreeMap<String, String>,
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Session {
+    /// Makes the walk's namespace.
+    pub async fn start(config: &Config, walk: &str) -> anyhow::Result<Session> {
+        let client = Client::try_from(config.clone())?;
+        let request = http::Request::post("/api/v1/namespaces").header("content-type", "application/json");
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": format!("{walk}-")}});
+        let answer = read(client.send(request.body(Body::from(body.to_string().into_bytes()))?).await?).await?;
+        let namespace = answer.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        anyhow::ensure!(answer.status == 201, "making a namespace: {} {}", answer.status, answer.body);
+        let run = namespace.rsplit('-').next().unwrap_or_default().to_owned();
+        let names = BTreeMap::from([("ns".to_owned(), namespace), ("run".to_owned(), run)]);
+        Ok(Session { config: config.clone(), client, names })
+    }
+
+    /// Removes the namespace; what a walk makes beside it, it removes itself.
+    pub async fn end(self) {
+        let path = format!("/api/v1/namespaces/{}", self.names["ns"]);
+        if let Ok(request) = http::Request::delete(path).body(Body::empty())
+            && let Err(error) = self.client.send(request).await
+        {
+            eprintln!("the namespace {} stays behind: {error}", self.names["ns"]);
+        }
+    }
+
+    /// Goes through all steps. One that differs does not end the walk: the next may still say something.
+    pub async fn run(&mut self, walk: &Walk) -> Outcome {
+        let mut outcome = Outcome::default();
+        for step in &walk.steps {
+            outcome.total += 1;
+            match self.step(step).await {
+                Ok(()) => {
+                    outcome.agree += 1;
+                    outcome.steps.push(step.name.clone());
+                }
+                Err(error) => outcome.failures.push((step.name.clone(), format!("{error:#}"))),
+            }
+        }
+        outcome
+    }
+
+    async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
+        if let Some(stream) = &step.watch {
+            return self.watch(step, stream).await;
+        }
+        let deadline = Instant::now() + EVENTUALLY;
+        loop {
+            match self.ask(step).await {
+                Err(_) if step.eventually && Instant::now() < deadline => sleep(Duration::from_millis(100)).await,
+                other => return other,
+            }
+        }
+    }
+
+    async fn ask(&mut self, step: &Step) -> anyhow::Result<()> {
+        let response = self.send(step).await?;
+        let answer = timeout(ANSWER, read(response)).await.context("the answer does not end")??;
+        self.judge(step, &answer)?;
+        for (name, field) in &step.keep {
+            let value = field.split('.').try_fold(&answer.body, |value, step| match step.parse::<usize>() {
+                Ok(index) => value.get(index),
+                Err(_) => value.get(step),
+            });
+            let text = match value.ok_or_else(|| anyhow!("{field}: not in the answer"))? {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            self.names.insert(name.clone(), text);
+        }
+        Ok(())
+    }
+
+    fn judge(&self, step: &Step, answer: &Answer) -> anyhow::Result<()> {
+        if answer.status != step.status {
+            return Err(anyhow!("status: expected {}, got {}: {}", step.status, answer.status, answer.body));
+        }
+        if !step.answer.is_null()
+            && let Some(difference) = expect::difference(&self.filled(&step.answer)?, &answer.body)
+        {
+            return Err(anyhow!("{difference}"));
+        }
+        for (name, expected) in &step.answer_headers {
+            let values: Vec<&str> = answer.headers.get_all(name).iter().filter_map(|it| it.to_str().ok()).collect();
+            let got = json!(values.join(", "));
+            let got = if values.is_empty() { Value::Null } else { got };
+            if let Some(difference) = expect::difference(&self.filled(expected)?, &got) {
+                return Err(anyhow!("header {name}: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn watch(&mut self, step: &Step, stream: &Stream) -> anyhow::Result<()> {
+        let response = self.send(step).await?;
+        if response.status().as_u16() != step.status {
+            let answer = read(response).await?;
+            return Err(anyhow!("status: expected {}, got {}: {}", step.status, answer.status, answer.body));
+        }
+        for step in &stream.meanwhile {
+            Box::pin(self.step(step)).await.with_context(|| step.name.clone())?;
+        }
+        let mut events = Events { body: response.into_body().into_data_stream(), bytes: Vec::new() };
+        for expected in &stream.events {
+            let expected = self.filled(expected)?;
+            let event = timeout(EVENT, events.next()).await.map_err(|_| anyhow!("no event, expected {expected}"))??;
+            let event = event.ok_or_else(|| anyhow!("the stream ended, expected {expected}"))?;
+            if let Some(difference) = expect::difference(&expected, &event) {
+                return Err(anyhow!("event {}: {difference}", event["type"]));
+            }
+        }
+        if stream.ends {
+            let event = timeout(EVENT, events.next()).await.map_err(|_| anyhow!("the stream does not end"))??;
+            anyhow::ensure!(event.is_none(), "one more event: {event:?}");
+        }
+        Ok(())
+    }
+
+    async fn send(&self, step: &Step) -> anyhow::Result<Response<Body>> {
+        let line = self.replaced(&step.request)?;
+        let (method, path) =
+            line.split_once(' ').ok_or_else(|| anyhow!("request: expected METHOD PATH, got {line}"))?;
+        let mut request = Request::builder().method(method).uri(path.trim());
+        let mut content_type = match (&step.patch_type, method) {
+            (Some(kind), _) if kind == "apply-patch" => Some("application/apply-patch+yaml".to_owned()),
+            (Some(kind), _) => Some(format!("application/{kind}+json")),
+            (None, _) if !step.body.is_null() => Some("application/json".to_owned()),
+            _ => None,
+        };
+        for (name, value) in &step.headers {
+            if name.eq_ignore_ascii_case("content-type") {
+                content_type = Some(self.replaced(value)?);
+            } else {
+                request = request.header(name, self.replaced(value)?);
+            }
+        }
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        if let Some(user) = &step.user {
+            request = request.header("impersonate-user", self.replaced(user)?);
+        }
+        for group in &step.groups {
+            request = request.header("impersonate-group", self.replaced(group)?);
+        }
+        let body = match &step.body {
+            Value::Null => Vec::new(),
+            Value::String(text) => self.replaced(text)?.into_bytes(),
+            body => serde_json::to_vec(&self.filled(body)?)?,
+        };
+        let request = request.body(Body::from(body))?;
+        let client = match &step.token {
+            None => self.client.clone(),
+            Some(token) => {
+                let mut config = self.config.clone();
+                config.auth_info = Default::default();
+                let token = self.replaced(token)?;
+                config.auth_info.token = (!token.is_empty()).then(|| token.into());
+                Client::try_from(config)?
+            }
+        };
+        Ok(timeout(ANSWER, client.send(request)).await.context("no answer")??)
+    }
+
+    /// A text with names in place of `${...}`.
+    fn replaced(&self, text: &str) -> anyhow::Result<String> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after.split_once('}').ok_or_else(|| anyhow!("{text}: ${{ without }}"))?;
+            out.push_str(before);
+            out.push_str(self.names.get(name).ok_or_else(|| anyhow!("nothing was kept as {name}"))?);
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    fn filled(&self, value: &Value) -> anyhow::Result<Value> {
+        Ok(match value {
+            Value::String(text) => self.replaced(text)?.into(),
+            Value::Array(items) => {
+                items.iter().map(|item| self.filled(item)).collect::<anyhow::Result<Vec<_>>>()?.into()
+            }
+            Value::Object(fields) => {
+                let fields = fields.iter().map(|(name, value)| Ok((self.replaced(name)?, self.filled(value)?)));
+                Value::Object(fields.collect::<anyhow::Result<_>>()?)
+            }
+            other => other.clone(),
+        })
+    }
+}
+
+/// Reads an answer whole: JSON, else YAML where it says so, else a text.
+async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await?.to_bytes();
+    let is_yaml = parts.headers.get("content-type").is_some_and(|value| value == "application/yaml");
+    let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+    let body = match serde_json::from_slice(&bytes) {
+        Ok(value) => value,
+        Err(_) if is_yaml => serde_saphyr::from_slice(&bytes).unwrap_or_else(|_| text()),
+        Err(_) if bytes.is_empty() => Value::Null,
+        Err(_) => text(),
+    };
+    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
+}
+
+/// The lines of a stream.
+struct Events<S> {
+    body: S,
+    bytes: Vec<u8>,
+}
+
+impl<S, B, E> Events<S>
+where
+    S: futures::Stream<Item = Result<B, E>> + Unpin,
+    B: AsRef<[u8]>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+        loop {
+            if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.bytes.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line).context("an event is not JSON")?));
+            }
+            match self.body.next().await {
+                Some(chunk) => self.bytes.extend_from_slice(chunk?.as_ref()),
+                None => return Ok(None),
+            }
+        }
+    }
+}

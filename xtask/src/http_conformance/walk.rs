@@ -1,0 +1,99 @@
+//! The form of a walk.
+//!
+//! ```yaml
+//! - name: what the step shows
+//!   request: POST /api/v1/namespaces/${ns}/configmaps    # method and path; ${...} is replaced
+//!   headers: {accept: application/yaml}
+//!   as: somebody            # impersonate; `groups:` with it
+//!   token: ${token}         # or: this bearer token instead of the kubeconfig's credentials; "" for none
+//!   body: {...}             # YAML, sent as JSON; a text is sent as it stands
+//!   type: merge-patch       # of a PATCH: json-patch, merge-patch, strategic-merge-patch, apply-patch
+//!   status: 201
+//!   answer: {...}           # must be contained in the answer, see `expect`
+//!   answerHeaders: {content-type: application/json}
+//!   keep: {rv: metadata.resourceVersion}   # for later ${rv}
+//!   eventually: true        # asked again for half a minute until it agrees: what happens behind the answer
+//!   watch:                  # the request is a stream: these steps run once it is open, then these events come
+//!     meanwhile: [...]
+//!     events: [{type: ADDED, object: {...}}]
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One file.
+#[derive(Debug)]
+pub struct Walk {
+    /// The file's name.
+    pub name: String,
+    /// Its steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// One request and what its answer must say.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Step {
+    /// What the step shows.
+    pub name: String,
+    /// Method and path.
+    pub request: String,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// User to impersonate.
+    #[serde(default, rename = "as")]
+    pub user: Option<String>,
+    /// Groups to impersonate.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Bearer token instead of the kubeconfig's credentials; empty for no credentials.
+    #[serde(default)]
+    pub token: Option<String>,
+    #[serde(default)]
+    pub body: Value,
+    /// Kind of a patch.
+    #[serde(default, rename = "type")]
+    pub patch_type: Option<String>,
+    /// The status code.
+    pub status: u16,
+    /// What the body must contain.
+    #[serde(default)]
+    pub answer: Value,
+    /// What headers of the answer must say.
+    #[serde(default)]
+    pub answer_headers: BTreeMap<String, Value>,
+    /// Fields of the answer to remember, by name.
+    #[serde(default)]
+    pub keep: BTreeMap<String, String>,
+    /// Whether the answer may take a while to be so.
+    #[serde(default)]
+    pub eventually: bool,
+    /// The answer is a stream of events.
+    #[serde(default)]
+    pub watch: Option<Stream>,
+}
+
+/// What a stream must bring.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// Steps that run while it is open.
+    #[serde(default)]
+    pub meanwhile: Vec<Step>,
+    /// Its first events.
+    pub events: Vec<Value>,
+    /// Whether the server must end it after them.
+    #[serde(default)]
+    pub ends: bool,
+}
+
+impl Walk {
+    /// Reads a file.
+    pub fn parse(name: &str, text: &str) -> anyhow::Result<Walk> {
+        // By way of JSON, so that numbers and texts are what the API would see.
+        let value: Value = serde_saphyr::from_str(text)?;
+        Ok(Walk { name: name.to_owned(), steps: serde_json::from_value(value)? })
+    }
+}
