@@ -19,6 +19,7 @@ use berth_runtime::{Cache, Clock, EventType, Manager, ObjectKey, Recorder};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Brain;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
@@ -41,6 +42,9 @@ const TELLING_MAX: usize = 8;
 /// With a limited client no more writes are in flight than it lets through in this part of a second: what waits in the
 /// client can no longer be overtaken.
 const LIMITED_PART: f64 = 10.0;
+/// With a limited client nothing is told before no decision was written for so long: each telling takes the place of a
+/// decision.
+const TELLING_PAUSE: Duration = Duration::from_secs(1);
 /// First pause before a write is tried again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest pause.
@@ -77,6 +81,10 @@ struct Pending {
     /// Keys of writes that are in flight, and whether they only tell.
     in_flight: BTreeMap<ObjectKey, bool>,
     sequence: u64,
+    /// The client is limited.
+    limited: bool,
+    /// When a write that does more than tell was started last.
+    decided: Option<Instant>,
 }
 
 impl Pending {
@@ -94,14 +102,22 @@ impl Pending {
         Some(change)
     }
 
+    /// Is the client limited, and was there a decision to write just now?
+    fn is_deciding(&self) -> bool {
+        self.limited && self.decided.is_some_and(|at| at.elapsed() < TELLING_PAUSE)
+    }
+
     /// The most urgent write that may start.
     fn next(&mut self) -> Option<(ObjectKey, Change)> {
         let telling = self.in_flight.values().filter(|tells| **tells).count();
         // One object is written once at a time.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
         let tells = rank.0 == Urgency::Tells;
-        if tells && telling >= TELLING_MAX {
+        if tells && (telling >= TELLING_MAX || self.is_deciding()) {
             return None;
+        }
+        if !tells {
+            self.decided = Some(Instant::now());
         }
         let key = key.clone();
         let change = self.remove(&key)?;
@@ -171,6 +187,7 @@ pub(super) fn install(
         // Truncated on purpose: a rate of requests is a small number.
         ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
     });
+    writes.lock().limited = config.client_limit.is_some();
     manager.task("scheduler-writes", run(writer, in_flight));
     writes
 }
@@ -187,6 +204,10 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 key
             });
         }
+        let holds_back = {
+            let pending = writer.writes.lock();
+            pending.limited && !pending.changes.is_empty()
+        };
         tokio::select! {
             biased;
             Some(ended) = running.join_next(), if !running.is_empty() => match ended {
@@ -195,6 +216,8 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             () = writer.writes.wake.notified() => {}
+            // What only tells has to wait for a pause, which nobody else tells of.
+            () = tokio::time::sleep(TELLING_PAUSE), if holds_back => {}
         }
     }
 }
@@ -391,7 +414,7 @@ mod tests {
                 checks: Vec::new(),
                 second_pass: false,
                 replaces: None,
-                explanation: Default::default(),
+                considered: Default::default(),
             }))
         };
         // That it waits is on its way when quota is given and taken again.
@@ -405,6 +428,17 @@ mod tests {
         assert!(writes.add(key("a"), admit()));
         assert!(writes.lock().next().is_some());
         assert!(writes.add(key("a"), evict()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limited_client_tells_only_when_nothing_is_decided() {
+        let mut pending = Pending { limited: true, ..Pending::default() };
+        pending.insert(key("a"), Urgency::Gives, 0, evict());
+        pending.insert(key("b"), Urgency::Tells, 0, tell());
+        assert!(pending.next().is_some());
+        assert_eq!(pending.next(), None);
+        tokio::time::advance(TELLING_PAUSE).await;
+        assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("b"));
     }
 
     #[test]

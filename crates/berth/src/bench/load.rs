@@ -32,7 +32,7 @@ use crate::process;
 const CREATIONS_MAX: usize = 128;
 /// How long queues may take to become active.
 const ACTIVE_MAX: Duration = Duration::from_secs(120);
-/// A run in which nothing finishes for so long is given up.
+/// A run in which nothing happens for so long is given up.
 const STALLED: Duration = Duration::from_secs(60);
 /// How long figures of queues may lag behind at the end.
 const SETTLED_MAX: Duration = Duration::from_secs(60);
@@ -355,13 +355,13 @@ fn difference(after: BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> B
 struct Progress {
     total: usize,
     shown: Option<Instant>,
-    finished: u64,
+    seen: u64,
     moved: Instant,
 }
 
 impl Progress {
     fn new(total: usize) -> Self {
-        Progress { total, shown: None, finished: 0, moved: Instant::now() }
+        Progress { total, shown: None, seen: 0, moved: Instant::now() }
     }
 
     fn stalled(&self) -> bool {
@@ -371,8 +371,9 @@ impl Progress {
     fn show(&mut self, elapsed: Duration, now: berth_load::ledger::Moment) {
         const BAR: usize = 30;
         let done = now.finished >= self.total as u64;
-        if now.finished + now.admissions != self.finished {
-            self.finished = now.finished + now.admissions;
+        let seen = now.finished + now.admissions + now.pending;
+        if seen != self.seen {
+            self.seen = seen;
             self.moved = Instant::now();
         }
         let terminal = std::io::stderr().is_terminal();
