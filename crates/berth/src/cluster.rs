@@ -66,6 +66,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let endpoints = Endpoints {
         pending: Arc::new(move || caches.pending().iter().map(|kind| format!("caches: waiting for {kind}")).collect()),
         metrics: Arc::new(move || leads.text("berth-cluster") + &requests.text()),
+        explain: None,
     };
     let mut tasks = JoinSet::new();
     bound.serve(&endpoints, &mut tasks);

@@ -15,6 +15,7 @@ mod bench;
 mod cluster;
 mod component;
 mod controller;
+mod explain;
 mod front;
 mod install;
 mod process;
@@ -50,6 +51,8 @@ enum Command {
     Cluster(cluster::Options),
     /// Run the queueing controllers against a cluster: admission, quotas, preemption.
     Controller(controller::Options),
+    /// Say why a job waits: its place, what is short and who holds it, whom it could preempt.
+    Explain(explain::Options),
     /// Run a scenario in virtual time and check what it expects.
     Run(run::Options),
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Apiserver(options) => apiserver::main(&options),
         Command::Cluster(options) => cluster::main(&options),
         Command::Controller(options) => controller::main(&options),
+        Command::Explain(options) => explain::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => bench::main(&options),

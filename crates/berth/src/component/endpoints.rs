@@ -1,9 +1,11 @@
-//! What a component tells those who look after it: `/healthz`, `/readyz`, `/metrics`.
+//! What a component tells those who look after it: `/healthz`, `/readyz`, `/metrics`, and the controllers `/explain`.
 
 use std::sync::Arc;
 
+use berth_apimachinery::status::Status;
 use clap::Args;
 use http::{Method, StatusCode};
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::listen::{self, BindAddress, Handler};
@@ -27,7 +29,12 @@ pub struct Endpoints {
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// All figures in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Answers `/explain/NAMESPACE/NAME` beside the metrics, where there are queues.
+    pub explain: Option<Explain>,
 }
+
+/// Explains a job of a namespace.
+pub type Explain = Arc<dyn Fn(&str, &str) -> Result<Value, Status> + Send + Sync>;
 
 /// Sockets that are bound but do not answer yet.
 pub struct Bound {
@@ -90,8 +97,27 @@ fn metrics(endpoints: Endpoints) -> Handler {
                 const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
                 listen::answer(StatusCode::OK, MEDIA, (endpoints.metrics)())
             }
+            (&Method::GET, path) if let Some((namespace, name)) = explained(path) => {
+                let answer =
+                    endpoints.explain.as_ref().map_or_else(|| Err(Status::no_such_path()), |it| it(namespace, name));
+                match answer {
+                    Ok(explanation) => listen::answer(StatusCode::OK, JSON, explanation.to_string()),
+                    Err(status) => {
+                        let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                        listen::answer(code, JSON, status.to_value().to_string())
+                    }
+                }
+            }
             _ => listen::text(StatusCode::NOT_FOUND, "404 page not found\n"),
         };
         Box::pin(std::future::ready(answer))
     })
+}
+
+const JSON: &str = "application/json";
+
+/// Namespace and name of `/explain/NAMESPACE/NAME`.
+fn explained(path: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = path.strip_prefix("/explain/")?.split_once('/')?;
+    (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then_some((namespace, name))
 }

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use berth_apimachinery::meta::GroupResource;
+use berth_apimachinery::status::Status;
+use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::{Config, rights};
 use berth_runtime::Manager;
 use berth_simulator::embedded::controller_configuration;
@@ -81,7 +84,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
 
     let mut manager = Manager::new(client.clone(), clock);
     let installed = berth_controllers::install(&mut manager, config.clone());
-    let metrics = installed.metrics;
+    let (metrics, explain) = (installed.metrics, installed.explain);
     let mut tasks = JoinSet::new();
     let certificate = match hooks {
         Some(hooks) => {
@@ -103,6 +106,12 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             pending
         }),
         metrics: Arc::new(move || metrics.text() + &leads.text(rights::NAME) + &requests.text()),
+        explain: Some(Arc::new(move |namespace: &str, name: &str| {
+            explain.of(namespace, name).map_err(|error| match error {
+                Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name),
+                Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
+            })
+        })),
     };
     bound.serve(&endpoints, &mut tasks);
     component::run(manager, client, election, &leading).await

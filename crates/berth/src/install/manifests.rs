@@ -203,6 +203,18 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         others["namespaceSelector"] = elsewhere.clone();
         hooks.extend([queued, others]);
     }
+    // Pods, and what makes them, take part only when they say so themselves.
+    for (group, version, name) in [
+        ("", "v1", "pods"),
+        ("apps", "v1", "deployments"),
+        ("apps", "v1", "statefulsets"),
+        ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
+    ] {
+        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], "Fail");
+        queued["objectSelector"] = json!({ "matchExpressions": managed });
+        queued["namespaceSelector"] = elsewhere.clone();
+        hooks.push(queued);
+    }
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
         "metadata": {"name": WEBHOOK_CONFIGURATION, "labels": rights::labels(&[])},

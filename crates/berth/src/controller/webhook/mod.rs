@@ -261,6 +261,7 @@ fn find(stores: &Stores, group: &str, resource: &str, namespace: &str, name: &st
         ("kueue.x-k8s.io", "admissionchecks") => one(&stores.admission_checks, "", name),
         ("kueue.x-k8s.io", "clusterqueues") => one(&stores.cluster_queues, "", name),
         ("kueue.x-k8s.io", "localqueues") => one(&stores.local_queues, namespace, name),
+        ("kueue.x-k8s.io", "resourceflavors") => one(&stores.flavors, "", name),
         ("kueue.x-k8s.io", "workloadpriorityclasses") => one(&stores.workload_priority_classes, "", name),
         ("kueue.x-k8s.io", "workloads") => one(&stores.workloads, namespace, name),
         // Of other projects' jobs, what owns a job is asked for, by its metadata.
