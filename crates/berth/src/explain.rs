@@ -10,6 +10,7 @@ use kube::{Client, Config};
 use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::limit::Limiter;
 use crate::process;
 
 /// Options of `berth explain`.
@@ -54,14 +55,14 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
     let explanation = match &options.controller {
         Some(url) => {
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or_else(|| "default".to_owned());
-            let client = connect::client(Config::new(url.clone()), &Requests::default())?;
+            let client = connect::client(Config::new(url.clone()), &Requests::default(), &Limiter::new(None))?;
             ask(&client, &format!("/explain/{namespace}/{name}")).await.map_err(|refusal| refusal.into_error(url))?
         }
         None => {
             let config = options.connect.config().await?;
             let of_context = config.default_namespace.clone();
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or(of_context);
-            let client = connect::client(config, &Requests::default())?;
+            let client = connect::client(config, &Requests::default(), &Limiter::new(None))?;
             through_api_server(&client, &options.service, &namespace, name).await?
         }
     };
