@@ -104,7 +104,8 @@ async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
     });
     let before = bundle();
     for configuration in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
-        assert_eq!(trusted(configuration).len(), 25, "kueue's kinds, and twelve kinds of job with and without a queue");
+        let kinds = "kueue's, twelve of jobs with and without a queue, and four of pods";
+        assert_eq!(trusted(configuration).len(), 29, "{kinds}");
         assert!(trusted(configuration).iter().all(|trusted| !trusted.is_empty()));
     }
     let crd = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
