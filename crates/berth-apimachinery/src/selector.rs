@@ -431,13 +431,15 @@ impl Token<'_> {
 
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let special = |b: u8| b"=!(),<>".contains(&b);
+    // A form feed is no space here: it belongs to a word, which is then refused.
+    let space = |b: u8| b" \t\r\n".contains(&b);
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
         let start = at;
         match bytes[at] {
-            b' ' | b'\t' | b'\r' | b'\n' => at += 1,
+            b if space(b) => at += 1,
             b if special(b) => {
                 at += match bytes.get(at + 1) {
                     Some(b'=') if matches!(b, b'=' | b'!') => 2,
@@ -446,7 +448,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
                 tokens.push(Token::Sign(&text[start..at]));
             }
             _ => {
-                while at < bytes.len() && !special(bytes[at]) && !bytes[at].is_ascii_whitespace() {
+                while at < bytes.len() && !special(bytes[at]) && !space(bytes[at]) {
                     at += 1;
                 }
                 tokens.push(Token::Word(&text[start..at]));
@@ -721,6 +723,12 @@ pub fn unescape_value(text: &str) -> Result<String, ParseError> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_form_feed_is_refused_and_not_read_for_ever() {
+        assert!(LabelSelector::parse("a\u{c}b").is_err());
+        assert!(LabelSelector::parse("\u{c}").is_err());
+    }
 
     fn labels(value: Value) -> Map<String, Value> {
         value.as_object().cloned().expect("labels are a map")
