@@ -1,5 +1,8 @@
 //! Where a walk over a value is: steps that point at the steps above them, so that going down costs nothing and the
 //! text (`spec.containers[0].name`) is only made when there is something to say about the place.
+//!
+//! Not [`crate::field::Path`]: there an empty name stands for the node itself, here it is a field like any other and
+//! shows (`spec.`), as decoders and schema validation of the reference API server write it.
 
 use std::fmt;
 
