@@ -11,6 +11,8 @@ use serde_json::Value;
 pub struct Cluster {
     process: Child,
     pub kubeconfig: PathBuf,
+    /// The options that give another process this one's clock; none when it is the system's.
+    pub time: Vec<String>,
     /// Keeps the folder of the cluster's files until the process is gone.
     _home: tempfile::TempDir,
 }
@@ -71,9 +73,10 @@ impl Cluster {
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
         // The last line of the greeting says that the API answers.
-        let ready = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line.starts_with("Next"));
-        assert!(ready, "berth {command} ended before it was ready");
-        Self { process, kubeconfig, _home: home }
+        let next = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("Next"));
+        let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
+        let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();
+        Self { process, kubeconfig, time, _home: home }
     }
 
     /// Runs kubectl.

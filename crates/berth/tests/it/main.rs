@@ -4,7 +4,9 @@
 mod bench;
 mod clients;
 mod cluster;
+mod history;
 mod install;
+mod killed_leaders;
 mod kubectl;
 mod process;
 mod processes;

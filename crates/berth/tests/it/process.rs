@@ -100,6 +100,11 @@ impl Process {
             })
     }
 
+    /// Whether the process has ended by itself.
+    pub fn ended(&mut self) -> bool {
+        self.child.try_wait().expect("the process can be looked at").is_some()
+    }
+
     /// kill -9.
     pub fn kill(mut self) {
         self.child.kill().expect("the process can be killed");

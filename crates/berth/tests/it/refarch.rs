@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, file, kubectl_present, shared};
 
 /// What the submit helpers do: substitute exactly two variables and apply, in order.
-fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
+pub fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
     for index in 0..4 {
         for team in ["team-a", "team-b", "team-c", "team-d"] {
             let name = format!("{team}-{infix}-{index}.yaml");
@@ -99,7 +99,7 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
 }
 
 /// How many jobs whose name contains a text are complete.
-fn complete(cluster: &Cluster, text: &str) -> usize {
+pub fn complete(cluster: &Cluster, text: &str) -> usize {
     let jobs = cluster.get(&["jobs", "-A"]);
     let items = jobs["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_complete = |job: &&Value| {

@@ -1,0 +1,66 @@
+//! Everything that happened to the objects of a kind: a watch by the real kubectl, from before the first was created.
+
+use std::io::BufReader;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, pause};
+
+/// A watch that is running; ended when dropped.
+pub struct History {
+    watch: Child,
+    events: Arc<Mutex<Vec<Value>>>,
+}
+
+impl History {
+    /// Follows a resource in all namespaces.
+    pub fn of(cluster: &Cluster, resource: &str) -> Self {
+        let mut watch = Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(&cluster.kubeconfig)
+            .args(["get", resource, "-A", "--watch", "--output-watch-events", "-o", "json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("kubectl starts");
+        let stdout = BufReader::new(watch.stdout.take().expect("stdout is piped"));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = events.clone();
+        std::thread::spawn(move || {
+            for event in serde_json::Deserializer::from_reader(stdout).into_iter::<Value>().map_while(Result::ok) {
+                seen.lock().expect("nobody panics while holding the events").push(event);
+            }
+        });
+        Self { watch, events }
+    }
+
+    /// The states of all objects so far, in the order they were stored, with whether the object went with it.
+    pub fn states(&mut self) -> Vec<(Value, bool)> {
+        assert!(self.watch.try_wait().expect("kubectl can be looked at").is_none(), "the watch has ended");
+        // What was answered before this call may still be on its way.
+        pause(Duration::from_secs(2));
+        let events = self.events.lock().expect("nobody panics while holding the events");
+        events.iter().map(|event| (event["object"].clone(), event["type"] == "DELETED")).collect()
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        let _ = self.watch.kill();
+        let _ = self.watch.wait();
+    }
+}
+
+/// Whether a condition of an object is true.
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == condition && c["status"] == "True")
+}
+
+/// `NAMESPACE/NAME` of an object.
+pub fn key(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    format!("{}/{}", text("namespace"), text("name"))
+}
