@@ -12,6 +12,7 @@ use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::{ApiServer, UserInfo};
 use berth_controllers::configuration;
 use berth_runtime::{Clock, Manager, ManagerError};
+use futures::FutureExt;
 use kube::Client;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -48,13 +49,16 @@ pub struct Options {
     pub token_key: Option<TokenKey>,
     /// Where requests are recorded; `None` records none.
     pub audit: Option<Log>,
+    /// The controllers share no cache with the simulated cluster and have only the rights of an installation, as when they
+    /// run in a process of their own.
+    pub apart: bool,
 }
 
 impl Options {
     /// A cluster in memory.
     pub fn in_memory(clock: Clock, seed: u64, cluster: Option<Value>, configuration: Option<Value>) -> Self {
-        let (root_ca, token_key, audit) = (None, None, None);
-        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca, token_key, audit }
+        let (root_ca, token_key, audit, apart) = (None, None, None, false);
+        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca, token_key, audit, apart }
     }
 }
 
@@ -145,17 +149,37 @@ impl Embedded {
         })
         .await?;
         let server = api.server().clone();
-        let client = api.client(CONTROLLER_USER);
-        let mut manager = Manager::new(client, options.clock.clone());
-        api.serve(berth_controllers::install(&mut manager, controllers));
         let (logs, root_ca) = (api.logs(), options.root_ca);
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
-        berth_cluster::install(&mut manager, cluster);
+        let (client, machines) = if options.apart {
+            let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
+            let client = Client::new(server.in_process(user).lean(), "default");
+            (client, Some(Manager::new(api.client("berth-cluster"), options.clock.clone())))
+        } else {
+            (api.client(CONTROLLER_USER), None)
+        };
+        let mut manager = Manager::new(client, options.clock.clone());
+        api.serve(berth_controllers::install(&mut manager, controllers));
+        let machines = match machines {
+            Some(mut machines) => {
+                berth_cluster::install(&mut machines, cluster);
+                Some(machines)
+            }
+            None => {
+                berth_cluster::install(&mut manager, cluster);
+                None
+            }
+        };
         let (stop, stopped) = oneshot::channel::<()>();
-        let manager = tokio::spawn(manager.run(async move {
-            // A dropped sender means the same as a sent signal: nobody holds the cluster any more.
-            let _ = stopped.await;
-        }));
+        // A dropped sender means the same as a sent signal: nobody holds the cluster any more.
+        let stopped = stopped.map(|_| ()).shared();
+        let manager = tokio::spawn(async move {
+            let (controllers, machines) = (manager.run(stopped.clone()), machines.map(|it| it.run(stopped)));
+            match machines {
+                Some(machines) => tokio::try_join!(controllers, machines).map(|_| ()),
+                None => controllers.await,
+            }
+        });
         Ok(Self { server, clock: options.clock, stop: Some(stop), manager })
     }
 

@@ -99,6 +99,16 @@ pub fn run_in_virtual_time(
     given: &BTreeMap<String, String>,
     sink: &mut dyn FnMut(&str),
 ) -> Result<Outcome, RunError> {
+    run_with(path, given, |_| {}, sink)
+}
+
+/// As [`run_in_virtual_time`], on a cluster whose options were changed by `change`.
+pub fn run_with(
+    path: &Path,
+    given: &BTreeMap<String, String>,
+    change: impl FnOnce(&mut Options),
+    sink: &mut dyn FnMut(&str),
+) -> Result<Outcome, RunError> {
     let scenario = Scenario::load(path)?;
     let base = path.parent().map(Path::to_owned).unwrap_or_default();
     let variables = scenario.resolve_variables(given)?;
@@ -110,8 +120,9 @@ pub fn run_in_virtual_time(
         .map_err(RunError::Runtime)?;
     runtime.block_on(async {
         let clock = Clock::scaled(scenario.spec.start, 1.0);
-        let options =
+        let mut options =
             Options::in_memory(clock.clone(), scenario.spec.seed, Some(cluster), scenario.spec.configuration.clone());
+        change(&mut options);
         let embedded = Embedded::start(options).await?;
         let client = embedded.observer();
         let outcome = Run::new(&scenario, &base, variables, client, clock, sink).execute().await;

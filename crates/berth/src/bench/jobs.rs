@@ -134,6 +134,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         root_ca: None,
         token_key: None,
         audit: None,
+        apart: false,
     })
     .await?;
     let client = embedded.admin_client();

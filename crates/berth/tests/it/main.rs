@@ -12,4 +12,5 @@ mod process;
 mod processes;
 mod refarch;
 mod restart;
+mod rights;
 mod scenarios;
