@@ -24,14 +24,25 @@ pub(crate) fn run(
     let mut order = EntryOrder::new(world, entries);
     let mut claims = Claims::default();
     let mut done = Vec::new();
+    let mut pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     while let Some(mut entry) = order.next(world) {
-        process(world, &mut entry, &mut claims, outcome, now);
+        process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
+        // Pods of what is admitted now cannot be ready yet: whoever comes after it waits for them (§20.4).
+        let admitted = entry.status == EntryStatus::Assumed && !entry.second_pass;
+        pods_not_ready |= admitted && world.config.block_admission_on_pods_ready;
         done.push(entry);
     }
     done
 }
 
-fn process(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &mut CycleOutcome, now: Time) {
+fn process(
+    world: &mut World,
+    entry: &mut Entry,
+    claims: &mut Claims,
+    pods_not_ready: bool,
+    outcome: &mut CycleOutcome,
+    now: Time,
+) {
     let queue_name = world.queue(entry.queue).name.clone();
     if crate::cycle::process::better_sibling_admitted(world, entry) {
         skip(entry, "A more favorable variant is already admitted", PendingReason::PendingEvaluation);
@@ -114,7 +125,7 @@ fn process(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
         issue(world, entry);
         return;
     }
-    if world.config.block_admission_on_pods_ready && !entry.second_pass && has_workload_without_ready_pods(world) {
+    if pods_not_ready && !entry.second_pass {
         entry.reason = PendingReason::WaitingForPodsReady;
         entry.message = "waiting for all admitted workloads to be in PodsReady condition".to_owned();
         entry.requeue = RequeueReason::FailedAfterNomination;

@@ -71,6 +71,22 @@ fn reclaimable_pods_give_their_quota_back() {
 }
 
 #[test]
+fn of_two_heads_of_one_cycle_the_second_waits_for_the_pods_of_the_first() {
+    let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
+    platform.flavor("default").queue(queue("a").flavor("default", 1)).queue(queue("b").flavor("default", 1));
+    platform.submit(job("first", "a", 1).created(1)).submit(job("second", "b", 1).created(2));
+    assert_eq!(
+        platform.cycle(),
+        [
+            "admit first on default x1",
+            "second waits: WaitingForPodsReady: waiting for all admitted workloads to be in PodsReady condition"
+        ]
+    );
+    platform.update("first", |workload| workload.pods_ready = true);
+    assert_eq!(platform.cycle(), ["admit second on default x1"]);
+}
+
+#[test]
 fn while_pods_are_not_ready_nothing_is_admitted_if_that_is_wanted() {
     let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
     platform.flavor("default").queue(queue("a").flavor("default", 4));
