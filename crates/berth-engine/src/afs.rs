@@ -115,9 +115,14 @@ impl crate::Engine {
             return;
         }
         let share = decay(config.usage_sampling_interval, config.usage_half_life);
+        let ignores_undeclared = self.world.ignores_undeclared();
         let mut penalty: BTreeMap<ResourceId, f64> = BTreeMap::new();
         for set in &self.world.record(id).shape.pod_sets {
             for (resource, per_pod) in &set.requests {
+                // What the queue does not count is not charged for either (§2.7).
+                if ignores_undeclared && self.world.queue(queue).config.group_of(*resource).is_none() {
+                    continue;
+                }
                 *penalty.entry(*resource).or_default() += crate::amount::times(*per_pod, set.count) as f64 * share;
             }
         }

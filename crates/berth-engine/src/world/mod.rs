@@ -12,7 +12,7 @@ pub(crate) mod tally;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, QuotaCheckStrategy};
 use crate::ids::{
     FlavorId, FlavorResource, FrId, Id, Interner, LocalQueueId, Name, NodeId, QueueId, ResourceId, WorkloadId,
 };
@@ -358,6 +358,12 @@ impl World {
             |fr| self.frs.get(fr).resource,
             |a, b| self.resource_name(a) < self.resource_name(b),
         )
+    }
+
+    /// True if resources that a queue does not declare are ignored instead of keeping workloads out (§2.7).
+    pub fn ignores_undeclared(&self) -> bool {
+        self.config.gates.quota_check_strategy
+            && self.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared
     }
 
     /// True if fair sharing between queues is configured.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_engine::model::{AdmissionScope, PreemptionPolicy};
-use berth_engine::{AdmissionFairSharing, FairSharing};
+use berth_engine::{AdmissionFairSharing, FairSharing, QuotaCheckStrategy};
 
 use crate::platform::{Platform, job, queue};
 
@@ -135,4 +135,31 @@ fn usage_of_local_queues_is_recorded_at_intervals_and_fades() {
     sample(&mut platform);
     // One half life without usage leaves half.
     assert!((while_running / 2.0 - consumed(&platform)).abs() < 1.0, "{} after {while_running}", consumed(&platform));
+}
+
+#[test]
+fn what_a_queue_does_not_count_costs_its_local_queues_nothing() {
+    let mut platform = Platform::with(|config| {
+        config.quota_check_strategy = QuotaCheckStrategy::IgnoreUndeclared;
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: Duration::from_secs(600),
+            usage_sampling_interval: Duration::from_secs(300),
+            resource_weights_milli: Default::default(),
+        });
+    });
+    platform.flavor("default").queue(queue("greedy").flavor("default", 2).with(|queue| {
+        queue.admission_scope = Some(AdmissionScope::UsageBased);
+    }));
+    platform.local("modest", "greedy");
+    let licensed = job("licensed", "greedy", 1).created(1).with(|workload| {
+        workload.pod_sets[0].requests.insert("example.com/license".into(), 1_000_000);
+    });
+    platform.submit(licensed).submit(job("bigger", "modest", 1).created(2).pods(2, None)).cycle();
+    assert_eq!(platform.running(), ["licensed"]);
+    // Its licenses are not the queue's: it was charged for one core, as the next one will be.
+    platform.finish("licensed");
+    platform.submit(job("next", "greedy", 1).created(3)).cycle();
+    assert_eq!(platform.running(), ["bigger"]);
+    platform.finish("bigger").submit(job("last", "modest", 1).created(0));
+    assert_eq!(platform.cycle(), ["admit next on default x1"]);
 }
