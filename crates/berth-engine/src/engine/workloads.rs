@@ -17,7 +17,16 @@ impl Engine {
     /// Takes note of the newest version of a workload.
     pub(super) fn upsert_workload(&mut self, workload: Workload, effects: &mut Effects, now: Time) {
         let (id, relevant) = match self.world.workloads.id(&workload.key) {
-            Some(id) => (id, self.update_record(id, workload)),
+            Some(id) => {
+                let priority = self.world.record(id).priority;
+                let relevant = self.update_record(id, workload);
+                let record = self.world.record(id);
+                if let Some(holding) = record.holding.as_ref().filter(|_| record.priority != priority) {
+                    // Others may preempt it now (§4.7).
+                    self.request_flush(holding.queue, now);
+                }
+                (id, relevant)
+            }
             None => (self.insert_workload(workload), true),
         };
         self.settle(id, relevant, effects, now);

@@ -1,7 +1,7 @@
 //! Who waits where, and who goes first.
 
 use berth_engine::Event;
-use berth_engine::model::{Eviction, QueueingStrategy, Time, WorkloadKey};
+use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, WorkloadKey};
 
 use crate::platform::{Platform, job, queue};
 
@@ -103,6 +103,20 @@ fn a_workload_whose_local_queue_comes_later_is_queued_then() {
     assert_eq!(platform.settle(), Vec::<String>::new());
     platform.flavor("default").queue(queue("a").flavor("default", 4));
     assert_eq!(platform.settle(), ["admit early on default x1"]);
+}
+
+#[test]
+fn a_running_workload_that_becomes_less_important_gives_others_another_chance() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 2).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.submit(job("running", "a", 2).priority(5)).settle();
+    platform.submit(job("waiting", "a", 2).priority(5));
+    platform.settle();
+    assert!(platform.cycle().is_empty(), "nothing changes until something happens");
+    platform.update("running", |workload| workload.priority = 4);
+    assert_eq!(platform.cycle(), ["preempt running (InClusterQueue) for waiting"]);
 }
 
 #[test]
