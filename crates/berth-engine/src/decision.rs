@@ -4,6 +4,7 @@
 //! decided; the texts beside them are renderings of that data in Kueue's words.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::Name;
 use crate::model::{Admission, ResourceList, Time, WorkloadKey};
@@ -143,7 +144,7 @@ pub struct Wait {
     /// True when BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
     pub blocked_on_preemption_gates: bool,
     /// Total requests per pod set, for `status.resourceRequests`.
-    pub requests: Vec<(Name, ResourceList)>,
+    pub requests: Arc<Vec<(Name, ResourceList)>>,
     /// What was tried.
     pub considered: Considered,
 }

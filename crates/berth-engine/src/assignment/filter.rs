@@ -21,7 +21,7 @@ pub(crate) fn reject(
     world: &World,
     ask: &Ask,
     group: &Group,
-    sets: &[&AskedPodSet],
+    sets: &[AskedPodSet],
     flavor: FlavorId,
     resource: ResourceId,
 ) -> Option<Rejection> {

@@ -8,6 +8,7 @@ pub(crate) mod reduce;
 pub(crate) mod search;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::decision::{
@@ -20,6 +21,9 @@ use crate::quota::{FrAmounts, add_amount};
 use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
+
+/// Length of what is usually said about a pod set, so that its text is allocated once.
+const MESSAGE_USUAL: usize = 160;
 
 /// What an assignment is asked for.
 #[derive(Debug, Clone)]
@@ -94,23 +98,36 @@ pub(crate) struct FlavorChoice {
 /// How far a search through the flavors got (§8.12).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ScanState {
-    /// Per pod set and resource, the index of the last flavor tried or −1.
-    pub tried: Vec<Vec<(ResourceId, i32)>>,
-    pub generation: u64,
-    pub cycle: u64,
-    pub class: Option<ClassId>,
+    /// Per pod set and resource, the last flavor tried, where others come after it.
+    tried: Vec<(usize, ResourceId, usize)>,
+    generation: u64,
+    cycle: u64,
+    class: Option<ClassId>,
 }
 
 impl ScanState {
+    /// A search that has tried nothing yet.
+    pub fn new(class: Option<ClassId>, cycle: u64, generation: u64) -> ScanState {
+        ScanState { tried: Vec::new(), generation, cycle, class }
+    }
+
+    /// Notes the last flavor tried for a pod set and resource; −1 when that was the last there is.
+    pub fn note(&mut self, pod_set: usize, resource: ResourceId, tried: i32) {
+        // From the last one the next search starts over, as it does where nothing is noted.
+        if let Ok(tried) = usize::try_from(tried) {
+            self.tried.push((pod_set, resource, tried));
+        }
+    }
+
     /// True if some resource has flavors that were not tried.
     pub fn has_more_flavors(&self) -> bool {
-        self.tried.iter().flatten().any(|(_, index)| *index != -1)
+        !self.tried.is_empty()
     }
 
     /// The flavor to start at for a pod set and resource.
     pub fn next_flavor(&self, pod_set: usize, resource: ResourceId) -> usize {
-        let tried = self.tried.get(pod_set).and_then(|list| list.iter().find(|(id, _)| *id == resource));
-        tried.map_or(0, |(_, index)| usize::try_from(index + 1).unwrap_or(0))
+        let tried = self.tried.iter().find(|(set, id, _)| (*set, *id) == (pod_set, resource));
+        tried.map_or(0, |(_, _, index)| index + 1)
     }
 
     /// True if the world changed so that the search has to start over (§8.12).
@@ -141,11 +158,17 @@ impl PodSetOutcome {
         self.flavors.iter().map(|choice| choice.mode).min().unwrap_or(AssignmentMode::Fit)
     }
 
-    /// Texts of what was found, in order.
-    fn reasons(&self) -> Vec<String> {
-        match &self.error {
-            Some(error) => vec![error.clone()],
-            None => self.findings.iter().map(Finding::to_string).collect(),
+    /// Writes down what was found, sorted. Nothing if nothing was.
+    fn write_reasons(&self, text: &mut String) {
+        match (&self.error, self.findings.as_slice()) {
+            (Some(error), _) => text.push_str(error),
+            // A string takes whatever is written to it.
+            (None, [one]) => drop(write!(text, "{one}")),
+            (None, several) => {
+                let mut reasons: Vec<String> = several.iter().map(Finding::to_string).collect();
+                reasons.sort();
+                text.push_str(&reasons.join(", "));
+            }
         }
     }
 
@@ -169,16 +192,21 @@ impl Assignment {
 
     /// Why it does not fit, in Kueue's words (§8.11).
     pub fn message(&self) -> String {
-        let mut parts = Vec::new();
+        let mut text = String::new();
         for set in &self.pod_sets {
-            let mut reasons = set.reasons();
-            if reasons.is_empty() {
+            if set.error.is_none() && set.findings.is_empty() {
                 continue;
             }
-            reasons.sort();
-            parts.push(format!("couldn't assign flavors to pod set {}: {}", set.name, reasons.join(", ")));
+            text.reserve(MESSAGE_USUAL);
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            for part in ["couldn't assign flavors to pod set ", &set.name, ": "] {
+                text.push_str(part);
+            }
+            set.write_reasons(&mut text);
         }
-        parts.join("; ")
+        text
     }
 
     /// Flavor-resources that need preemption (§9.1).

@@ -3,7 +3,6 @@
 use super::filter::{Rejection, reject};
 use super::{Ask, AskedPodSet, Assignment, FlavorChoice, Oracle, PodSetOutcome, ScanState, Simulated};
 use crate::amount::Amount;
-use crate::config::QuotaCheckStrategy;
 use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PreemptionBar, PreemptionMode};
 use crate::ids::{FrId, Name, ResourceId, WorkloadId};
 use crate::model::{
@@ -76,12 +75,7 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
     let scan = if ask.resume { record.scan.clone() } else { None };
     let class = record.class;
     let mut assignment = Assignment {
-        scan: ScanState {
-            tried: Vec::new(),
-            generation: world.queue(ask.queue).generation,
-            cycle: world.cycle,
-            class: Some(class),
-        },
+        scan: ScanState::new(Some(class), world.cycle, world.queue(ask.queue).generation),
         ..Assignment::default()
     };
     let mut search = Search { ask, config: world.queue(ask.queue).config.clone(), scan: scan.as_deref(), oracle };
@@ -161,21 +155,20 @@ impl Search<'_> {
             }
         }
         total.sort_by(|(a, _), (b, _)| world.resource_name(*a).cmp(world.resource_name(*b)));
-        let ignore_undeclared = world.config.gates.quota_check_strategy
-            && world.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared;
-        let mut wanted = Vec::new();
+        let ignore_undeclared = world.ignores_undeclared();
+        let mut wanted = total;
         let mut failures = Vec::new();
-        for (id, amount) in total {
-            if self.config.group_of(id).is_some() {
-                wanted.push((id, amount));
-            } else if amount != 0 && !ignore_undeclared {
+        wanted.retain(|&(id, amount)| {
+            let declared = self.config.group_of(id).is_some();
+            if !declared && amount != 0 && !ignore_undeclared {
                 failures.push(Found {
                     findings: vec![Finding::ResourceUnavailable { resource: world.resource_name(id).clone() }],
                     failed: true,
                     ..Found::default()
                 });
             }
-        }
+            declared
+        });
         let mut found = Found::default();
         let mut scanned_resources: Vec<ResourceId> = Vec::new();
         while let Some((resource, _)) = wanted.iter().find(|(id, _)| !scanned_resources.contains(id)).copied() {
@@ -220,7 +213,6 @@ impl Search<'_> {
         let wanted: Vec<(ResourceId, i64)> =
             wanted.iter().filter(|(id, _)| group.resources.contains(id)).copied().collect();
         let fungible = world.config.gates.flavor_fungibility;
-        let set_refs: Vec<&AskedPodSet> = sets.iter().collect();
         let start = self.scan.map_or(0, |scan| scan.next_flavor(first, resource));
         let mut found = Found::default();
         let mut best: Option<(Grade, Vec<(ResourceId, FrId, Grade)>, usize)> = None;
@@ -228,7 +220,7 @@ impl Search<'_> {
         for at in start..group.flavors.len() {
             last = at;
             let slot = &group.flavors[at];
-            match reject(world, self.ask, group, &set_refs, slot.flavor, resource) {
+            match reject(world, self.ask, group, sets, slot.flavor, resource) {
                 Some(Rejection::Skipped(finding)) => {
                     found.findings.push(finding);
                     continue;
@@ -248,8 +240,8 @@ impl Search<'_> {
                 None => {}
             }
             let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
-            let mut choices = Vec::new();
-            let mut findings = Vec::new();
+            let mut choices = Vec::with_capacity(wanted.len());
+            let mut findings = Vec::with_capacity(wanted.len());
             let mut no_fit = None;
             for &(resource, amount) in &wanted {
                 let Some(fr) = group.fr(at, resource) else { continue };
@@ -407,7 +399,9 @@ impl Search<'_> {
                     add_amount(&mut assignment.usage, choice.fr, amount.saturating_sub(before));
                 }
             }
-            assignment.scan.tried.push(flavors.iter().map(|choice| (choice.resource, choice.tried)).collect());
+            for choice in &flavors {
+                assignment.scan.note(assignment.pod_sets.len(), choice.resource, choice.tried);
+            }
             let (findings, attempts) = if at + 1 == count {
                 (std::mem::take(&mut found.findings), std::mem::take(&mut found.attempts))
             } else {

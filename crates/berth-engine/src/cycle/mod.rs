@@ -20,8 +20,8 @@ use crate::decision::{
     Admit, AssignmentMode, Considered, CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason, Verdict,
     Victim, Wait,
 };
-use crate::ids::{Name, QueueId, WorkloadId};
-use crate::model::{ResourceList, Time};
+use crate::ids::{QueueId, WorkloadId};
+use crate::model::Time;
 use crate::preemption::Target;
 use crate::quota::FrAmounts;
 use crate::topology::Places;
@@ -119,6 +119,7 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
     }
     let entries = process::run(world, entries, &mut outcome, now);
     world.rollback(base);
+    outcome.decisions.reserve(entries.len() + refused.len());
     let mut progress = false;
     for entry in entries.into_iter().chain(refused) {
         progress |= conclude(world, rooms, entry, &mut outcome, now);
@@ -198,7 +199,7 @@ pub(crate) fn put_back(
     let gated = entry.status == EntryStatus::PreemptionGated;
     let cleared = issued || found || entry.assignment.deferred || gated || !keeps_scan;
     let record = world.record_mut(entry.workload);
-    record.scan = (!cleared && !entry.assignment.pod_sets.is_empty()).then(|| Box::new(scan));
+    record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
     let mut second_pass_failed = false;
     let mut progress = false;
     if entry.second_pass {
@@ -226,7 +227,7 @@ pub(crate) fn put_back(
             && matches!(entry.status, EntryStatus::NotNominated | EntryStatus::Skipped | EntryStatus::PreemptionGated),
         second_pass_failed,
         blocked_on_preemption_gates: entry.blocked_on_gates,
-        requests: total_requests(world, entry.workload),
+        requests: world.record(entry.workload).shape.totals(world).clone(),
         considered: entry.assignment.take_considered(world),
     };
     for id in entry.migrates {
@@ -267,26 +268,6 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> 
         replaces,
         considered: if entry.second_pass { Considered::default() } else { entry.assignment.take_considered(world) },
     }
-}
-
-/// Total requests per pod set, for `status.resourceRequests` (§5.10).
-pub(crate) fn total_requests(world: &World, id: WorkloadId) -> Vec<(Name, ResourceList)> {
-    let record = world.record(id);
-    record
-        .shape
-        .pod_sets
-        .iter()
-        .map(|set| {
-            let amounts = set
-                .requests
-                .iter()
-                .map(|(resource, per_pod)| {
-                    (world.resource_name(*resource).clone(), crate::amount::times(*per_pod, set.count))
-                })
-                .collect();
-            (set.name.clone(), amounts)
-        })
-        .collect()
 }
 
 /// Counts per queue name.

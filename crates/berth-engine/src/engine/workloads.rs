@@ -323,5 +323,5 @@ pub(crate) fn compile_shape(world: &mut World, pod_sets: &[PodSet]) -> Shape {
         template: set.template.clone(),
         topology: set.topology.clone(),
     });
-    Shape { pod_sets: sets.map(Arc::new).collect() }
+    Shape::new(sets.map(Arc::new).collect())
 }

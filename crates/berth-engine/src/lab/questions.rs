@@ -24,22 +24,20 @@ pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, g
     use crate::ids::{ClassId, Id};
     let known = |class: u32| (class != 0).then(|| ClassId::from_index(class as usize));
     let (recorded_cycle, recorded_generation, recorded_class) = recorded;
-    let state = ScanState {
-        tried: Vec::new(),
-        generation: recorded_generation,
-        cycle: recorded_cycle,
-        class: known(recorded_class),
-    };
+    let state = ScanState::new(known(recorded_class), recorded_cycle, recorded_generation);
     state.is_outdated(preserve, known(class), cycle, generation)
 }
 
 /// True if some flavors were not tried yet (§8.12), given the index of the last flavor tried, or −1, per pod set and resource.
 pub fn has_more_flavors(tried: &[Vec<i32>]) -> bool {
     use crate::ids::{Id, ResourceId};
-    let numbered = |set: &Vec<i32>| {
-        set.iter().enumerate().map(|(resource, index)| (ResourceId::from_index(resource), *index)).collect()
-    };
-    ScanState { tried: tried.iter().map(numbered).collect(), ..ScanState::default() }.has_more_flavors()
+    let mut scan = ScanState::default();
+    for (at, set) in tried.iter().enumerate() {
+        for (resource, index) in set.iter().enumerate() {
+            scan.note(at, ResourceId::from_index(resource), *index);
+        }
+    }
+    scan.has_more_flavors()
 }
 
 /// The message of a victim's conditions (§11.1); what is empty is said to be unknown.

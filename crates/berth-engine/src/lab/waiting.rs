@@ -64,11 +64,13 @@ impl Lab<'_> {
     pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return };
         let world = &mut self.engine.world;
-        let tried = tried
-            .iter()
-            .map(|set| set.iter().map(|(resource, index)| (world.resources.intern(resource), *index)).collect())
-            .collect();
-        world.record_mut(id).scan = Some(Box::new(ScanState { tried, ..ScanState::default() }));
+        let mut scan = ScanState::default();
+        for (at, set) in tried.iter().enumerate() {
+            for (resource, index) in set {
+                scan.note(at, world.resources.intern(resource), *index);
+            }
+        }
+        world.record_mut(id).scan = Some(Box::new(scan));
     }
 
     /// The workload that waits in a queue for preemptions it started and goes first for that.

@@ -14,7 +14,7 @@ use crate::assignment::{Ask, AskedPodSet, Assignment};
 use crate::ids::{FlavorId, Name, QueueId, WorkloadId};
 use crate::model::{CheckState, ResourceFlavor, TopologyAssignment, TopologyMode, TopologyRequest};
 use crate::world::World;
-use crate::world::queue::Group;
+use crate::world::queue::{FlavorSlot, Group};
 
 /// Pods that need places, in the order they get them.
 #[derive(Debug, Default)]
@@ -70,13 +70,16 @@ fn is_explicit(request: Option<&TopologyRequest>) -> bool {
 
 /// True if every flavor of the queue has a topology: pods that ask for none are placed all the same.
 fn is_topology_only(world: &World, queue: QueueId) -> bool {
-    let flavors = world.queue(queue).config.flavors();
-    !flavors.is_empty() && flavors.iter().all(|id| world.flavor(*id).is_some_and(|flavor| flavor.topology.is_some()))
+    let mut slots = world.queue(queue).config.slots().peekable();
+    slots.peek().is_some() && slots.all(|slot| has_topology(world, slot))
 }
 
 fn has_topology_flavor(world: &World, queue: QueueId) -> bool {
-    let flavors = world.queue(queue).config.flavors();
-    flavors.iter().any(|id| world.flavor(*id).is_some_and(|flavor| flavor.topology.is_some()))
+    world.queue(queue).config.slots().any(|slot| has_topology(world, slot))
+}
+
+fn has_topology(world: &World, slot: &FlavorSlot) -> bool {
+    world.flavor(slot.flavor).is_some_and(|flavor| flavor.topology.is_some())
 }
 
 /// Why a flavor cannot serve a pod set's topology, if it cannot (§14.2).
@@ -128,6 +131,9 @@ pub(crate) fn build(
     earlier: Option<&Earlier>,
 ) -> Option<PlacementRequest> {
     let implied = is_topology_only(world, ask.queue);
+    if !implied && !ask.pod_sets.iter().any(|asked| is_explicit(asked.info.topology.as_ref())) {
+        return None;
+    }
     let facts = &world.record(ask.workload).facts;
     let unhealthy = facts.unhealthy_nodes.clone();
     let keeps_nodes = facts.owned_by_pod && world.config.gates.skip_reassignment_for_pod_owned_workloads;

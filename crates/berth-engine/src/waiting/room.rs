@@ -4,16 +4,17 @@
 //! set aside as a whole and given another chance as a whole, so both cost the same for one workload and for a hundred
 //! thousand. Workloads that wait for a reason of their own (a back-off, their namespace) are set aside one by one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use super::order::HeapKey;
 use crate::decision::PendingReason;
-use crate::ids::{ClassId, LocalQueueId, WorkloadId};
+use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 
 /// The places of one queue and what it remembers. See [`super`].
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    lines: HashMap<LineId, Line>,
+    lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
     heads: BTreeSet<(HeapKey, ClassId)>,
     /// Lines of classes that are set aside.
@@ -27,7 +28,7 @@ pub(crate) struct Room {
     /// The workload that waits for preemptions it started, and the generation that started them (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
     /// Classes that do not fit until something changes (§4.8).
-    no_fit: HashMap<ClassId, PendingReason>,
+    no_fit: BTreeMap<ClassId, PendingReason>,
     /// Number of the last pop, and of the last pop before the last flush; pops count from 1.
     pub pop_cycle: u64,
     flush_cycle: Option<u64>,
@@ -37,6 +38,11 @@ pub(crate) struct Room {
 
 /// A class, and the local queue where local queues are ordered among themselves.
 type LineId = (ClassId, LocalQueueId);
+
+/// All lines of a class: one, or one per local queue.
+fn lines_of(class: ClassId) -> RangeInclusive<LineId> {
+    (class, LocalQueueId::from_index(0))..=(class, LocalQueueId::from_index(u32::MAX as usize))
+}
 
 /// Workloads of one class, in order.
 #[derive(Debug)]
@@ -180,12 +186,8 @@ impl Room {
         if self.no_fit.insert(class, reason).is_some() {
             return Vec::new();
         }
-        // One line, or one per local queue.
-        let lanes: Vec<LineId> =
-            self.heads.iter().filter(|(_, other)| *other == class).map(|(key, _)| (class, key.lane)).collect();
         let mut untold = Vec::new();
-        for id in lanes {
-            let Some(line) = self.lines.get_mut(&id) else { continue };
+        for (&id, line) in self.lines.range_mut(lines_of(class)) {
             self.heads.remove(&(line.first.clone(), class));
             self.parked.insert(id);
             self.active -= 1 + line.rest.len();
@@ -205,13 +207,10 @@ impl Room {
         if self.no_fit.remove(&class).is_none() {
             return;
         }
-        let ids: Vec<LineId> = self.parked.iter().filter(|(other, _)| *other == class).copied().collect();
-        for id in ids {
-            self.parked.remove(&id);
-            if let Some(line) = self.lines.get(&id) {
-                self.active += 1 + line.rest.len();
-                self.heads.insert((line.first.clone(), class));
-            }
+        for (id, line) in self.lines.range(lines_of(class)) {
+            self.parked.remove(id);
+            self.active += 1 + line.rest.len();
+            self.heads.insert((line.first.clone(), class));
         }
     }
 

@@ -56,10 +56,15 @@ impl QueueConfig {
         self.groups.iter().position(|group| group.resources.contains(&resource))
     }
 
+    /// Every flavor of every group.
+    pub fn slots(&self) -> impl Iterator<Item = &FlavorSlot> {
+        self.groups.iter().flat_map(|group| &group.flavors)
+    }
+
     /// Every flavor of every group, each once, in order of appearance.
     pub fn flavors(&self) -> Vec<FlavorId> {
         let mut flavors = Vec::new();
-        for slot in self.groups.iter().flat_map(|group| &group.flavors) {
+        for slot in self.slots() {
             if !flavors.contains(&slot.flavor) {
                 flavors.push(slot.flavor);
             }

@@ -1,13 +1,15 @@
 //! Workloads as the engine keeps them: the newest facts, the shared shape, and the quota held.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use crate::assignment::ScanState;
 use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
-use crate::model::{Admission, PodTemplate, Time, TopologyRequest, Workload, WorkloadKey};
+use crate::model::{Admission, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey};
 use crate::quota::FrAmounts;
 use crate::topology::Places;
+use crate::world::World;
 
 /// One workload.
 #[derive(Debug, Clone)]
@@ -73,9 +75,44 @@ pub(crate) struct Holding {
 }
 
 /// What a workload asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Shape {
     pub pod_sets: Vec<Arc<PodSetInfo>>,
+    /// See [`Shape::totals`]; worked out once for all who ask for the same.
+    totals: OnceLock<Arc<Vec<(Name, ResourceList)>>>,
+}
+
+impl Shape {
+    pub fn new(pod_sets: Vec<Arc<PodSetInfo>>) -> Shape {
+        Shape { pod_sets, totals: OnceLock::new() }
+    }
+
+    /// Total requests per pod set, for `status.resourceRequests` (§5.10).
+    pub fn totals(&self, world: &World) -> &Arc<Vec<(Name, ResourceList)>> {
+        self.totals.get_or_init(|| {
+            let totals = self.pod_sets.iter().map(|set| {
+                let amounts = set.requests.iter().map(|(resource, per_pod)| {
+                    (world.resource_name(*resource).clone(), crate::amount::times(*per_pod, set.count))
+                });
+                (set.name.clone(), amounts.collect())
+            });
+            Arc::new(totals.collect())
+        })
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, other: &Shape) -> bool {
+        self.pod_sets == other.pod_sets
+    }
+}
+
+impl Eq for Shape {}
+
+impl Hash for Shape {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.pod_sets.hash(state);
+    }
 }
 
 /// A pod set with its requests as ids.
