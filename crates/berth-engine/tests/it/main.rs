@@ -4,6 +4,7 @@ mod cycle;
 mod explain;
 mod fairness;
 mod flavors;
+mod map;
 mod platform;
 mod preemption;
 mod queues;
