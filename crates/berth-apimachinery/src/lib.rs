@@ -25,6 +25,7 @@ pub mod managed_text;
 pub mod meta;
 pub mod names;
 pub mod openapi;
+pub mod packed;
 pub mod patch;
 pub mod quantity;
 pub mod quota;

@@ -11,6 +11,45 @@ pub fn managed_fields(text: &[u8]) -> Option<Range<usize>> {
     with_comma(text, key, skip_value(text, value)?)
 }
 
+/// The same together with where the list itself stands.
+pub(crate) fn managed_fields_and_list(text: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+    let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
+    let (key, value) = member(text, metadata, b"\"managedFields\"")?;
+    let end = skip_value(text, value)?;
+    Some((with_comma(text, key, end)?, value..end))
+}
+
+/// Where the items of the list that is the whole text stand.
+pub(crate) fn items(text: &[u8]) -> Option<Vec<Range<usize>>> {
+    let mut items = Vec::new();
+    let mut at = skip_space(text, 0);
+    if text.get(at) != Some(&b'[') {
+        return None;
+    }
+    at = skip_space(text, at + 1);
+    while text.get(at)? != &b']' {
+        let end = skip_value(text, at)?;
+        items.push(at..end);
+        at = skip_space(text, end);
+        if text.get(at)? == &b',' {
+            at = skip_space(text, at + 1);
+        }
+    }
+    Some(items)
+}
+
+/// Where the keys (with their quotes) and values of the object that is the whole text stand.
+pub(crate) fn members(text: &[u8]) -> Option<Vec<(Range<usize>, Range<usize>)>> {
+    let mut found = Vec::new();
+    let mut members = Members::of(text, skip_space(text, 0))?;
+    while let Some((key, value)) = members.next()? {
+        let end = skip_value(text, value)?;
+        found.push((key..skip_string(text, key)?, value..end));
+        members.after(end)?;
+    }
+    Some(found)
+}
+
 /// Where the value of `metadata` stands, and `managedFields` in it as [`managed_fields`] says it.
 pub fn metadata(text: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
     let (_, start) = member(text, skip_space(text, 0), b"\"metadata\"")?;

@@ -18,6 +18,9 @@ use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 /// tens of kilobytes each a few megabytes.
 const RECENT_MAX: usize = 64;
 
+/// Bytes a text may have grown by, or a new one is expected to have.
+const ROOM: usize = 1024;
+
 /// The live objects by key.
 type State = rpds::RedBlackTreeMapSync<Arc<str>, Arc<Record>>;
 
@@ -104,18 +107,18 @@ impl Plan {
                 if let Some(record) = found(&key) {
                     return Err(CommitError::Exists { key, revision: record.revision });
                 }
-                let (record, value) = Record::stamp(Arc::from(key), revision, value);
+                let (record, value) = Record::stamp(Arc::from(key), revision, value, ROOM);
                 (record, value, Change::Created)
             }
             Write::Update { key, expected, value } => {
                 let previous = guarded(key, expected)?;
-                let (record, value) = Record::stamp(previous.key.clone(), revision, value);
+                let (record, value) = Record::stamp(previous.key.clone(), revision, value, previous.bytes.len() + ROOM);
                 (record, value, Change::Updated(previous))
             }
             Write::Delete { key, expected, last } => {
                 let previous = guarded(key, expected)?;
                 let last = last.unwrap_or_else(|| previous.value().as_ref().clone());
-                let (record, value) = Record::stamp(previous.key.clone(), revision, last);
+                let (record, value) = Record::stamp(previous.key.clone(), revision, last, previous.bytes.len() + ROOM);
                 (record, value, Change::Deleted(previous))
             }
         };
@@ -193,7 +196,7 @@ impl Mvcc {
             (None, Some(previous)) => {
                 current.state.remove_mut(key.as_ref());
                 let last = previous.value().as_ref().clone();
-                (Record::stamp(key, revision, last).0, Change::Deleted(previous))
+                (Record::stamp(key, revision, last, previous.bytes.len()).0, Change::Deleted(previous))
             }
             // The delete of an object whose own row was compacted away: nothing to tell.
             (None, None) => {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use berth_apimachinery::packed;
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -25,15 +26,18 @@ impl Record {
         Record { key, revision, bytes, parsed: Mutex::new(Weak::new()), spare: OnceLock::new() }
     }
 
-    /// Stamps `revision` into `value` and serialises it.
-    pub(crate) fn stamp(key: Arc<str>, revision: u64, mut value: Value) -> (Arc<Record>, Arc<Value>) {
+    /// Stamps `revision` into `value` and serialises it; it is expected to take `room` bytes.
+    pub(crate) fn stamp(key: Arc<str>, revision: u64, mut value: Value, room: usize) -> (Arc<Record>, Arc<Value>) {
         if let Some(object) = value.as_object_mut() {
             let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Default::default()));
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
             }
         }
-        let bytes = Bytes::from(serde_json::to_vec(&value).expect("a JSON value always serialises"));
+        let mut bytes = Vec::with_capacity(room);
+        packed::write(&value, &mut bytes);
+        bytes.shrink_to_fit();
+        let bytes = Bytes::from(bytes);
         let value = Arc::new(value);
         let record =
             Record { key, revision, bytes, parsed: Mutex::new(Arc::downgrade(&value)), spare: OnceLock::new() };
@@ -49,14 +53,13 @@ impl Record {
         }
     }
 
-    /// The object, parsed; shared with everybody who holds it at the moment.
+    /// The object, parsed, its list of owners [packed]; shared with everybody who holds it at the moment.
     pub fn value(&self) -> Arc<Value> {
         let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = parsed.upgrade() {
             return value;
         }
-        let value: Value =
-            serde_json::from_slice(&self.bytes).expect("the store holds only JSON that it wrote or checked");
+        let value = packed::parse(&self.bytes).expect("the store holds only JSON that it wrote or checked");
         let value = Arc::new(value);
         *parsed = Arc::downgrade(&value);
         value

@@ -57,8 +57,10 @@ fn load_plans_know_the_engine_and_no_cluster() {
 
 #[test]
 fn machinery_and_store_know_no_client_and_no_clock() {
-    for name in ["berth-apimachinery", "berth-store"] {
-        check(name, &OURS.iter().copied().filter(|ours| *ours != name).collect::<Vec<_>>());
+    // The store reads and writes objects in the packed form, which is API mechanics.
+    for (name, allowed) in [("berth-apimachinery", ""), ("berth-store", "berth-apimachinery")] {
+        let others = OURS.iter().copied().filter(|ours| *ours != name && *ours != allowed);
+        check(name, &others.collect::<Vec<_>>());
         check(name, &["kube", "k8s-openapi", "rand"]);
     }
 }

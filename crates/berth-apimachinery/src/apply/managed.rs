@@ -1,7 +1,9 @@
 //! `metadata.managedFields`: reading, writing, ordering, capping, and moving entries between an object and its scale.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -9,6 +11,8 @@ use super::path::{PathElement, PathError};
 use super::set::Set;
 use super::update::{Conflict, Managers, Owned};
 use crate::field::quote;
+use crate::managed_text;
+use crate::packed;
 use crate::status::{Cause, Status};
 
 /// Most entries of updates an object keeps; older ones are folded into one.
@@ -97,9 +101,21 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// Reads the list; null and absent are empty.
+    /// Reads the list, packed or not; null and absent are empty.
     pub fn decode(entries: &Value) -> Result<Self, PathError> {
         let mut managed = Managed::default();
+        if let Some(text) = packed::text_of(entries) {
+            for entry in EntryText::all(text)? {
+                let set = Set::from_fields_v1_text(entry.fields)?;
+                let key = entry.identity.key();
+                let owned = Owned { set, version: entry.version, applied: entry.identity.applied };
+                if !entry.time.is_empty() {
+                    managed.times.insert(key.clone(), entry.time);
+                }
+                managed.managers.insert(key, owned);
+            }
+            return Ok(managed);
+        }
         for entry in entries.as_array().into_iter().flatten() {
             let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
             let identity = Identity::from_value(entry);
@@ -133,6 +149,23 @@ impl Managed {
             .collect();
         sort_entries(&mut entries);
         Value::Array(entries)
+    }
+
+    /// [`Managed::encode`], packed.
+    pub fn encode_packed(&self) -> String {
+        let entries = self.managers.iter().map(|(key, owned)| {
+            let identity = Identity::from_key(key).unwrap_or_default();
+            let identity = Identity { applied: owned.applied, ..identity };
+            let time = self.times.get(key).cloned().unwrap_or_default();
+            EntryText {
+                text: Cow::Owned(entry_text(&identity, &owned.version, &owned.set, &time)),
+                identity,
+                version: owned.version.clone(),
+                time,
+                fields: "null",
+            }
+        });
+        EntryText::list(entries.collect())
     }
 
     /// Folds the oldest updates, version by version, until at most `max` are left or nothing can be folded.
@@ -206,6 +239,98 @@ pub(super) fn entry(identity: &Identity, version: &str, set: &Set, time: &str) -
     Value::Object(entry)
 }
 
+/// An entry of a [packed](crate::packed) list, as far as it tells it from others.
+pub(super) struct EntryText<'t> {
+    /// All of it.
+    pub(super) text: Cow<'t, str>,
+    pub(super) identity: Identity,
+    version: String,
+    time: String,
+    /// The text of `fieldsV1`.
+    fields: &'t str,
+}
+
+impl<'t> EntryText<'t> {
+    /// The entries of a packed list.
+    pub(super) fn all(list: &'t str) -> Result<Vec<EntryText<'t>>, PathError> {
+        let malformed = || PathError("of a list that is not JSON".to_owned());
+        let items = managed_text::items(list.as_bytes()).ok_or_else(malformed)?;
+        items.into_iter().map(|item| EntryText::read(&list[item]).ok_or_else(malformed)).collect()
+    }
+
+    fn read(text: &'t str) -> Option<EntryText<'t>> {
+        let mut entry = EntryText {
+            text: Cow::Borrowed(text),
+            identity: Identity::default(),
+            version: String::new(),
+            time: String::new(),
+            fields: "null",
+        };
+        for (key, value) in managed_text::members(text.as_bytes())? {
+            let value = &text[value];
+            // A value that is no string counts as absent, as it does when the entry is read as a value.
+            let string = || serde_json::from_str::<String>(value).unwrap_or_default();
+            match &text[key] {
+                "\"manager\"" => entry.identity.manager = string(),
+                "\"operation\"" => entry.identity.applied = string() == "Apply",
+                "\"apiVersion\"" => entry.version = string(),
+                "\"subresource\"" => entry.identity.subresource = string(),
+                "\"time\"" => entry.time = string(),
+                "\"fieldsV1\"" => entry.fields = value,
+                _ => {}
+            }
+        }
+        if !entry.identity.applied {
+            entry.identity.version.clone_from(&entry.version);
+        }
+        Some(entry)
+    }
+
+    /// What an update by `identity` owns.
+    pub(super) fn of_update(identity: &Identity, set: &Set, time: &str) -> EntryText<'static> {
+        EntryText {
+            text: Cow::Owned(entry_text(identity, &identity.version, set, time)),
+            identity: identity.clone(),
+            version: identity.version.clone(),
+            time: time.to_owned(),
+            fields: "null",
+        }
+    }
+
+    /// Entries as a packed list, in its canonical order.
+    pub(super) fn list(mut entries: Vec<EntryText<'_>>) -> String {
+        fn order<'e>(entry: &'e EntryText<'_>) -> (bool, &'e str, &'e str, &'e str, &'e str) {
+            let Identity { manager, applied, subresource, .. } = &entry.identity;
+            (!applied, whole_seconds(&entry.time), manager, &entry.version, subresource)
+        }
+        entries.sort_by(|a, b| order(a).cmp(&order(b)));
+        let texts: Vec<&str> = entries.iter().map(|entry| entry.text.as_ref()).collect();
+        format!("[{}]", texts.join(","))
+    }
+}
+
+/// The text of [`entry`].
+fn entry_text(identity: &Identity, version: &str, set: &Set, time: &str) -> String {
+    let mut text = String::from("{");
+    let put = |text: &mut String, field: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = write!(text, "\"{field}\":{},", Value::from(value));
+        }
+    };
+    put(&mut text, "apiVersion", version);
+    put(&mut text, "fieldsType", "FieldsV1");
+    text.push_str("\"fieldsV1\":");
+    set.write_fields_v1(&mut text);
+    text.push(',');
+    put(&mut text, "manager", &identity.manager);
+    put(&mut text, "operation", if identity.applied { "Apply" } else { "Update" });
+    put(&mut text, "subresource", &identity.subresource);
+    put(&mut text, "time", time);
+    text.pop();
+    text.push('}');
+    text
+}
+
 /// A conflict answer from managers as shown and field paths.
 pub fn conflict_status(conflicts: &[(String, String)]) -> Status {
     let causes = conflicts
@@ -243,9 +368,7 @@ pub fn sort_entries(entries: &mut [Value]) {
             entry.get(field).and_then(Value::as_str).unwrap_or_default()
         }
         fn time(entry: &Value) -> &str {
-            // Whole seconds: what is stored has no more, and what differs by less was written at once.
-            let time = text(entry, "time");
-            time.split_once('.').map_or(time.trim_end_matches('Z'), |(seconds, _)| seconds)
+            whole_seconds(text(entry, "time"))
         }
         text(a, "operation")
             .cmp(text(b, "operation"))
@@ -255,6 +378,11 @@ pub fn sort_entries(entries: &mut [Value]) {
             .then_with(|| text(a, "subresource").cmp(text(b, "subresource")))
     }
     entries.sort_by(order);
+}
+
+/// A time as far as it counts: what is stored has no more, and what differs by less was written at once.
+fn whole_seconds(time: &str) -> &str {
+    time.split_once('.').map_or(time.trim_end_matches('Z'), |(seconds, _)| seconds)
 }
 
 /// Whether a list a client sends asks to forget all owners: an empty list, or one empty entry.

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use super::compare::compare;
-use super::managed::{Identity, Managed, UPDATE_MANAGERS_MAX, entry, is_reset, sort_entries};
+use super::managed::{EntryText, Identity, Managed, UPDATE_MANAGERS_MAX, entry, is_reset, sort_entries};
 use super::path::PathElement;
 use super::remove::extract;
 use super::set::Set;
@@ -17,6 +17,7 @@ use super::types::{TypeRef, Types};
 use super::update::{ApplyError, Conflict, ConversionError, Ignored, Owned, Typing, Updater, Versioned, Versions};
 use super::walk::to_set;
 use crate::meta::{self, GroupVersionKind};
+use crate::packed;
 use crate::status::Status;
 use crate::validation::{ANNOTATIONS_BYTES_MAX, FIELD_MANAGER_BYTES_MAX, annotations_bytes};
 
@@ -67,6 +68,7 @@ pub struct FieldManager {
     versions: Arc<dyn Versions + Send + Sync>,
     ignored: std::collections::BTreeMap<String, Ignored>,
     updates_max: usize,
+    is_packed: bool,
 }
 
 impl std::fmt::Debug for FieldManager {
@@ -94,7 +96,7 @@ impl Versions for Unconverted {
 impl FieldManager {
     /// A manager for a kind whose versions are converted as told.
     pub fn new(versions: Arc<dyn Versions + Send + Sync>) -> Self {
-        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX }
+        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX, is_packed: false }
     }
 
     /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`]) differ in name alone.
@@ -118,6 +120,13 @@ impl FieldManager {
         self
     }
 
+    /// Updates leave [packed](crate::packed) lists in the objects.
+    #[must_use]
+    pub fn packed(mut self) -> Self {
+        self.is_packed = true;
+        self
+    }
+
     fn updater(&self) -> Updater<'_> {
         Updater { versions: &*self.versions, ignored: &self.ignored, return_unchanged: false }
     }
@@ -126,15 +135,20 @@ impl FieldManager {
     ///
     /// Never fails: an object that does not have its type keeps its owners.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
-        let sent = meta::take_managed_fields(new);
+        // A packed list was not sent: it is the stored one, carried along.
+        let sent = meta::take_managed_fields(new).filter(|sent| packed::text_of(sent).is_none());
         let managed = current_managed(live, sent.as_ref(), write.subresource);
         if live.is_none() && managed.managers.is_empty() {
             let Ok(set) = self.updater().created(new) else { return };
             let set = set.difference(&NEVER_OWNED);
             if !set.is_empty() {
                 let own = update_identity(new, write);
-                let entries = vec![entry(&own, &own.version, &set, write.now)];
-                meta::metadata_mut(new).insert("managedFields".to_owned(), Value::Array(entries));
+                let list = if self.is_packed {
+                    packed::of_text(EntryText::list(vec![EntryText::of_update(&own, &set, write.now)]))
+                } else {
+                    Value::Array(vec![entry(&own, &own.version, &set, write.now)])
+                };
+                meta::metadata_mut(new).insert("managedFields".to_owned(), list);
             }
             return;
         }
@@ -143,30 +157,13 @@ impl FieldManager {
             return;
         }
         if let Some(live) = live
-            && let Some(entries) = live.pointer("/metadata/managedFields")
-            && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| sent == entries))
+            && let Some(stored) = live.pointer("/metadata/managedFields")
+            && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| is_same_list(sent, stored)))
             && let Some((own, set)) = self.only_adds(live, new, &managed, write)
         {
-            let mut entries = sent.filter(|sent| sent == entries).unwrap_or_else(|| entries.clone());
-            if !set.is_empty()
-                && let Some(list) = entries.as_array_mut()
-            {
-                match (
-                    list.iter_mut().find(|entry| Identity::from_value(entry) == own),
-                    managed.managers.get(&own.key()),
-                ) {
-                    (Some(entry), Some(Owned { set: before, .. })) => {
-                        let entry = meta::map_mut(entry);
-                        entry.insert("time".to_owned(), Value::from(write.now));
-                        if !before.has_all(&set) {
-                            entry.insert("fieldsV1".to_owned(), before.clone().union(set).to_fields_v1());
-                        }
-                    }
-                    _ => list.push(entry(&own, &own.version, &set, write.now)),
-                }
-                sort_entries(list);
-            }
-            meta::metadata_mut(new).insert("managedFields".to_owned(), entries);
+            let before = managed.managers.get(&own.key()).map(|owned| &owned.set);
+            meta::metadata_mut(new)
+                .insert("managedFields".to_owned(), self.with_more(stored, &own, set, before, write.now));
             return;
         }
         let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
@@ -174,7 +171,38 @@ impl FieldManager {
             Err(_) => managed,
         };
         managed.cap_updates(self.updates_max);
-        store(new, &managed);
+        if self.is_packed && !managed.managers.is_empty() {
+            meta::metadata_mut(new).insert("managedFields".to_owned(), packed::of_text(managed.encode_packed()));
+        } else {
+            store(new, &managed);
+        }
+    }
+
+    /// A stored list in which one update owns `more` than it did `before`. What the others' entries say is not touched.
+    fn with_more(&self, stored: &Value, own: &Identity, more: Set, before: Option<&Set>, now: &str) -> Value {
+        let whole = |more: Set| before.cloned().unwrap_or_default().union(more);
+        match packed::text_of(stored) {
+            _ if more.is_empty() => stored.clone(),
+            Some(text) => {
+                let mut entries = EntryText::all(text).unwrap_or_default();
+                let changed = EntryText::of_update(own, &whole(more), now);
+                match entries.iter_mut().find(|entry| entry.identity == *own) {
+                    Some(entry) => *entry = changed,
+                    None => entries.push(changed),
+                }
+                packed::of_text(EntryText::list(entries))
+            }
+            None => {
+                let mut list = stored.as_array().cloned().unwrap_or_default();
+                let changed = entry(own, &own.version, &whole(more), now);
+                match list.iter_mut().find(|entry| Identity::from_value(entry) == *own) {
+                    Some(entry) => *entry = changed,
+                    None => list.push(changed),
+                }
+                sort_entries(&mut list);
+                Value::Array(list)
+            }
+        }
     }
 
     /// What an update sets and who makes it, if all other managers stay as they are. Most updates of a controller are like
@@ -361,6 +389,14 @@ fn current_managed(live: Option<&Value>, sent: Option<&Value>, subresource: &str
         }
     }
     decode(live.and_then(|live| live.pointer("/metadata/managedFields")))
+}
+
+/// Whether a list that was sent is the stored one, packed or not.
+fn is_same_list(sent: &Value, stored: &Value) -> bool {
+    match packed::text_of(stored) {
+        Some(text) => sent.to_string().as_str() == text,
+        None => sent == stored,
+    }
 }
 
 fn store(object: &mut Value, managed: &Managed) {

@@ -4,11 +4,13 @@
 //! nor has members below does not exist, so two sets are equal exactly if their trees are. Trees share what they have in
 //! common: a copy costs nothing, and most of what a write does to a manager's set is to leave it alone.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::path::{PathElement, PathError};
@@ -312,6 +314,13 @@ impl Set {
         Ok(set)
     }
 
+    /// Reads the text of the `fieldsV1` form; the same as reading the text's value, without making that.
+    pub fn from_fields_v1_text(text: &str) -> Result<Self, PathError> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = Level.deserialize(&mut reader).and_then(|level| reader.end().map(|()| level));
+        read.map(|level| level.set).map_err(|error| PathError(error.to_string()))
+    }
+
     /// The `fieldsV1` form as a value. Key order is that of the map type; see [`Set::to_fields_v1_text`] for the canonical one.
     pub fn to_fields_v1(&self) -> Value {
         let mut map = Map::new();
@@ -326,6 +335,34 @@ impl Set {
             map.insert(element.to_text(), Value::Object(below));
         }
         Value::Object(map)
+    }
+
+    /// Appends the text of [`Set::to_fields_v1`].
+    pub(super) fn write_fields_v1(&self, out: &mut String) {
+        self.write_by_text(false, out);
+    }
+
+    fn write_by_text(&self, itself: bool, out: &mut String) {
+        out.push('{');
+        let dot = itself && !self.is_empty();
+        if dot {
+            out.push_str("\".\":{}");
+        }
+        let mut below: Vec<(String, &Node)> =
+            self.nodes.iter().map(|(element, node)| (element.to_text(), node)).collect();
+        // Fields are in the order of their texts; steps of other kinds are ordered by what they mean.
+        if self.nodes.keys().any(|element| !matches!(element, PathElement::Field(_))) {
+            below.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+        for (i, (text, node)) in below.into_iter().enumerate() {
+            if i > 0 || dot {
+                out.push(',');
+            }
+            out.push_str(&Value::String(text).to_string());
+            out.push(':');
+            node.below.write_by_text(node.member, out);
+        }
+        out.push('}');
     }
 
     /// The canonical `fieldsV1` text: fields, keys, values, indexes, each by value.
@@ -417,6 +454,58 @@ impl Pattern {
     }
 }
 
+/// Reads one level of a `fieldsV1` text.
+struct Level;
+
+/// What a level says: the members below, and whether the step to it is a member itself.
+struct Read {
+    set: Set,
+    itself: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Level {
+    type Value = Read;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Read, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level {
+    type Value = Read;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Read, E> {
+        Ok(Read { set: Set::new(), itself: true })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Read, A::Error> {
+        let mut set = Set::new();
+        let (mut is_empty, mut has_dot) = (true, false);
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            is_empty = false;
+            if key == "." {
+                map.next_value::<Option<BTreeMap<Cow<'de, str>, IgnoredAny>>>()?;
+                has_dot = true;
+                continue;
+            }
+            let Some(element) = PathElement::parse(&key).map_err(A::Error::custom)? else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let Read { set: below, itself } = map.next_value_seed(Level)?;
+            let node = Node { member: itself, below };
+            if !node.is_empty() {
+                set.nodes.insert(element, node);
+            }
+        }
+        Ok(Read { set, itself: is_empty || has_dot })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -429,6 +518,26 @@ mod tests {
         assert_eq!(set.to_fields_v1(), fields);
         let paths: Vec<String> = set.paths().iter().map(|path| super::super::path::path_text(path)).collect();
         assert_eq!(paths, [".a", ".c", ".a[name=\"x\"].b"]);
+    }
+
+    #[test]
+    fn texts_are_read_and_written_as_values_are() {
+        for fields in [
+            json!({}),
+            json!({"f:a": {".": {}, "k:{\"name\":\"x\"}": {"f:b": {}}}, "f:c": {}}),
+            json!({"f:l": {"k:{\"n\":\"a-b\"}": {}, "k:{\"n\":\"a!\"}": {}, "k:{\"n\":\"a\"}": {"f:\"\\u0001": {}}}}),
+            json!({"f:s": {"v:1": {}, "v:\"a\"": {}, "v:10": {}, "v:9": {}, "i:3": {}, "x:y": {}}, "f:n": null}),
+        ] {
+            let text = fields.to_string();
+            let set = Set::from_fields_v1(&fields).expect("parses");
+            assert_eq!(Set::from_fields_v1_text(&text), Ok(set.clone()), "{text}");
+            let mut written = String::new();
+            set.write_fields_v1(&mut written);
+            assert_eq!(written, set.to_fields_v1().to_string());
+        }
+        for broken in ["", "1", "[]", "{", "{\"a\":{}}", "{\"f:a\":1}", "{\".\":1}", "{} {}", "{\"i:x\":{}}"] {
+            assert!(Set::from_fields_v1_text(broken).is_err(), "{broken}");
+        }
     }
 
     #[test]

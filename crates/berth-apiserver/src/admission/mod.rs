@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_apimachinery::meta::{self, GroupResource};
+use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
@@ -53,7 +54,7 @@ pub struct AdmissionRequest<'a> {
     pub namespace: &'a str,
     /// Name; empty on create with `generateName` until the name was made.
     pub name: &'a str,
-    /// The object as it is to be stored; `None` on delete.
+    /// The object as it is to be stored, its list of owners [packed]; `None` on delete.
     pub object: Option<Value>,
     /// The stored object, on update and delete.
     pub old_object: Option<Arc<Value>>,
@@ -86,6 +87,12 @@ impl Annotations {
 }
 
 impl AdmissionRequest<'_> {
+    /// Brings the objects into the form others know: policies and webhooks see `managedFields` as a list.
+    pub(crate) fn expand(&mut self) {
+        self.object.as_mut().map(packed::expand);
+        self.old_object = self.old_object.take().map(packed::expanded_shared);
+    }
+
     /// Notes a fact for the audit log.
     pub(crate) fn annotate(&self, key: String, value: String) {
         self.annotations.add(key, value);
@@ -123,8 +130,15 @@ pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
 
 /// Runs the mutating side: all plugins, then policies (and the plugins again when one changed something), then webhooks.
 pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    let plugins =
-        |request: &mut AdmissionRequest<'_>| server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request));
+    let plugins = |request: &mut AdmissionRequest<'_>| {
+        // Kept from them, so that who rewrites an object as its type keeps it whole.
+        let managed = request.object.as_mut().and_then(packed::take);
+        server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request))?;
+        if let Some(object) = &mut request.object {
+            packed::put_back(object, managed);
+        }
+        Ok(())
+    };
     plugins(request)?;
     if policies::mutating::mutate(server, request)? {
         plugins(request)?;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_apimachinery::meta;
+use berth_apimachinery::packed;
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
@@ -99,7 +100,8 @@ impl WebhookConverter {
 }
 
 impl Converter for WebhookConverter {
-    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
+    fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, String> {
+        packed::expand(&mut object);
         let text = str::to_owned;
         let key = (text(meta::uid(&object)), text(meta::resource_version(&object)), text(to_api_version));
         let remembered = || self.remembered.lock().unwrap_or_else(PoisonError::into_inner);

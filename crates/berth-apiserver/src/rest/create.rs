@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{meta, validation};
+use berth_apimachinery::{meta, packed, validation};
 use berth_store::{CommitError, Write};
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -33,6 +33,24 @@ pub(crate) enum Tracking {
     Update(String),
     /// They are set already (server-side apply).
     Done,
+}
+
+impl Tracking {
+    /// The packed list of an object whose owners are set already.
+    pub(crate) fn list_of(&self, object: &Value) -> Option<Value> {
+        match self {
+            Tracking::Update(_) => None,
+            Tracking::Done => object.pointer("/metadata/managedFields").cloned(),
+        }
+    }
+
+    /// Makes sure that a packed list is still what [`Tracking::list_of`] found: programs elsewhere may have changed the
+    /// object, and what they write where a list belongs is no list of ours.
+    pub(crate) fn keep(&self, object: &mut Value, list: Option<Value>) {
+        if packed::take(object).is_some() {
+            packed::put_back(object, list);
+        }
+    }
 }
 
 /// Takes a decoded and defaulted object through admission and validation into the store. Returns it as stored, in the
@@ -91,22 +109,26 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         return Err(taken(call, generated, name, &existing.value()));
     }
 
+    let applied = tracking.list_of(&object);
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
     admission::mutate(&call.server, &mut request).await?;
     let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
+    tracking.keep(&mut object, applied);
 
     prepare(call, &mut object);
-    call.track(&mut object, tracking);
+    let managed = call.track(&mut object, None, tracking);
     call.check_create(&object)?;
+    packed::put_back(&mut object, managed);
     call.warnings.extend(call.strategy().warnings(&object, None));
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
     admission::validate(&call.server, &mut request).await?;
-    let (object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
+    let (mut object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
+    packed::pack(&mut object);
 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());

@@ -4,6 +4,7 @@
 //! the published schema (as decoding into their Go types would) and defaulted by their strategy.
 
 use berth_apimachinery::field::Path;
+use berth_apimachinery::packed;
 use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{decode, meta};
@@ -95,6 +96,7 @@ impl Call {
     /// [`Call::complete`] without the defaults that are code.
     fn complete_shape(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
         let Decoded { mut object, mut complaints } = decoded;
+        packed::disarm(&mut object);
         let version = self.version().name.clone();
         if let Some(schema) = self.row.schema(&version) {
             if self.custom.is_none() {

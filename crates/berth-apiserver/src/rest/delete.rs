@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{decode, validation};
+use berth_apimachinery::{decode, packed, validation};
 use berth_store::{CommitError, Record, Write};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -246,7 +246,7 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
             Err(status) if status.reason == "NotFound" => {}
             Err(status) => return Err(status),
         }
-        items.push(object.as_ref().clone());
+        items.push(packed::expanded(&object).into_owned());
     }
     let list = json!({
         "kind": call.row.list_kind, "apiVersion": call.api_version(),

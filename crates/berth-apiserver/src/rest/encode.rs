@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{managed_text, meta, table};
+use berth_apimachinery::{managed_text, meta, packed, table};
 use berth_store::{Committed, Record};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -28,8 +28,11 @@ pub(crate) fn status_response(status: &Status) -> Response<Body> {
     response
 }
 
+/// The text of a value; of an object with a packed list, what that says.
 pub(crate) fn to_bytes(value: &Value) -> Bytes {
-    Bytes::from(serde_json::to_vec(value).expect("a JSON value always serialises"))
+    let mut text = Vec::new();
+    packed::write(value, &mut text);
+    Bytes::from(text)
 }
 
 /// An answer of JSON bytes that are complete.
@@ -104,13 +107,16 @@ impl Call {
     pub(crate) fn value_response(&self, code: StatusCode, value: &Value) -> Result<Response<Body>, Status> {
         match self.negotiated.encoding {
             Encoding::Json if self.options.pretty == Some(true) => {
-                let mut text = serde_json::to_vec_pretty(value).map_err(|error| Status::internal(error.to_string()))?;
+                let value = packed::expanded(value);
+                let mut text =
+                    serde_json::to_vec_pretty(&value).map_err(|error| Status::internal(error.to_string()))?;
                 text.push(b'\n');
                 Ok(json_response(code, text))
             }
             Encoding::Json => Ok(json_response(code, to_bytes(value))),
             Encoding::Yaml => {
-                let text = serde_saphyr::to_string(value).map_err(|error| Status::internal(error.to_string()))?;
+                let text = serde_saphyr::to_string(&packed::expanded(value))
+                    .map_err(|error| Status::internal(error.to_string()))?;
                 let mut response = json_response(code, text);
                 response.headers_mut().insert(header::CONTENT_TYPE, YAML);
                 Ok(response)
@@ -121,7 +127,7 @@ impl Call {
     /// One object in the negotiated form; `with_columns` is false for all but the first Table of a watch.
     pub(crate) fn shape_one(&self, object: &Value, with_columns: bool) -> Value {
         match &self.negotiated.form {
-            Form::Object => object.clone(),
+            Form::Object => packed::expanded(object).into_owned(),
             Form::Metadata(version) => partial(object, version),
             Form::Table(version) => {
                 let mut shaped = self.table(std::slice::from_ref(object), version, with_columns);
@@ -145,7 +151,11 @@ impl Call {
             .map(|object| {
                 let object = object.borrow();
                 let cells = printers::cells(&self.row, self.version(), object, now);
-                table::row(cells, object, self.options.include_object)
+                let mut row = table::row(cells, object, self.options.include_object);
+                if let Some(object) = row.get_mut("object") {
+                    packed::expand(object);
+                }
+                row
             })
             .collect();
         let mut table = table::table(&columns, rows, json!({}), with_columns);
@@ -156,9 +166,11 @@ impl Call {
 
 /// The metadata of an object, as its own object.
 pub(crate) fn partial(object: &Value, version: &str) -> Value {
-    json!({
+    let mut partial = json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": format!("meta.k8s.io/{version}"),
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
-    })
+    });
+    packed::expand(&mut partial);
+    partial
 }

@@ -7,7 +7,7 @@ use berth_apimachinery::meta;
 use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::{Cause, Status};
-use berth_apimachinery::validation;
+use berth_apimachinery::{packed, validation};
 use berth_store::{ListQuery, Listing, ReadError, Record};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::continue_token::Continue;
-use super::encode::{bytes_of, json_response, partial, text_of};
+use super::encode::{bytes_of, json_response, partial, text_of, to_bytes};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
@@ -82,7 +82,8 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     match &call.negotiated.form {
         Form::Object if !yaml => Ok(stream(call, &view, listing.records, &metadata)),
         Form::Object => {
-            let items: Vec<Value> = shown(&view, &listing.records)?.iter().map(|item| item.as_ref().clone()).collect();
+            let items: Vec<Value> =
+                shown(&view, &listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
             let list = json!({
                 "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
             });
@@ -252,7 +253,7 @@ impl Iterator for ListWriter {
             } else {
                 // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
                 let shown = self.view.show(&record).unwrap_or_else(|_| record.value());
-                serde_json::to_writer((&mut chunk).writer(), shown.as_ref()).expect("a JSON value always serialises");
+                chunk.put_slice(&to_bytes(&shown));
             }
             if chunk.len() >= CHUNK_BYTES {
                 return Some(chunk.freeze());

@@ -7,6 +7,7 @@ use berth_apimachinery::apply::{
     self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Set, TypeRef, Types, Typing, Versions, Write,
 };
 use berth_apimachinery::meta::GroupVersionKind;
+use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
@@ -56,7 +57,7 @@ impl Call {
 
     fn field_manager(&self) -> FieldManager {
         let versions = KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
-        let mut manager = FieldManager::new(Arc::new(versions));
+        let mut manager = FieldManager::new(Arc::new(versions)).packed();
         if self.has_status_subresource() {
             // What a write cannot change it does not own.
             let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {
@@ -83,22 +84,20 @@ impl Call {
         }
     }
 
-    /// Records the creation of `object`.
-    pub(crate) fn track(&self, object: &mut Value, tracking: &Tracking) {
-        self.track_change(object, None, tracking);
-    }
-
-    /// Records the change from `old` to `new`.
-    pub(crate) fn track_update(&self, new: &mut Value, old: &Arc<Value>, tracking: &Tracking) {
-        self.track_change(new, Some(old), tracking);
-    }
-
-    fn track_change(&self, new: &mut Value, old: Option<&Value>, tracking: &Tracking) {
-        let Tracking::Update(manager) = tracking else { return };
-        let now = self.server.timestamp();
-        let now = now.as_str().unwrap_or_default();
-        let write = Write { manager, subresource: self.tracked_subresource(), now };
-        self.field_manager().update(old, new, write);
+    /// Records the creation of `new` or its change from `old`. Returns the packed list of owners, taken out of the object
+    /// so that it can be checked as what it is; a list that comes from the client stays in it, to be checked as well.
+    pub(crate) fn track(&self, new: &mut Value, old: Option<&Value>, tracking: &Tracking) -> Option<Value> {
+        let is_sent = new.pointer("/metadata/managedFields").is_some_and(|list| packed::text_of(list).is_none());
+        if let Tracking::Update(manager) = tracking {
+            let now = self.server.timestamp();
+            let now = now.as_str().unwrap_or_default();
+            let write = Write { manager, subresource: self.tracked_subresource(), now };
+            self.field_manager().update(old, new, write);
+        }
+        if is_sent {
+            packed::expand(new);
+        }
+        packed::take(new)
     }
 
     /// Server-side apply of a configuration to the live object.
@@ -111,6 +110,9 @@ impl Call {
         };
         let gvk = GroupVersionKind::new(&self.row.group, &self.version().name, &self.row.kind);
         let force = self.options.force == Some(true);
-        self.field_manager().apply(live.map(Arc::as_ref), applied, &gvk, write, force)
+        let live = live.map(|live| packed::expanded(live));
+        let mut object = self.field_manager().apply(live.as_deref(), applied, &gvk, write, force)?;
+        packed::pack(&mut object);
+        Ok(object)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_apimachinery::patch::{apply_json, apply_merge, apply_strategic};
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{decode, meta, validation};
+use berth_apimachinery::{decode, meta, packed, validation};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -88,12 +88,31 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
         complete_applied(call, &mut object);
         return Ok((object, Tracking::Done));
     }
-    let mut object = merge(call, patch, old)?;
+    let touches = patch.may_touch_managed_fields(&call.body);
+    let mut object = if touches { merge(call, patch, &packed::expanded(old))? } else { merge(call, patch, old)? };
     let api_version = call.api_version();
     let kind = call.row.kind.clone();
     call.check_kind(&mut object, &api_version, &kind)?;
-    let object = call.complete_changed(object, old)?;
+    // A text the patch put there is checked like everything else.
+    let managed = if touches { None } else { packed::take(&mut object) };
+    let mut object = call.complete_changed(object, old)?;
+    packed::put_back(&mut object, managed);
     Ok((object, Tracking::Update(call.manager_name())))
+}
+
+impl Patch {
+    /// Whether this patch reads or writes `metadata.managedFields`, as far as its text tells.
+    fn may_touch_managed_fields(&self, text: &[u8]) -> bool {
+        let of_all = |step: &Value| matches!(step.as_str(), Some("" | "/metadata"));
+        // An escape may spell the name in another way.
+        memmem(text, b"managedFields")
+            || text.contains(&b'\\')
+            || matches!(self, Patch::Json(Value::Array(steps)) if steps.iter().any(|step| of_all(&step["path"]) || of_all(&step["from"])))
+    }
+}
+
+fn memmem(text: &[u8], needle: &[u8]) -> bool {
+    text.windows(needle.len()).any(|window| window == needle)
 }
 
 /// Applies a patch that is no server-side apply to a plain value.

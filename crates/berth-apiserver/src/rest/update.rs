@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{meta, validation};
+use berth_apimachinery::{meta, packed, validation};
 use berth_store::{CommitError, Record, Write};
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -108,6 +108,7 @@ async fn try_update(
     }
 
     let name = call.info.name.clone();
+    let applied = tracking.list_of(&new);
     // Of a scale, admission sees the scale.
     let scale = call.scale_paths();
     let old_seen = scale.as_ref().map_or_else(|| old.clone(), |paths| Arc::new(subresource::scale_of(old, paths)));
@@ -127,11 +128,12 @@ async fn try_update(
         new = object;
     }
 
+    tracking.keep(&mut new, applied);
+
     prepare(call, target, &mut new, old);
-    if let Tracking::Update(_) = tracking {
-        call.track_update(&mut new, old, tracking);
-    }
+    let managed = call.track(&mut new, Some(old), tracking);
     call.check_update(target, &new, old)?;
+    packed::put_back(&mut new, managed);
     if target == Target::Main {
         call.warnings.extend(call.strategy().warnings(&new, Some(old)));
     }
@@ -143,9 +145,10 @@ async fn try_update(
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
     admission::validate(&call.server, &mut request).await?;
     let seen = request.object.take().unwrap_or_default();
-    let (new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
+    let (mut new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
+    packed::pack(&mut new);
 
     if new == **old && !is_finished_deletion(&new) {
         return Ok(Some(old.clone().into()));

@@ -8,6 +8,7 @@ mod crud;
 mod harness;
 mod kubectl;
 mod limits;
+mod owners;
 mod patches;
 mod pods;
 mod policies;

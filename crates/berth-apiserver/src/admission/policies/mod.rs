@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_apimachinery::meta::{self, GroupResource};
+use berth_apimachinery::packed;
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::{Cause, Status};
 use berth_cel::Env;
@@ -197,6 +198,7 @@ pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -
         return Ok(());
     }
     let Some(asked) = Request::new(request) else { return Ok(()) };
+    request.expand();
     let mut refused = None;
     let (mut warnings, mut failures, mut published) = (Vec::new(), Vec::new(), Vec::new());
     for bound in policies.iter() {
@@ -357,7 +359,7 @@ fn parameters(
     if found.is_empty() && reference["parameterNotFoundAction"] != "Allow" {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
     }
-    Ok(found)
+    Ok(found.into_iter().map(packed::expanded_shared).collect())
 }
 
 /// The name a refusal of match conditions gives the request.

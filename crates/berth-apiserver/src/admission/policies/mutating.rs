@@ -67,6 +67,7 @@ pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> 
         return Ok(false);
     }
     let Some(asked) = Request::new(request) else { return Ok(false) };
+    request.expand();
     let before = request.object.clone();
     let mut left: Vec<Option<Value>> = Vec::with_capacity(policies.len());
     for bound in policies.iter() {

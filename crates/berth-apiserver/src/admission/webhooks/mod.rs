@@ -195,6 +195,7 @@ pub(crate) async fn mutate(
         return Ok(());
     }
     let Some(asked) = Request::new(request) else { return Ok(()) };
+    request.expand();
     let mut last_seen: Vec<Option<Value>> = vec![None; hooks.mutating.len()];
     let mut changed = false;
     for (at, hook) in hooks.mutating.iter().enumerate() {
@@ -255,6 +256,7 @@ pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<
         return Ok(());
     }
     let Some(asked) = Request::new(request) else { return Ok(()) };
+    request.expand();
     let mut calls = Vec::new();
     for hook in &hooks.validating {
         if let Some(target) = concerns(server, hook, &asked, request)? {

@@ -1,0 +1,105 @@
+//! The list of owners (`metadata.managedFields`) is kept as one text; nobody outside may notice.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, read, server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
+
+async fn with_map() -> Server {
+    let server = server();
+    server.post(&format!("{MAPS}?fieldManager=one"), json!({"metadata": {"name": "a"}, "data": {"k": "1"}})).await;
+    let patch = json!({"data": {"l": "2"}});
+    server.patch(&format!("{MAP}?fieldManager=two"), "merge-patch", patch).await.expect(200);
+    server
+}
+
+fn managers(object: &Value) -> Vec<String> {
+    let list = object["metadata"]["managedFields"].as_array().unwrap_or_else(|| panic!("no list in {object:#}"));
+    assert!(list.iter().all(|entry| entry["fieldsV1"].is_object()));
+    list.iter().map(|entry| entry["manager"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_form_of_an_answer_has_a_list() {
+    let server = with_map().await;
+    let both = ["one", "two"];
+    let ask = async |uri: &str, accept: &str| {
+        let answer = server.raw(http::Method::GET, uri, &[("accept", accept)], Vec::new()).await;
+        read(answer).await.expect(200)
+    };
+    assert_eq!(managers(&server.get(MAP).await.expect(200)), both);
+    assert_eq!(managers(&server.get(&format!("{MAP}?pretty=true")).await.expect(200)), both);
+    assert_eq!(managers(&server.get(MAPS).await.expect(200)["items"][0]), both);
+    assert_eq!(managers(&server.get(&format!("{MAPS}?pretty=true")).await.expect(200)["items"][0]), both);
+    for uri in [MAP, MAPS] {
+        let Value::String(yaml) = ask(uri, "application/yaml").await else { panic!("YAML was asked for") };
+        assert!(yaml.contains("f:data\":"), "{yaml}");
+        let metadata = ask(uri, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
+        let of_list = metadata.get("items").map(|items| items[0].clone());
+        assert_eq!(managers(&of_list.unwrap_or(metadata)), both);
+        for include in ["Object", "Metadata"] {
+            let table = server.table(&format!("{uri}?includeObject={include}")).await.expect(200);
+            assert_eq!(managers(&table["rows"][0]["object"]), both);
+        }
+    }
+    let mut watch = server.watch(&format!("{MAPS}?watch=true&resourceVersion=0&labelSelector=!x")).await;
+    assert_eq!(managers(&watch.next().await.expect("an event").1), both);
+    let uri = format!("{MAP}?dryRun=All&fieldManager=three");
+    let dry = server.patch(&uri, "merge-patch", json!({"data": {"m": "3"}})).await.expect(200);
+    assert_eq!(managers(&dry), ["one", "three", "two"]);
+    assert_eq!(managers(&server.delete(MAPS, Value::Null).await.expect(200)["items"][0]), both);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_can_test_reset_and_replace_the_list() {
+    let server = with_map().await;
+    let of = async |patch: Value| server.patch(&format!("{MAP}?fieldManager=two"), "json-patch", patch).await;
+    let list = server.get(MAP).await.expect(200)["metadata"]["managedFields"].clone();
+    let first = json!([{"op": "test", "path": "/metadata/managedFields/0/manager", "value": "one"},
+        {"op": "test", "path": "/metadata/managedFields", "value": list}]);
+    assert_eq!(managers(&of(first).await.expect(200)), ["one", "two"]);
+    let whole = json!([{"op": "copy", "from": "/metadata", "path": "/data/m"}]);
+    assert_eq!(of(whole).await.code, 400);
+    let less = json!([{"op": "remove", "path": "/metadata/managedFields/0"}]);
+    assert_eq!(managers(&of(less).await.expect(200)), ["two"]);
+    // Spelled with an escape it is the same field.
+    let raw = br#"{"metadata":{"\u006danagedFields":[{}]}}"#.to_vec();
+    let media = [("content-type", "application/merge-patch+json")];
+    let reset = read(server.raw(http::Method::PATCH, MAP, &media, raw).await).await.expect(200);
+    assert_eq!(reset["metadata"].get("managedFields"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_client_can_send_a_text_for_the_list() {
+    let server = with_map().await;
+    let text = json!({"metadata": {"name": "b", "managedFields": "[}"}, "data": {}});
+    assert_eq!(server.post(MAPS, text).await.code, 400);
+    assert_eq!(server.patch(MAP, "merge-patch", json!({"metadata": {"managedFields": "[}"}})).await.code, 400);
+    assert_eq!(managers(&server.get(MAP).await.expect(200)), ["one", "two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_see_a_list() {
+    let server = with_map().await;
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["UPDATE"], "resources": ["configmaps"]}]},
+        "validations": [
+            {"expression": "object.metadata.managedFields.exists(entry, entry.manager == 'three')"},
+            {"expression": "oldObject.metadata.managedFields.all(entry, entry.manager in ['one', 'two'])"}],
+    });
+    let policies = format!("{group}/validatingadmissionpolicies");
+    server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let spec = json!({"policyName": "p", "validationActions": ["Deny"]});
+    let bindings = format!("{group}/validatingadmissionpolicybindings");
+    server.post(&bindings, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(201);
+    let patch = |manager: &str| format!("{MAP}?fieldManager={manager}");
+    let change = json!({"data": {"m": "3"}});
+    assert_eq!(server.patch(&patch("four"), "merge-patch", change.clone()).await.code, 422);
+    let changed = server.patch(&patch("three"), "merge-patch", change).await.expect(200);
+    assert_eq!(managers(&changed), ["one", "three", "two"]);
+    assert_eq!(managers(&server.get(MAP).await.expect(200)), ["one", "three", "two"]);
+}
