@@ -14,8 +14,8 @@ use crate::record::{Change, Event, Record};
 use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
 use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
-/// Writes whose parsed form is kept, so that an object that changes often is not parsed for each change: at some
-/// tens of kilobytes each a few megabytes.
+/// Objects whose parsed form is kept, of those that were created and of those that were changed last, so that an object that
+/// changes often is not parsed for each change: at ten to twenty kilobytes each two megabytes.
 const RECENT_MAX: usize = 64;
 
 /// Bytes a text may have grown by, or a new one is expected to have.
@@ -31,6 +31,26 @@ struct Snapshot {
     revision: u64,
 }
 
+/// The parsed form of some objects, oldest first; each once.
+#[derive(Default)]
+struct Recent(VecDeque<(Arc<str>, Arc<Value>)>);
+
+impl Recent {
+    fn keep(&mut self, key: &Arc<str>, value: &Arc<Value>) {
+        if self.0.len() == RECENT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((key.clone(), value.clone()));
+    }
+
+    /// Every revision of an object has the same key, not only an equal one.
+    fn forget(&mut self, key: &Arc<str>) {
+        if let Some(at) = self.0.iter().rposition(|(kept, _)| Arc::ptr_eq(kept, key)) {
+            self.0.remove(at);
+        }
+    }
+}
+
 /// History and watchers; locked for as long as a change is put in or a watcher is registered, never while serialising,
 /// parsing or writing to disk.
 struct Feed {
@@ -38,8 +58,10 @@ struct Feed {
     history: VecDeque<Arc<Event>>,
     compacted: u64,
     watchers: Watchers,
-    /// The parsed form of what was written last: it is what is read, changed and compared next.
-    recent: VecDeque<Arc<Value>>,
+    /// The parsed form of what was created and of what was changed last: it is what is read, changed and compared next.
+    /// Apart, because much of what is created is never touched again (events), and would push out what is.
+    created: Recent,
+    changed: Recent,
     /// Revisions whose rows no reader can ask for any more, if an engine wants to know.
     garbage: Option<Vec<u64>>,
 }
@@ -143,7 +165,8 @@ impl Mvcc {
                 history: VecDeque::new(),
                 compacted: 0,
                 watchers: Watchers::default(),
-                recent: VecDeque::with_capacity(RECENT_MAX),
+                created: Recent::default(),
+                changed: Recent::default(),
                 garbage: collect_garbage.then(Vec::new),
             }),
             history_max,
@@ -173,10 +196,19 @@ impl Mvcc {
         for write in writes {
             feed.history.push_back(Arc::new(write.event.light()));
             feed.watchers.publish(&write.event);
-            if feed.recent.len() == RECENT_MAX {
-                feed.recent.pop_front();
+            let key = &write.event.record.key;
+            match write.event.change {
+                Change::Created => feed.created.keep(key, &write.value),
+                Change::Updated(_) => {
+                    feed.created.forget(key);
+                    feed.changed.forget(key);
+                    feed.changed.keep(key, &write.value);
+                }
+                Change::Deleted(_) => {
+                    feed.created.forget(key);
+                    feed.changed.forget(key);
+                }
             }
-            feed.recent.push_back(write.value.clone());
         }
         *current = plan.base;
         drop(current);

@@ -103,19 +103,10 @@ pub struct Managed {
 impl Managed {
     /// Reads the list, packed or not; null and absent are empty.
     pub fn decode(entries: &Value) -> Result<Self, PathError> {
-        let mut managed = Managed::default();
         if let Some(text) = packed::text_of(entries) {
-            for entry in EntryText::all(text)? {
-                let set = Set::from_fields_v1_text(entry.fields)?;
-                let key = entry.identity.key();
-                let owned = Owned { set, version: entry.version, applied: entry.identity.applied };
-                if !entry.time.is_empty() {
-                    managed.times.insert(key.clone(), entry.time);
-                }
-                managed.managers.insert(key, owned);
-            }
-            return Ok(managed);
+            return Managed::of(&EntryText::all(text)?);
         }
+        let mut managed = Managed::default();
         for entry in entries.as_array().into_iter().flatten() {
             let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
             let identity = Identity::from_value(entry);
@@ -126,6 +117,21 @@ impl Managed {
             if !text("time").is_empty() {
                 managed.times.insert(key.clone(), text("time"));
             }
+            managed.managers.insert(key, owned);
+        }
+        Ok(managed)
+    }
+
+    /// What the entries of a packed list say.
+    pub(super) fn of(entries: &[EntryText<'_>]) -> Result<Self, PathError> {
+        let mut managed = Managed::default();
+        for entry in entries {
+            let set = Set::from_fields_v1_text(entry.fields)?;
+            let key = entry.identity.key();
+            if !entry.time.is_empty() {
+                managed.times.insert(key.clone(), entry.time.clone());
+            }
+            let owned = Owned { set, version: entry.version.clone(), applied: entry.identity.applied };
             managed.managers.insert(key, owned);
         }
         Ok(managed)

@@ -137,7 +137,13 @@ impl FieldManager {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
         // A packed list was not sent: it is the stored one, carried along.
         let sent = meta::take_managed_fields(new).filter(|sent| packed::text_of(sent).is_none());
-        let managed = current_managed(live, sent.as_ref(), write.subresource);
+        let stored = live.and_then(|live| live.pointer("/metadata/managedFields"));
+        let entries = stored.and_then(packed::text_of).and_then(|text| EntryText::all(text).ok());
+        let is_stored = sent.is_none() || !write.subresource.is_empty();
+        let managed = match &entries {
+            Some(entries) if is_stored => Managed::of(entries).unwrap_or_default(),
+            _ => current_managed(stored, sent.as_ref(), write.subresource),
+        };
         if live.is_none() && managed.managers.is_empty() {
             let Ok(set) = self.updater().created(new) else { return };
             let set = set.difference(&NEVER_OWNED);
@@ -157,13 +163,13 @@ impl FieldManager {
             return;
         }
         if let Some(live) = live
-            && let Some(stored) = live.pointer("/metadata/managedFields")
+            && let Some(stored) = stored
             && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| is_same_list(sent, stored)))
             && let Some((own, set)) = self.only_adds(live, new, &managed, write)
         {
             let before = managed.managers.get(&own.key()).map(|owned| &owned.set);
             meta::metadata_mut(new)
-                .insert("managedFields".to_owned(), self.with_more(stored, &own, set, before, write.now));
+                .insert("managedFields".to_owned(), self.with_more(stored, entries, &own, set, before, write.now));
             return;
         }
         let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
@@ -178,13 +184,20 @@ impl FieldManager {
         }
     }
 
-    /// A stored list in which one update owns `more` than it did `before`. What the others' entries say is not touched.
-    fn with_more(&self, stored: &Value, own: &Identity, more: Set, before: Option<&Set>, now: &str) -> Value {
+    /// A stored list (`entries` if it is packed) in which one update owns `more` than it did `before`. What the others' entries say is not touched.
+    fn with_more(
+        &self,
+        stored: &Value,
+        entries: Option<Vec<EntryText<'_>>>,
+        own: &Identity,
+        more: Set,
+        before: Option<&Set>,
+        now: &str,
+    ) -> Value {
         let whole = |more: Set| before.cloned().unwrap_or_default().union(more);
-        match packed::text_of(stored) {
+        match entries {
             _ if more.is_empty() => stored.clone(),
-            Some(text) => {
-                let mut entries = EntryText::all(text).unwrap_or_default();
+            Some(mut entries) => {
                 let changed = EntryText::of_update(own, &whole(more), now);
                 match entries.iter_mut().find(|entry| entry.identity == *own) {
                     Some(entry) => *entry = changed,
@@ -376,7 +389,7 @@ fn update_identity(object: &Value, write: Write<'_>) -> Identity {
 }
 
 /// The list that counts: the stored one, unless the client sends a new one with the object itself.
-fn current_managed(live: Option<&Value>, sent: Option<&Value>, subresource: &str) -> Managed {
+fn current_managed(stored: Option<&Value>, sent: Option<&Value>, subresource: &str) -> Managed {
     // What cannot be read is treated as absent: an update must not fail for what somebody else wrote.
     let decode = |entries: Option<&Value>| Managed::decode(entries.unwrap_or(&Value::Null)).unwrap_or_default();
     if subresource.is_empty() {
@@ -388,7 +401,7 @@ fn current_managed(live: Option<&Value>, sent: Option<&Value>, subresource: &str
             return sent;
         }
     }
-    decode(live.and_then(|live| live.pointer("/metadata/managedFields")))
+    decode(stored)
 }
 
 /// Whether a list that was sent is the stored one, packed or not.

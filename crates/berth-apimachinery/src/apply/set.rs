@@ -5,9 +5,7 @@
 //! common: a copy costs nothing, and most of what a write does to a manager's set is to leave it alone.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
@@ -21,23 +19,52 @@ pub struct Set {
     nodes: Nodes,
 }
 
-/// One level of the tree, copied when it is written to while somebody else has it too.
+/// One level of the tree: steps in their order. Levels are short and mostly read, so they are one piece of memory each.
+/// Copied when it is written to while somebody else has it too.
 #[derive(Clone, Default)]
-struct Nodes(Option<Arc<BTreeMap<PathElement, Node>>>);
+struct Nodes(Option<Arc<Vec<(PathElement, Node)>>>);
 
-static NOTHING: BTreeMap<PathElement, Node> = BTreeMap::new();
-
-impl Deref for Nodes {
-    type Target = BTreeMap<PathElement, Node>;
-
-    fn deref(&self) -> &Self::Target {
-        self.0.as_deref().unwrap_or(&NOTHING)
+impl Nodes {
+    fn as_slice(&self) -> &[(PathElement, Node)] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
     }
-}
 
-impl DerefMut for Nodes {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        Arc::make_mut(self.0.get_or_insert_default())
+    fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&PathElement, &Node)> {
+        self.as_slice().iter().map(|(element, node)| (element, node))
+    }
+
+    fn get(&self, element: &PathElement) -> Option<&Node> {
+        let nodes = self.as_slice();
+        let at = nodes.binary_search_by(|(other, _)| other.cmp(element)).ok()?;
+        Some(&nodes[at].1)
+    }
+
+    /// The node of a step, which is there after this.
+    fn entry(&mut self, element: PathElement) -> &mut Node {
+        let nodes = Arc::make_mut(self.0.get_or_insert_default());
+        // What is read comes in order.
+        let at = match nodes.last() {
+            Some((last, _)) if *last < element => Err(nodes.len()),
+            _ => nodes.binary_search_by(|(other, _)| other.cmp(&element)),
+        };
+        let at = at.unwrap_or_else(|at| {
+            nodes.insert(at, (element, Node::default()));
+            at
+        });
+        &mut nodes[at].1
+    }
+
+    /// Of nodes in the order of their steps.
+    fn of(nodes: Vec<(PathElement, Node)>) -> Self {
+        Nodes((!nodes.is_empty()).then(|| Arc::new(nodes)))
     }
 }
 
@@ -45,7 +72,7 @@ impl PartialEq for Nodes {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => true,
-            _ => **self == **other,
+            _ => self.as_slice() == other.as_slice(),
         }
     }
 }
@@ -54,20 +81,13 @@ impl Eq for Nodes {}
 
 impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl FromIterator<(PathElement, Node)> for Nodes {
-    fn from_iter<I: IntoIterator<Item = (PathElement, Node)>>(nodes: I) -> Self {
-        let nodes: BTreeMap<PathElement, Node> = nodes.into_iter().collect();
-        Nodes((!nodes.is_empty()).then(|| Arc::new(nodes)))
+        f.debug_map().entries(self.iter()).finish()
     }
 }
 
 impl IntoIterator for Nodes {
     type Item = (PathElement, Node);
-    type IntoIter = std::collections::btree_map::IntoIter<PathElement, Node>;
+    type IntoIter = std::vec::IntoIter<(PathElement, Node)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.map(Arc::unwrap_or_clone).unwrap_or_default().into_iter()
@@ -100,7 +120,7 @@ impl Set {
     /// Adds a path. The empty path stands for nothing.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
-        let node = self.nodes.entry(first.clone()).or_default();
+        let node = self.nodes.entry(first.clone());
         if rest.is_empty() {
             node.member = true;
         } else {
@@ -110,13 +130,13 @@ impl Set {
 
     /// Adds one step.
     pub(super) fn insert_element(&mut self, element: PathElement) {
-        self.nodes.entry(element).or_default().member = true;
+        self.nodes.entry(element).member = true;
     }
 
     /// Adds everything of a set below one step.
     pub(super) fn insert_below(&mut self, element: PathElement, below: Set) {
         if !below.is_empty() {
-            let node = self.nodes.entry(element).or_default();
+            let node = self.nodes.entry(element);
             let own = std::mem::take(&mut node.below);
             node.below = own.union(below);
         }
@@ -127,11 +147,11 @@ impl Set {
         match path {
             [] => *self = std::mem::take(self).union(below),
             [last] => {
-                let node = self.nodes.entry(last.clone()).or_default();
+                let node = self.nodes.entry(last.clone());
                 node.member = true;
                 node.below = std::mem::take(&mut node.below).union(below);
             }
-            [first, rest @ ..] => self.nodes.entry(first.clone()).or_default().below.insert_whole(rest, below),
+            [first, rest @ ..] => self.nodes.entry(first.clone()).below.insert_whole(rest, below),
         }
     }
 
@@ -203,18 +223,22 @@ impl Set {
         if self.is_empty() {
             return other;
         }
-        for (element, node) in other.nodes {
-            match self.nodes.entry(element) {
-                std::collections::btree_map::Entry::Vacant(entry) => {
-                    entry.insert(node);
-                }
-                std::collections::btree_map::Entry::Occupied(mut entry) => {
-                    let mine = entry.get_mut();
-                    mine.member |= node.member;
-                    mine.below = std::mem::take(&mut mine.below).union(node.below);
-                }
+        let (mut mine, mut theirs) = (std::mem::take(&mut self.nodes).into_iter().peekable(), other.nodes.into_iter());
+        let mut both = Vec::with_capacity(mine.len().max(theirs.len()));
+        for (element, theirs) in theirs.by_ref() {
+            while let Some(before) = mine.next_if(|(own, _)| *own < element) {
+                both.push(before);
             }
+            both.push(match mine.next_if(|(own, _)| *own == element) {
+                Some((element, own)) => {
+                    let node = Node { member: own.member || theirs.member, below: own.below.union(theirs.below) };
+                    (element, node)
+                }
+                None => (element, theirs),
+            });
         }
+        both.extend(mine);
+        self.nodes = Nodes::of(both);
         self
     }
 
@@ -226,7 +250,7 @@ impl Set {
             let node = Node { member: mine.member && theirs.member, below: mine.below.intersection(&theirs.below) };
             (!node.is_empty()).then(|| (element.clone(), node))
         });
-        Set { nodes: both.collect() }
+        Set { nodes: Nodes::of(both.collect()) }
     }
 
     /// Members of this one alone.
@@ -244,7 +268,7 @@ impl Set {
             };
             (!node.is_empty()).then(|| (element.clone(), node))
         });
-        Set { nodes: mine.collect() }
+        Set { nodes: Nodes::of(mine.collect()) }
     }
 
     /// Members of this one that neither are members of the other nor lie below one.
@@ -261,7 +285,7 @@ impl Set {
             };
             (!node.is_empty()).then(|| (element.clone(), node))
         });
-        Set { nodes: mine.collect() }
+        Set { nodes: Nodes::of(mine.collect()) }
     }
 
     /// Members without members below them.
@@ -271,7 +295,7 @@ impl Set {
             let below = node.below.leaves();
             (element.clone(), Node { member: node.member && below.is_empty(), below })
         });
-        Set { nodes: leaves.collect() }
+        Set { nodes: Nodes::of(leaves.collect()) }
     }
 
     /// The members a pattern keeps.
@@ -285,7 +309,7 @@ impl Set {
             let node = Node { member: node.member, below: node.below.filtered(&below) };
             (!node.is_empty()).then(|| (element.clone(), node))
         });
-        Set { nodes: kept.collect() }
+        Set { nodes: Nodes::of(kept.collect()) }
     }
 
     /// Reads `fieldsV1`.
@@ -308,7 +332,7 @@ impl Set {
             let itself = value.as_object().is_none_or(|map| map.is_empty() || map.contains_key("."));
             let node = Node { member: itself, below };
             if !node.is_empty() {
-                set.nodes.insert(element, node);
+                *set.nodes.entry(element) = node;
             }
         }
         Ok(set)
@@ -351,7 +375,7 @@ impl Set {
         let mut below: Vec<(String, &Node)> =
             self.nodes.iter().map(|(element, node)| (element.to_text(), node)).collect();
         // Fields are in the order of their texts; steps of other kinds are ordered by what they mean.
-        if self.nodes.keys().any(|element| !matches!(element, PathElement::Field(_))) {
+        if self.nodes.iter().any(|(element, _)| !matches!(element, PathElement::Field(_))) {
             below.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
         for (i, (text, node)) in below.into_iter().enumerate() {
@@ -488,7 +512,7 @@ impl<'de> Visitor<'de> for Level {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             is_empty = false;
             if key == "." {
-                map.next_value::<Option<BTreeMap<Cow<'de, str>, IgnoredAny>>>()?;
+                map.next_value::<Option<std::collections::BTreeMap<Cow<'de, str>, IgnoredAny>>>()?;
                 has_dot = true;
                 continue;
             }
@@ -499,7 +523,7 @@ impl<'de> Visitor<'de> for Level {
             let Read { set: below, itself } = map.next_value_seed(Level)?;
             let node = Node { member: itself, below };
             if !node.is_empty() {
-                set.nodes.insert(element, node);
+                *set.nodes.entry(element) = node;
             }
         }
         Ok(Read { set, itself: is_empty || has_dot })
