@@ -46,7 +46,7 @@ impl Engine {
         }
         self.refresh_tree();
         if quota_changed {
-            self.bump_tree(node);
+            self.bump_trees(&[node, old_root]);
         }
         let readiness = self.world.readiness(id);
         self.world.queue_mut(id).readiness = readiness;
@@ -74,12 +74,14 @@ impl Engine {
         }
         let node = self.world.queue(id).node;
         self.request_flush(id, now);
+        let old_root = self.world.tree.node(node).root;
         self.world.tree.configure(node, None, 1000, &[]);
         self.world.tree.set_alive(node, false);
         let queue = self.world.queue_mut(id);
         queue.spec = None;
         queue.config = Arc::new(QueueConfig::default());
         self.refresh_tree();
+        self.bump_trees(&[old_root]);
         let readiness = self.world.readiness(id);
         self.world.queue_mut(id).readiness = readiness;
     }
@@ -96,7 +98,7 @@ impl Engine {
             return;
         }
         self.refresh_tree();
-        self.bump_tree(node);
+        self.bump_trees(&[node, old_root]);
         self.note_tree(node, effects);
         self.rooms.request_flush(self.world.tree.node(node).root, now.after(self.world.config.flush_delay));
         self.rooms.request_flush(old_root, now.after(self.world.config.flush_delay));
@@ -110,7 +112,7 @@ impl Engine {
         let old_root = self.world.tree.node(node).root;
         self.world.tree.configure(node, None, 1000, &[]);
         self.refresh_tree();
-        self.bump_tree(node);
+        self.bump_trees(&[node, old_root]);
         self.rooms.request_flush(old_root, now.after(self.world.config.flush_delay));
         self.rooms.request_flush(node, now.after(self.world.config.flush_delay));
     }
@@ -192,14 +194,14 @@ impl Engine {
         self.world.tree.refresh();
     }
 
-    /// Notes that quota anywhere in a tree changed: searches of all its queues start over (§7.8).
-    pub(super) fn bump_tree(&mut self, node: NodeId) {
-        let root = self.world.tree.node(node).root;
-        if self.world.tree.node(root).is_queue {
-            return;
-        }
-        for leaf in self.world.tree.queues_below(root) {
-            if let Some(id) = self.world.queue_of_node(leaf) {
+    /// Notes that quota changed anywhere in the trees of these nodes, in the one that something left too: searches of all
+    /// their queues start over (§7.8).
+    pub(super) fn bump_trees(&mut self, nodes: &[NodeId]) {
+        let mut roots: Vec<NodeId> = nodes.iter().map(|node| self.world.tree.node(*node).root).collect();
+        roots.dedup();
+        roots.retain(|root| !self.world.tree.node(*root).is_queue);
+        for root in roots {
+            for id in self.world.tree.queues_of_root(root).to_vec() {
                 self.world.queue_mut(id).generation += 1;
             }
         }
@@ -233,5 +235,37 @@ impl Engine {
     fn waiting_in(&self, queue: QueueId) -> Vec<WorkloadId> {
         let Some(room) = self.rooms.room(queue) else { return Vec::new() };
         room.active().map(|key| key.id).chain(room.set_aside()).chain(room.in_flight).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineConfig, Event};
+
+    fn queue(name: &str, cohort: Option<&str>) -> Event {
+        let mut queue = ClusterQueue::new(name);
+        queue.cohort = cohort.map(Name::from);
+        Event::ClusterQueueUpserted(queue)
+    }
+
+    #[test]
+    fn what_leaves_a_tree_lets_the_others_search_again() {
+        let mut engine = Engine::new(EngineConfig::default());
+        for name in ["stays", "moves", "goes"] {
+            engine.apply(queue(name, Some("first")), Time::from_seconds(1));
+        }
+        let generation = |engine: &Engine| engine.world.queue(engine.world.queue_ids["stays"]).generation;
+        let mut last = generation(&engine);
+        for event in [
+            queue("moves", Some("second")),
+            Event::ClusterQueueRemoved(Name::from("goes")),
+            Event::CohortUpserted(Cohort { parent: Some(Name::from("all")), ..Cohort::new("first") }),
+            Event::CohortRemoved(Name::from("first")),
+        ] {
+            engine.apply(event.clone(), Time::from_seconds(2));
+            assert!(generation(&engine) > last, "{event:?}");
+            last = generation(&engine);
+        }
     }
 }
