@@ -108,3 +108,29 @@ fn two_entries_do_not_claim_the_same_victim() {
          will fit after these preemptions complete"
     );
 }
+
+#[test]
+fn a_reduced_number_of_pods_may_preempt_too() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.submit(job("low", "a", 2)).settle();
+    platform.submit(job("high", "a", 1).priority(5).pods(6, Some(3)));
+    assert_eq!(platform.cycle(), ["preempt low (InClusterQueue) for high"]);
+    platform.finish("low");
+    assert_eq!(platform.settle(), ["admit high on default x4"]);
+}
+
+#[test]
+fn what_a_queue_does_not_lend_stays_with_it_however_deep_it_is() {
+    let mut platform = Platform::new();
+    platform.flavor("default").cohort("all", None).cohort("team", Some("all"));
+    platform.queue(queue("lender").cohort("team").limited("default", 3, None, Some(1)));
+    platform.queue(queue("borrower").cohort("all").flavor("default", 0));
+    platform.submit(job("first", "borrower", 1)).submit(job("second", "borrower", 1).created(1)).settle();
+    assert_eq!(platform.running().len(), 1);
+    // What it keeps is there for it at once, without anybody leaving.
+    platform.submit(job("own", "lender", 2));
+    assert_eq!(platform.cycle(), ["admit own on default x1"]);
+}

@@ -130,3 +130,31 @@ fn a_queue_without_its_flavor_is_not_looked_at() {
     platform.flavor("missing");
     assert_eq!(platform.settle(), ["admit stuck on missing x1"]);
 }
+
+#[test]
+fn what_frees_quota_wakes_its_own_tree_and_no_other() {
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    for (name, cohort) in [("a", "one"), ("b", "one"), ("c", "other")] {
+        platform.queue(queue(name).cohort(cohort).flavor("default", 1));
+    }
+    platform.submit(job("runs-a", "a", 2)).submit(job("runs-c", "c", 1)).settle();
+    platform.submit(job("waits-b", "b", 2)).submit(job("waits-c", "c", 1)).settle();
+    platform.finish("runs-a");
+    assert_eq!(platform.settle(), ["admit waits-b on default x1"]);
+}
+
+#[test]
+fn a_waiting_workload_told_nothing_new_is_not_looked_at_again() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("running", "a", 4)).settle();
+    platform.submit(job("waiting", "a", 2)).settle();
+    // It is still of the class that was found not to fit.
+    platform.update("waiting", |workload| workload.generation += 1);
+    assert_eq!(platform.settle(), Vec::<String>::new());
+    platform.update("waiting", |workload| {
+        workload.generation += 1;
+        workload.pod_sets[0].requests.insert("cpu".into(), 3000);
+    });
+    assert_eq!(platform.settle().len(), 1);
+}
