@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
 use super::path::{PathElement, PathError};
-use super::set::Set;
+use super::set::{Set, put_text};
 use super::update::{Conflict, Managers, Owned};
 use crate::field::quote;
 use crate::managed_text;
@@ -320,7 +319,10 @@ fn entry_text(identity: &Identity, version: &str, set: &Set, time: &str) -> Stri
     let mut text = String::from("{");
     let put = |text: &mut String, field: &str, value: &str| {
         if !value.is_empty() {
-            let _ = write!(text, "\"{field}\":{},", Value::from(value));
+            put_text(text, "", field);
+            text.push(':');
+            put_text(text, "", value);
+            text.push(',');
         }
     };
     put(&mut text, "apiVersion", version);

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// One step: a field or map key, a list item by its keys, a set item by its value, or a list item by its index.
@@ -48,10 +49,7 @@ impl PathElement {
             "f" => PathElement::Field(rest.to_owned()),
             "v" => PathElement::Value(json(rest)?),
             "i" => PathElement::Index(rest.parse().map_err(|_| malformed("expected a number"))?),
-            "k" => match json(rest)? {
-                Value::Object(map) => PathElement::keyed(map),
-                _ => return Err(malformed("expected an object of keys")),
-            },
+            "k" => PathElement::keyed(serde_json::from_str::<Keys>(rest).map_err(|e| malformed(&e.to_string()))?.0),
             _ => return Ok(None),
         }))
     }
@@ -76,6 +74,32 @@ impl PathElement {
             PathElement::Value(_) => 2,
             PathElement::Index(_) => 3,
         }
+    }
+}
+
+/// The keys of a keyed step, as they are written.
+struct Keys(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Keys(Vec::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Keys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Keys, A::Error> {
+        while let Some((key, value)) = map.next_entry::<String, Value>()? {
+            // Of a key that is there twice the last one counts.
+            self.0.retain(|(other, _)| *other != key);
+            self.0.push((key, value));
+        }
+        Ok(self)
     }
 }
 

@@ -372,19 +372,28 @@ impl Set {
         if dot {
             out.push_str("\".\":{}");
         }
-        let mut below: Vec<(String, &Node)> =
-            self.nodes.iter().map(|(element, node)| (element.to_text(), node)).collect();
-        // Fields are in the order of their texts; steps of other kinds are ordered by what they mean.
-        if self.nodes.iter().any(|(element, _)| !matches!(element, PathElement::Field(_))) {
-            below.sort_by(|(a, _), (b, _)| a.cmp(b));
-        }
-        for (i, (text, node)) in below.into_iter().enumerate() {
-            if i > 0 || dot {
-                out.push(',');
-            }
-            out.push_str(&Value::String(text).to_string());
+        let mut between = if dot { "," } else { "" };
+        let mut put = |out: &mut String, prefix: &str, text: &str, node: &Node| {
+            out.push_str(between);
+            between = ",";
+            put_text(out, prefix, text);
             out.push(':');
             node.below.write_by_text(node.member, out);
+        };
+        if self.nodes.iter().all(|(element, _)| matches!(element, PathElement::Field(_))) {
+            for (element, node) in self.nodes.iter() {
+                if let PathElement::Field(name) = element {
+                    put(out, "f:", name, node);
+                }
+            }
+        } else {
+            // Steps of other kinds are ordered by what they mean, not by their texts.
+            let mut below: Vec<(String, &Node)> =
+                self.nodes.iter().map(|(element, node)| (element.to_text(), node)).collect();
+            below.sort_by(|(a, _), (b, _)| a.cmp(b));
+            for (text, node) in below {
+                put(out, "", &text, node);
+            }
         }
         out.push('}');
     }
@@ -476,6 +485,19 @@ impl Pattern {
         }
         found
     }
+}
+
+/// Appends a JSON string of two parts, of which the first needs no escape.
+pub(super) fn put_text(out: &mut String, prefix: &str, text: &str) {
+    out.push('"');
+    out.push_str(prefix);
+    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        out.push_str(text);
+    } else {
+        let quoted = Value::from(text).to_string();
+        out.push_str(&quoted[1..quoted.len() - 1]);
+    }
+    out.push('"');
 }
 
 /// Reads one level of a `fieldsV1` text.
