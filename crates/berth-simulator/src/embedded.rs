@@ -9,7 +9,7 @@ use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
-use berth_apiserver::{ApiServer, UserInfo};
+use berth_apiserver::{ApiServer, InProcess, UserInfo};
 use berth_controllers::configuration;
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
@@ -137,6 +137,12 @@ impl Embedded {
     /// Starts a cluster on the current tokio runtime; returns when its API answers and the kinds Berth brings are
     /// installed.
     pub async fn start(options: Options) -> Result<Self, EmbeddedError> {
+        Self::start_through(options, |connection| Client::new(connection, "default")).await
+    }
+
+    /// The same with clients of the controllers and of the simulated cluster that the caller makes of their connections, to see
+    /// what goes through.
+    pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
         let controllers = controller_configuration(options.configuration)?;
         let api = Apiserver::start(ApiOptions {
@@ -153,10 +159,10 @@ impl Embedded {
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
-            let client = Client::new(server.in_process(user).lean(), "default");
-            (client, Some(Manager::new(api.client("berth-cluster"), options.clock.clone())))
+            let machines = connect(server.in_process(UserInfo::master("berth-cluster")).lean());
+            (connect(server.in_process(user).lean()), Some(Manager::new(machines, options.clock.clone())))
         } else {
-            (api.client(CONTROLLER_USER), None)
+            (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).lean()), None)
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install(&mut manager, controllers));

@@ -17,11 +17,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
+use tower::Layer;
 
 use super::Output;
 use super::measure::{Cost, mebibytes};
 use super::objects::create;
-use super::target::Folder;
+use super::target::{Folder, Writes, writes};
+use crate::component::connect::Requests;
 use crate::process;
 
 const NAMESPACE: &str = "bench";
@@ -116,7 +118,6 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(options.data_dir.as_deref())?;
-    let before = Cost::own();
     let cluster = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration", "metadata": {"name": "bench"},
         "spec": {
@@ -125,7 +126,9 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             "pods": {"startDelay": "0s", "stopDelay": "0s", "defaultDuration": format!("{}ms", options.runtime)},
         },
     });
-    let embedded = Embedded::start(EmbeddedOptions {
+    let requests = Requests::default();
+    let connect = |connection| Client::new(requests.layer(connection), "default");
+    let embedded_options = EmbeddedOptions {
         clock: Clock::system(),
         seed: process::entropy()?,
         storage: Storage::Durable(folder.path().to_owned()),
@@ -135,9 +138,9 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         token_key: None,
         audit: None,
         apart: false,
-    })
-    .await?;
-    let client = embedded.admin_client();
+    };
+    let embedded = Embedded::start_through(embedded_options, connect).await?;
+    let client = embedded.observer();
     prepare(&client, options).await?;
 
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
@@ -160,7 +163,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let idle: Vec<Duration> = seen.values().filter_map(|it| Some(it.admitted? - it.submitted?)).collect();
     seen.clear();
 
-    let start = Instant::now();
+    let (start, cost_before, writes_before) = (Instant::now(), Cost::own(), writes(&requests.text()));
     let submitting = tokio::spawn(submit(client.clone(), options.count));
     let mut completed = 0;
     while completed < options.count {
@@ -170,7 +173,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
     }
     let wall = start.elapsed();
-    let cost = Cost::own().since(before);
+    let cost = Cost::own().since(cost_before);
+    let controller_writes = since(&writes(&requests.text()), &writes_before);
     let submitted = submitting.await??;
     watcher.abort();
     let times = |of: &dyn Fn(&Seen) -> Option<Instant>| -> Vec<Duration> {
@@ -186,6 +190,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         admitted: times(&|it| it.admitted),
         completed: times(&|it| it.completed),
         cost,
+        controller_writes,
         problems,
     };
     match options.output {
@@ -353,8 +358,17 @@ struct Report {
     idle: Vec<Duration>,
     admitted: Vec<Duration>,
     completed: Vec<Duration>,
+    /// What the jobs cost, those for the idle system left out.
     cost: Cost,
+    /// Writes of the controllers and of the simulated cluster for them.
+    controller_writes: Writes,
     problems: Vec<String>,
+}
+
+/// What came after an earlier count.
+fn since(counts: &Writes, earlier: &Writes) -> Writes {
+    let left = |kind: &str, count: u64| count - earlier.get(kind).copied().unwrap_or(0).min(count);
+    counts.iter().map(|(kind, count)| (kind.clone(), left(kind, *count))).filter(|(_, count)| *count > 0).collect()
 }
 
 fn milliseconds(duration: Duration) -> f64 {
@@ -364,6 +378,10 @@ fn milliseconds(duration: Duration) -> f64 {
 impl Report {
     fn rate(&self) -> f64 {
         (self.count as f64 / self.wall.as_secs_f64().max(1e-9)).round()
+    }
+
+    fn per_job(&self, count: u64) -> f64 {
+        (count as f64 / self.count.max(1) as f64 * 1000.0).round() / 1000.0
     }
 
     fn spreads(&self) -> [(&'static str, Spread); 3] {
@@ -388,6 +406,16 @@ impl Report {
             let [mean, median, p99] = [spread.mean, spread.median, spread.p99].map(milliseconds);
             lines.push(format!("{name:32} {mean:9.2} {median:9.2} {p99:9.2}"));
         }
+        lines.push("\nwrites of controllers and simulated cluster per job".to_owned());
+        let writes =
+            self.controller_writes.iter().map(|(kind, count)| format!("{kind:48} {:9.3}", self.per_job(*count)));
+        lines.extend(writes);
+        let events =
+            self.controller_writes.iter().filter(|(kind, _)| kind.ends_with(" events")).map(|(_, count)| count);
+        let others = self.controller_writes.values().sum::<u64>() - events.sum::<u64>();
+        lines.push(format!("{:48} {:9.3}\n", "all but events", self.per_job(others)));
+        let each = self.cost.cpu.as_secs_f64() * 1000.0 / self.count.max(1) as f64;
+        lines.push(format!("{each:.2} ms cpu per job"));
         lines.push(format!("{:.2} s cpu, peak {:.0} MiB", self.cost.cpu.as_secs_f64(), mebibytes(self.cost.peak)));
         lines.push(format!("{} violations", self.problems.len()));
         lines.extend(self.problems.iter().take(20).map(|problem| format!("  {problem}")));
@@ -409,6 +437,8 @@ impl Report {
             "jobsPerSecond": self.rate(),
             "times": spreads,
             "cpuSeconds": milliseconds(self.cost.cpu) / 1000.0,
+            "controllerWritesPerJob": self.controller_writes.iter()
+                .map(|(kind, count)| (kind.clone(), self.per_job(*count))).collect::<BTreeMap<_, _>>(),
             "peakMiB": mebibytes(self.cost.peak).round(),
             "violations": self.problems,
         })

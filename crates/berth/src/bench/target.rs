@@ -274,7 +274,7 @@ async fn embedded(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyhow
     let config = berth_controllers::Config::default();
     let api = apiserver(folder, clock.clone(), config.clone()).await?;
     let requests = Requests::default();
-    let wire = api.server().in_process(UserInfo::master(rights::USER));
+    let wire = api.server().in_process(UserInfo::master(rights::USER)).lean();
     let client = Client::new(requests.layer(Limiter::new(limit).layer(wire)), "default");
     let mut manager = Manager::new(client, clock);
     let config = berth_controllers::Config { client_limit: limit.map(Limit::of_controllers), ..config };
@@ -283,7 +283,7 @@ async fn embedded(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyhow
     let manager = tokio::spawn(manager.run(async move {
         let _ = stopped.await;
     }));
-    let client = Client::new(own.layer(api.server().in_process(UserInfo::master("berth:bench"))), "default");
+    let client = Client::new(own.layer(api.server().in_process(UserInfo::master("berth:bench")).lean()), "default");
     Ok((client, Side::Embedded { requests, stop: Some(stop), manager, at_start }))
 }
 
@@ -392,7 +392,7 @@ async fn get(address: &str, path: &str) -> anyhow::Result<String> {
 }
 
 /// Successful writes by verb and resource, from the request counts of a component.
-fn writes(metrics: &str) -> Writes {
+pub fn writes(metrics: &str) -> Writes {
     let mut writes = Writes::new();
     for line in metrics.lines() {
         let Some(rest) = line.strip_prefix("berth_kubernetes_requests_total{") else { continue };
