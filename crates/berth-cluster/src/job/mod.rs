@@ -169,6 +169,13 @@ impl JobController {
             let active = here.iter().filter(|pod| is_controlled_by(pod, job_uid) && facts::is_active(pod)).count();
             plan.status.active = i32::try_from(active).ok().filter(|active| *active > 0);
         }
+        if let Some(ended) = plan.end(self.clock.now()) {
+            self.write_status(key, job, ended).await?;
+            self.forget(key);
+            self.tell(job, &plan);
+            self.release(key, &plan.release).await?;
+            return Ok(Action::Wait);
+        }
         let mut written = plan.status.clone();
         if !plan.release.is_empty() {
             written = self.write_status(key, job, written).await?;
@@ -181,13 +188,17 @@ impl JobController {
         }
         let settled = plan.settle(written, &tracked, self.clock.now());
         self.write_status(key, job, settled).await?;
-        for notice in &plan.notices {
-            let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(job, kind, &notice.reason, &notice.message);
-        }
+        self.tell(job, &plan);
         match refused {
             Some(error) => Err(error.into()),
             None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
+        }
+    }
+
+    fn tell(&self, job: &Job, plan: &Plan) {
+        for notice in &plan.notices {
+            let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
+            self.recorder.event(job, kind, &notice.reason, &notice.message);
         }
     }
 

@@ -4,7 +4,9 @@
 //! Counting is exactly-once across crashes. A pod carries a finalizer until it is counted, in three writes: the
 //! status lists the ended pod's UID as uncounted (an indexed success needs only its index in `completedIndexes`);
 //! then the finalizer goes; then the UID moves from the list into the counter. [`plan`] prepares the first two
-//! writes, [`Plan::settle`] the third; each can be repeated after a crash without counting anything twice.
+//! writes, [`Plan::settle`] the third; each can be repeated after a crash without counting anything twice. A step that ends
+//! the Job needs no list: nobody counts for a finished Job, so its last counts are written with the terminal condition
+//! ([`Plan::end`]), and the finalizers go afterwards, after a crash too.
 //!
 //! What it does not do: adopt pods of other owners, or validate Jobs (the API server does).
 //!
@@ -534,6 +536,20 @@ impl<'a> Step<'a> {
 }
 
 impl Plan {
+    /// The last status of a Job that this step ends, if nothing but finalizers stands between: to be written before they
+    /// go. What is left afterwards is a finished Job with pods to let go.
+    pub fn end(&mut self, now: Timestamp) -> Option<JobStatus> {
+        if self.finish.is_none() || !self.remove.is_empty() || !self.create.is_empty() {
+            return None;
+        }
+        let mut tracked = self.tracked.clone();
+        for pod in &self.release {
+            tracked.remove(uid(pod));
+        }
+        let settled = self.settle(self.status.clone(), &tracked, now);
+        self.finish.is_none().then_some(settled)
+    }
+
     /// The status after the finalizers of all pods but `still_tracked` (UIDs) went: what was uncounted is counted,
     /// and the Job finishes if nothing is left. `status` is the status as it was last written.
     pub fn settle(&mut self, mut status: JobStatus, still_tracked: &BTreeSet<String>, now: Timestamp) -> JobStatus {

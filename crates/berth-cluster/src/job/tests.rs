@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::backoff::Backoff;
-use super::facts::{COMPLETION_INDEX, TRACKING_FINALIZER, finished_condition, is_active};
+use super::facts::{COMPLETION_INDEX, TRACKING_FINALIZER, finished_condition, is_active, is_tracked};
 use super::plan::plan;
 
 /// The API and the pods' lives, as far as a Job needs them.
@@ -62,7 +62,9 @@ impl World {
     /// One step of the controller, in the reconciler's order.
     fn step(&mut self) -> Result<(), ()> {
         if finished_condition(&self.job).is_some() {
-            return Ok(());
+            let tracked: Vec<String> =
+                self.pods.iter().filter(|(_, pod)| is_tracked(pod)).map(|it| it.0.clone()).collect();
+            return tracked.iter().try_for_each(|name| self.release(name));
         }
         let pods: Vec<Arc<Pod>> = self.pods.values().cloned().map(Arc::new).collect();
         let mut plan = plan(&self.job, &pods, self.record, self.now);
@@ -83,6 +85,11 @@ impl World {
             pod.metadata.name = Some(name.clone());
             pod.metadata.creation_timestamp = Some(Time(self.now));
             self.pods.insert(name, pod);
+        }
+        if let Some(ended) = plan.end(self.now) {
+            self.write_status(ended)?;
+            self.events.extend(plan.notices.iter().map(|notice| notice.reason.clone()));
+            return plan.release.iter().try_for_each(|pod| self.release(pod.metadata.name.as_deref().unwrap()));
         }
         let mut written = plan.status.clone();
         if !plan.release.is_empty() {
