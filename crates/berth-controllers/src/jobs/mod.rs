@@ -12,7 +12,7 @@ pub mod elastic;
 pub mod jobset;
 pub mod naming;
 pub mod pods;
-mod readiness;
+pub(crate) mod readiness;
 pub mod reconcile;
 pub mod slices;
 mod start;

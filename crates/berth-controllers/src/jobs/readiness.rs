@@ -7,7 +7,7 @@ use crate::keys;
 use crate::workload::status;
 
 /// Brings the condition in step with the job's pods; `ready`: are all of them ready or done? Returns whether it changed.
-pub(super) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: Timestamp) -> bool {
+pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: Timestamp) -> bool {
     const NOT_READY: &str = "Not all pods are ready or succeeded";
     let known = status::condition(workload, keys::PODS_READY).cloned();
     let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");

@@ -8,7 +8,7 @@
 //! first, then admissions by priority, and what only tells why a workload waits goes last, if it is still true then. Telling is
 //! left out while the reason stays the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,9 +28,10 @@ use crate::conditions::truncate;
 use crate::config::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
+use crate::jobs::readiness;
 use crate::keys;
 use crate::metrics::Metrics;
-use crate::stores::Stores;
+use crate::stores::{Stores, controller_of};
 use crate::workload::status;
 
 /// Longest event message.
@@ -180,6 +181,7 @@ pub(super) fn install(
         brain: brain.clone(),
         stores: stores.clone(),
         gates: config.gates(),
+        tells_readiness: config.pods_ready().is_some(),
         writes: writes.clone(),
         metrics: metrics.clone(),
     });
@@ -229,6 +231,8 @@ struct Writer {
     brain: Brain,
     stores: Stores,
     gates: Gates,
+    /// Condition PodsReady is kept.
+    tells_readiness: bool,
     writes: Writes,
     metrics: Metrics,
 }
@@ -261,10 +265,14 @@ impl Writer {
     async fn attempt(&self, key: &ObjectKey, change: &Change) -> Result<(), kube::Error> {
         // Gone: the watch has told the engine.
         let Some(before) = self.stores.workloads.get(key) else { return Ok(()) };
-        let Some((after, notices)) = carry_out(change, &before, &self.gates, self.clock.now()) else {
+        let Some((mut after, notices)) = carry_out(change, &before, &self.gates, self.clock.now()) else {
             self.take_back(key, change);
             return Ok(());
         };
+        if self.tells_readiness && self.is_start_of_a_job(change, &before, &after) {
+            // What the job's integration would write next, before it lets the job go.
+            readiness::sync(&mut after, || false, self.clock.now());
+        }
         if tells_nothing_new(change, &before, &after) {
             return Ok(());
         }
@@ -302,6 +310,20 @@ impl Writer {
     }
 }
 
+impl Writer {
+    /// Is this the admission of a job that an integration will start, none of whose pods runs yet?
+    fn is_start_of_a_job(&self, change: &Change, before: &Workload, after: &Workload) -> bool {
+        let is_first = matches!(change, Change::Admit(admit) if !admit.second_pass && admit.replaces.is_none());
+        if !is_first || status::is_admitted(before) || !status::is_admitted(after) {
+            return false;
+        }
+        let Some(owner) = controller_of(&after.metadata) else { return false };
+        let namespace = after.metadata.namespace.as_deref().unwrap_or_default();
+        let known = self.stores.named_owner(namespace, owner).flatten();
+        known.is_some_and(|known| known.uid.as_deref() == Some(owner.uid.as_str()))
+    }
+}
+
 fn throws_out(change: &Change) -> bool {
     matches!(change, Change::Preempt { .. } | Change::Evict { .. })
 }
@@ -314,13 +336,18 @@ fn tells_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bo
         Change::Wait(wait) if !wait.second_pass_failed => {}
         _ => return false,
     }
-    let said = |workload: &Workload| -> BTreeSet<(String, String, String)> {
-        let conditions = status::conditions(workload).iter();
-        conditions.map(|it| (it.type_.clone(), it.status.clone(), it.reason.clone())).collect()
-    };
-    let requests = |workload: &Workload| workload.status.as_ref().map(|status| status.resource_requests.clone());
     let waits = status::condition(before, keys::QUOTA_RESERVED).is_some_and(|condition| condition.status == "False");
-    waits && said(before) == said(after) && requests(before) == requests(after)
+    let [old, new] = [before, after].map(|workload| workload.status.as_ref().map(|status| &status.resource_requests));
+    waits && same_conditions(before, after) && old == new
+}
+
+/// The same conditions but for messages and times?
+fn same_conditions(before: &Workload, after: &Workload) -> bool {
+    fn said(workload: &Workload) -> impl Iterator<Item = (&str, &str, &str)> {
+        // A condition keeps its place.
+        status::conditions(workload).iter().map(|it| (it.type_.as_str(), it.status.as_str(), it.reason.as_str()))
+    }
+    said(before).eq(said(after))
 }
 
 /// What a written change counts as in metrics.
