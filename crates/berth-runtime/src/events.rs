@@ -1,12 +1,16 @@
 //! Kubernetes Events: what a person sees under "Events:" in `kubectl describe`.
 //!
-//! Recording never waits and never fails a reconcile: events go through a bounded channel to one task that writes
-//! them in order. The same event about the same object is counted up in one Event object, as client-go does.
+//! Recording never waits and never fails a reconcile: events go through bounded channels to one task that writes them, in
+//! order for each object, a few objects at once. The same event about the same object is counted up in one Event object, as
+//! client-go does. Telling comes after doing: the writer rests as long as each write took, so that the busier the API is
+//! the less of it events take, and what cannot be written in time is dropped.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,14 +18,19 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::Instant;
 
 use crate::{Clock, write};
 
-/// Events waiting to be written, at most; beyond it new ones are dropped, because a flood of events must never slow
-/// the work they describe.
-const PENDING_MAX: usize = 65_536;
-/// Series remembered for counting repeats; beyond it the oldest keys are dropped and start a new Event.
-const SERIES_MAX: usize = 4096;
+/// Events being written at once, each about another object. All of them are one task's, which no more than one processor
+/// works on.
+const LANES: usize = 8;
+/// Events of a lane waiting to be written, at most; beyond it new ones are dropped, because a flood of events must never
+/// slow the work they describe.
+const PENDING_MAX: usize = 4096;
+/// Series of a lane remembered for counting repeats; beyond it the oldest keys are dropped and start a new Event.
+const SERIES_MAX: usize = 1024;
 /// Longest event message Kubernetes accepts, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -39,7 +48,9 @@ pub enum EventType {
 pub struct Recorder {
     component: String,
     clock: Clock,
-    sender: mpsc::Sender<Entry>,
+    lanes: Arc<[mpsc::Sender<Entry>]>,
+    /// Events recorded so far.
+    recorded: Arc<AtomicU64>,
     /// Events dropped so far.
     dropped: Arc<AtomicU64>,
 }
@@ -51,13 +62,20 @@ struct Entry {
     reason: String,
     message: String,
     at: Timestamp,
+    /// Tells events of one instant apart.
+    number: u64,
 }
 
 impl Recorder {
     /// The recorder and the task that writes what it records; the task ends when all recorders are gone.
     pub(crate) fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
-        let (sender, receiver) = mpsc::channel(PENDING_MAX);
-        (Self { component: "berth".into(), clock, sender, dropped: Arc::default() }, post(client, receiver))
+        let (lanes, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::channel(PENDING_MAX)).unzip();
+        let (recorded, dropped) = Default::default();
+        let recorder = Self { component: "berth".into(), clock, lanes: lanes.into(), recorded, dropped };
+        let posts = receivers.into_iter().map(move |receiver| post(client.clone(), receiver));
+        (recorder, async {
+            join_all(posts).await;
+        })
     }
 
     /// The same recorder speaking for another component (`source.component`, shown by `kubectl get events -o wide`).
@@ -82,12 +100,18 @@ impl Recorder {
             reason: reason.to_owned(),
             message: truncate(message),
             at: self.clock.now(),
+            number: self.recorded.fetch_add(1, Ordering::Relaxed) + 1,
         };
-        if self.sender.try_send(entry).is_err() {
+        // Events about one object stay in order.
+        let mut hasher = DefaultHasher::new();
+        (&entry.regarding.uid, &entry.regarding.namespace, &entry.regarding.name).hash(&mut hasher);
+        let lane = (hasher.finish() % LANES as u64) as usize;
+        // A closed lane means that the process stops: nobody waits for its last words.
+        if let Err(TrySendError::Full(_)) = self.lanes[lane].try_send(entry) {
             // A flood would otherwise be one of warnings.
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!(reason, dropped, "events dropped: {PENDING_MAX} are waiting to be written");
+                tracing::warn!(reason, dropped, "events dropped: too many are waiting to be written");
             }
         }
     }
@@ -108,13 +132,28 @@ fn truncate(message: &str) -> String {
 /// What makes two events the same one happening again.
 type Series = (String, String, String, String, String);
 
+/// Writes the events of one lane; ends when all recorders are gone.
 async fn post(client: Client, mut receiver: mpsc::Receiver<Entry>) {
-    let mut series: BTreeMap<Series, (String, i32)> = BTreeMap::new();
-    let mut sequence: u64 = 0;
+    let mut lane = Lane { client, series: BTreeMap::new() };
     while let Some(entry) = receiver.recv().await {
+        let started = Instant::now();
+        lane.write(entry).await;
+        // In virtual time writes take none.
+        tokio::time::sleep(started.elapsed()).await;
+    }
+}
+
+struct Lane {
+    client: Client,
+    /// Name and count of the Event that a series is counted in.
+    series: BTreeMap<Series, (String, i32)>,
+}
+
+impl Lane {
+    async fn write(&mut self, entry: Entry) {
         // Events about cluster-scoped objects live in `default`.
         let namespace = entry.regarding.namespace.clone().unwrap_or_else(|| "default".into());
-        let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = (
             entry.component.clone(),
             entry.regarding.uid.clone().unwrap_or_default(),
@@ -122,22 +161,21 @@ async fn post(client: Client, mut receiver: mpsc::Receiver<Entry>) {
             entry.reason.clone(),
             entry.message.clone(),
         );
-        if let Some((name, count)) = series.get_mut(&key) {
+        if let Some((name, count)) = self.series.get_mut(&key) {
             *count = count.saturating_add(1);
             let patch = json!({"count": count, "lastTimestamp": Time(entry.at)});
             match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(_) => continue,
+                Ok(_) => return,
                 // The Event expired or was deleted: start a new one below.
                 Err(error) if crate::is_not_found(&error) => {}
                 Err(error) => {
                     tracing::debug!(%error, reason = entry.reason, "event not counted");
-                    continue;
+                    return;
                 }
             }
         }
-        sequence += 1;
         let object_name = entry.regarding.name.clone().unwrap_or_default();
-        let name = format!("{object_name}.{:x}{sequence:06x}", entry.at.as_microsecond());
+        let name = format!("{object_name}.{:x}{:06x}", entry.at.as_microsecond(), entry.number);
         let event = Event {
             metadata: kube::api::ObjectMeta {
                 name: Some(name.clone()),
@@ -160,13 +198,80 @@ async fn post(client: Client, mut receiver: mpsc::Receiver<Entry>) {
         };
         match write::create_unread(&api, &PostParams::default(), &event).await {
             Ok(()) => {
-                series.insert(key, (name, 1));
-                if series.len() > SERIES_MAX {
-                    series.pop_first();
+                self.series.insert(key, (name, 1));
+                if self.series.len() > SERIES_MAX {
+                    self.series.pop_first();
                 }
             }
             // The namespace is going away, or the API is: an event is not worth a retry.
             Err(error) => tracing::debug!(%error, "event not written"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A client whose requests take a second each; what they said, when they were answered.
+    fn slow() -> (Client, Arc<Mutex<Vec<(String, Duration)>>>) {
+        let answered: Arc<Mutex<Vec<(String, Duration)>>> = Arc::default();
+        let (heard, start) = (answered.clone(), Instant::now());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let heard = heard.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap_or_default();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+                let said = event["message"].as_str().unwrap_or("counted").to_owned();
+                heard.lock().unwrap().push((said, start.elapsed()));
+                Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{\"metadata\":{}}".to_vec())))
+            }
+        });
+        (Client::new(service, "default"), answered)
+    }
+
+    fn about(uid: &str) -> ObjectReference {
+        ObjectReference { uid: Some(uid.into()), name: Some(uid.into()), ..Default::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_about_one_object_stay_in_order_and_objects_do_not_wait_for_each_other() {
+        let (client, answered) = slow();
+        let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
+        let (recorder, post) = Recorder::new(client, clock);
+        for message in ["a1", "a2", "a1"] {
+            recorder.event_about(about("a"), EventType::Normal, "Said", message);
+        }
+        for number in 0..100 {
+            recorder.event_about(about(&format!("b{number}")), EventType::Normal, "Said", "b");
+        }
+        drop(recorder);
+        post.await;
+        let answered = answered.lock().unwrap();
+        let of_a: Vec<&str> = answered.iter().map(|it| it.0.as_str()).filter(|said| *said != "b").collect();
+        assert_eq!(of_a, ["a1", "a2", "counted"]);
+        let last = answered.iter().map(|it| it.1).max().unwrap_or_default();
+        assert!(last < Duration::from_secs(100), "{last:?} for what one lane needs 205 s for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_too_much_is_dropped_and_nobody_waits() {
+        let (client, answered) = slow();
+        let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
+        let (recorder, post) = Recorder::new(client, clock);
+        for number in 0..PENDING_MAX + 10 {
+            recorder.event_about(about("a"), EventType::Normal, "Said", &number.to_string());
+        }
+        assert_eq!(recorder.dropped.load(Ordering::Relaxed), 10);
+        drop(recorder);
+        post.await;
+        assert_eq!(answered.lock().unwrap().len(), PENDING_MAX);
     }
 }

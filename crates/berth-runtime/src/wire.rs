@@ -5,7 +5,6 @@
 //! set which field; no controller asks, so it is neither decoded nor kept.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -99,8 +98,9 @@ impl<K: Resource<DynamicType = ()>> Resource for Seen<K> {
     }
 }
 
-/// The metadata of an object that was sent whole, without `managedFields`, for watches that ask for no more: it costs the
-/// server less to send everybody the same text than to cut it for one.
+/// Of an object that was sent whole, the part of the metadata that says what it is, who owns it and how it goes: no labels,
+/// no annotations, no `managedFields`. For watches that ask for no more; it costs the server less to send everybody the same
+/// text than to cut it for one.
 #[derive(Clone)]
 pub struct Metadata<K> {
     metadata: ObjectMeta,
@@ -117,21 +117,14 @@ impl<'de, K> Deserialize<'de> for Metadata<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Whole { metadata } = Whole::deserialize(deserializer)?;
         let metadata = ObjectMeta {
-            annotations: metadata.annotations,
-            creation_timestamp: metadata.creation_timestamp,
-            deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
             deletion_timestamp: metadata.deletion_timestamp,
             finalizers: metadata.finalizers,
-            generate_name: metadata.generate_name,
-            generation: metadata.generation,
-            labels: metadata.labels,
-            managed_fields: None,
             name: metadata.name,
             namespace: metadata.namespace,
             owner_references: metadata.owner_references,
             resource_version: metadata.resource_version,
-            self_link: None,
             uid: metadata.uid,
+            ..ObjectMeta::default()
         };
         Ok(Self { metadata, kind: PhantomData })
     }
@@ -140,20 +133,14 @@ impl<'de, K> Deserialize<'de> for Metadata<K> {
 /// An object as [`Metadata`] reads it: what is not named here is passed over.
 #[derive(Deserialize)]
 struct Whole {
-    metadata: WithoutManagedFields,
+    metadata: Ownership,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WithoutManagedFields {
-    annotations: Option<BTreeMap<String, String>>,
-    creation_timestamp: Option<Time>,
-    deletion_grace_period_seconds: Option<i64>,
+struct Ownership {
     deletion_timestamp: Option<Time>,
     finalizers: Option<Vec<String>>,
-    generate_name: Option<String>,
-    generation: Option<i64>,
-    labels: Option<BTreeMap<String, String>>,
     name: Option<String>,
     namespace: Option<String>,
     owner_references: Option<Vec<OwnerReference>>,
