@@ -6,13 +6,14 @@
 mod aggregated;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use berth_apimachinery::meta::compare_versions;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Map, Value, json};
 
 use crate::registry::{Subresource, VersionInfo};
-use crate::{Body, Registry, RequestInfo, ResourceInfo};
+use crate::{Body, Extension, Registry, RequestInfo, ResourceInfo, extension};
 
 /// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
 pub const GIT_VERSION: &str = "v1.35.0+berth";
@@ -43,21 +44,26 @@ const GROUP_ORDER: [&str; 20] = [
 ];
 
 /// Answers requests for discovery, version and health; `None` when the path is none of these.
-pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap) -> Option<http::Response<Body>> {
+pub fn handle(
+    registry: &Registry,
+    extensions: &[Arc<dyn Extension>],
+    info: &RequestInfo,
+    headers: &http::HeaderMap,
+) -> Option<http::Response<Body>> {
     if info.verb != "get" && info.verb != "head" {
         return None;
     }
     let path = info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let document = match parts.as_slice() {
-        [""] => json!({"paths": paths(registry)}),
+        [""] => json!({"paths": paths(registry, extensions)}),
         ["version"] => version(),
         [first, rest @ ..] if HEALTH_PATHS.iter().any(|path| path[1..] == **first) => return health(first, rest),
         ["api"] | ["apis"] => {
             if let Some(version) = aggregated::accepted(headers) {
-                return Some(aggregated::response(registry, parts[0] == "api", version));
+                return Some(aggregated::response(registry, extensions, parts[0] == "api", version));
             }
-            if parts[0] == "api" { api_versions() } else { group_list(registry) }
+            if parts[0] == "api" { api_versions() } else { group_list(registry, extensions) }
         }
         ["api", version] => resource_list(registry, "", version)?,
         ["apis", group] => group_document(&groups(registry), group)?,
@@ -134,9 +140,10 @@ fn group_value((group, versions): &Group<'_>) -> Value {
     json!({"name": group, "preferredVersion": versions[0], "versions": versions})
 }
 
-fn group_list(registry: &Registry) -> Value {
+fn group_list(registry: &Registry, extensions: &[Arc<dyn Extension>]) -> Value {
     let groups = groups(registry);
-    let groups: Vec<Value> = groups.iter().filter(|(group, _)| !group.is_empty()).map(group_value).collect();
+    let own = groups.iter().filter(|(group, _)| !group.is_empty()).map(group_value);
+    let groups: Vec<Value> = own.chain(extensions.iter().map(|it| extension::group_value(it.as_ref()))).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -235,11 +242,16 @@ fn health(name: &str, rest: &[&str]) -> Option<http::Response<Body>> {
     Some(response)
 }
 
-fn paths(registry: &Registry) -> Vec<String> {
+fn paths(registry: &Registry, extensions: &[Arc<dyn Extension>]) -> Vec<String> {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
     for (group, versions) in groups(registry).iter().filter(|(group, _)| !group.is_empty()) {
         paths.push(format!("/apis/{group}"));
         paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+    }
+    for extension in extensions {
+        let group = extension.group();
+        paths.push(format!("/apis/{group}"));
+        paths.extend(extension.versions().iter().map(|version| format!("/apis/{group}/{version}")));
     }
     paths.extend(HEALTH_PATHS.map(str::to_owned));
     paths.extend(["/openapi/v2", "/openapi/v3", "/version"].map(str::to_owned));
@@ -274,7 +286,7 @@ mod tests {
         let mut headers = http::HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().expect("a header"));
         let info = RequestInfo::parse(&http::Method::GET, path, "");
-        let response = handle(&Registry::builtin(), &info, &headers)?;
+        let response = handle(&Registry::builtin(), &[], &info, &headers)?;
         let (parts, body) = response.into_parts();
         let body = futures::FutureExt::now_or_never(http_body_util::BodyExt::collect(body))
             .expect("all there")

@@ -20,6 +20,14 @@ pub trait Extension: Send + Sync {
     fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status>;
 }
 
+/// The group as discovery lists it.
+pub(crate) fn group_value(extension: &dyn Extension) -> Value {
+    let (group, versions) = (extension.group(), extension.versions());
+    let all: Vec<Value> =
+        versions.iter().map(|it| json!({"groupVersion": group_version(group, it), "version": it})).collect();
+    json!({"name": group, "versions": all, "preferredVersion": all[0]})
+}
+
 /// The answer to a request for the group; `None` when it is about another one.
 pub(crate) fn answer(
     extension: &dyn Extension,
@@ -36,9 +44,10 @@ pub(crate) fn answer(
     let versions = extension.versions();
     let document = match parts.as_slice() {
         [] => {
-            let all: Vec<Value> =
-                versions.iter().map(|it| json!({"groupVersion": group_version(group, it), "version": it})).collect();
-            json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": all, "preferredVersion": all[0]})
+            let mut document = group_value(extension);
+            document["kind"] = json!("APIGroup");
+            document["apiVersion"] = json!("v1");
+            document
         }
         [version, ..] if !versions.contains(version) => return Some(Err(Status::no_such_path())),
         [version] => json!({"kind": "APIResourceList", "apiVersion": "v1",

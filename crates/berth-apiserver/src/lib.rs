@@ -43,5 +43,5 @@ pub use extension::Extension;
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;
-pub use server::{ApiServer, Clock, Config, InProcess, Metrics, PodLogs};
+pub use server::{ApiServer, Clock, Config, InProcess, LogPart, Metrics, PodLogs};
 pub use user::UserInfo;

@@ -29,7 +29,20 @@ pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
 /// Where `pods/log` gets its text from (the node agent).
 pub trait PodLogs: Send + Sync {
     /// Lines written so far by `container` of a pod; an error is the text of a 400 answer.
-    fn read(&self, namespace: &str, pod: &str, container: &str) -> Result<String, String>;
+    fn read(&self, namespace: &str, pod: &str, container: &str, part: &LogPart) -> Result<String, String>;
+}
+
+/// Which lines of a log are wanted, and how; fields of Kubernetes' `PodLogOptions`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPart {
+    /// Those of the container's run before the present one.
+    pub previous: bool,
+    /// Those of the last so many seconds.
+    pub since_seconds: Option<i64>,
+    /// Those since this time.
+    pub since_time: Option<jiff::Timestamp>,
+    /// Each begins with its time.
+    pub timestamps: bool,
 }
 
 /// Where `/metrics` gets its text from (the controllers in the same process).

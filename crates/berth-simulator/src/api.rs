@@ -10,7 +10,7 @@ use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
-use berth_apiserver::{ApiServer, Config, Converter, Extension, Objects, RequestInfo, UserInfo};
+use berth_apiserver::{ApiServer, Config, Converter, Extension, LogPart, Objects, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
@@ -204,10 +204,17 @@ impl Extension for PendingWorkloads {
 struct Logs(PodLogs);
 
 impl berth_apiserver::PodLogs for Logs {
-    fn read(&self, namespace: &str, pod: &str, container: &str) -> Result<String, String> {
+    fn read(&self, namespace: &str, pod: &str, container: &str, part: &LogPart) -> Result<String, String> {
         let container = Some(container).filter(|name| !name.is_empty());
+        let options = LogOptions {
+            previous: part.previous,
+            since_seconds: part.since_seconds,
+            since_time: part.since_time,
+            timestamps: part.timestamps,
+            ..LogOptions::default()
+        };
         self.0
-            .read(namespace, pod, container, &LogOptions::default())
+            .read(namespace, pod, container, &options)
             .ok_or_else(|| format!("container {:?} in pod {pod:?} is not available", container.unwrap_or_default()))
     }
 }

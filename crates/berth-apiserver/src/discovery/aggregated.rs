@@ -1,11 +1,13 @@
 //! Aggregated discovery: all groups, versions and resources in one document (`APIGroupDiscoveryList`).
 
+use std::sync::Arc;
+
 use http::header::{CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Value, json};
 
 use super::{accept_clauses, groups, json_response, rows};
 use crate::registry::{Subresource, VersionInfo};
-use crate::{Body, Registry, ResourceInfo};
+use crate::{Body, Extension, Registry, ResourceInfo};
 
 /// The version of the aggregated form that a request prefers over the plain one, if it does.
 pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
@@ -28,9 +30,14 @@ pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
 }
 
 /// The document for `/api` or `/apis`.
-pub(super) fn response(registry: &Registry, core: bool, version: &'static str) -> http::Response<Body> {
+pub(super) fn response(
+    registry: &Registry,
+    extensions: &[Arc<dyn Extension>],
+    core: bool,
+    version: &'static str,
+) -> http::Response<Body> {
     let groups = groups(registry);
-    let items: Vec<Value> = groups
+    let mut items: Vec<Value> = groups
         .iter()
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
@@ -43,6 +50,10 @@ pub(super) fn response(registry: &Registry, core: bool, version: &'static str) -
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
+    if !core {
+        // Last: names of kinds mean the stored ones.
+        items.extend(extensions.iter().map(|it| extension_value(it.as_ref())));
+    }
     let document = json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{version}"),
@@ -57,6 +68,41 @@ pub(super) fn response(registry: &Registry, core: bool, version: &'static str) -
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response
+}
+
+/// A group that is served by somebody else in the process.
+fn extension_value(extension: &dyn Extension) -> Value {
+    let group = extension.group();
+    let all = extension.resources();
+    let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
+    let versions: Vec<Value> = extension
+        .versions()
+        .iter()
+        .map(|version| {
+            let kind = |resource: &Value| json!({"group": group, "version": version, "kind": resource["kind"]});
+            let resources = all.iter().filter(|resource| !text(resource, "name").contains('/')).map(|resource| {
+                let name = text(resource, "name");
+                let of = |other: &Value| text(other, "name").strip_prefix(&name)?.strip_prefix('/').map(str::to_owned);
+                let subresources: Vec<Value> = all
+                    .iter()
+                    .filter_map(|other| {
+                        let sub = of(other)?;
+                        Some(json!({"subresource": sub, "responseKind": kind(other), "verbs": other["verbs"]}))
+                    })
+                    .collect();
+                json!({
+                    "resource": name,
+                    "responseKind": kind(resource),
+                    "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
+                    "singularResource": resource["singularName"],
+                    "verbs": resource["verbs"],
+                    "subresources": subresources,
+                })
+            });
+            json!({"version": version, "resources": resources.collect::<Vec<_>>(), "freshness": "Current"})
+        })
+        .collect();
+    json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
 }
 
 fn version_value(registry: &Registry, group: &str, version: &str) -> Value {

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, header};
 use serde_json::Value;
 
 use super::call::Call;
-use crate::server::PodLogs;
+use crate::server::{LogPart, PodLogs};
 use crate::{ApiServer, Body};
 
 /// How often a followed log is looked at.
@@ -23,11 +23,24 @@ pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
     let container = container_of(&pod, &call.options.container)?;
     let source = call.server.inner.config.pod_logs.clone();
     let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
-    let text = source.read(meta::namespace(&pod), meta::name(&pod), &container).map_err(Status::bad_request)?;
+    let mut part = call.options.log.clone();
+    if part.since_seconds.is_some() && part.since_time.is_some() {
+        return Err(Status::bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified"));
+    }
+    // Counted from now, also for what comes while the log is followed.
+    if let Some(seconds) = part.since_seconds.take() {
+        part.since_time = call.server.now().checked_sub(jiff::SignedDuration::from_secs(seconds)).ok();
+    }
+    if part.previous && !has_previous_run(&pod, &container) {
+        let name = meta::name(&pod);
+        let text = format!("previous terminated container {container:?} in pod {name:?} not found");
+        return Err(Status::bad_request(text));
+    }
+    let text = source.read(meta::namespace(&pod), meta::name(&pod), &container, &part).map_err(Status::bad_request)?;
     let written = text.len();
     let text = cut(text, call.options.tail_lines, call.options.limit_bytes);
     let body = if call.options.follow {
-        let follow = Follow { server: call.server.clone(), source, pod, container, written, ended: false };
+        let follow = Follow { server: call.server.clone(), source, pod, container, part, written, ended: false };
         let first = futures::stream::iter((!text.is_empty()).then(|| Bytes::from(text)));
         let rest = futures::stream::unfold(follow, |mut follow| async move {
             let chunk = follow.next().await?;
@@ -40,6 +53,12 @@ pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
+}
+
+fn has_previous_run(pod: &Value, container: &str) -> bool {
+    let lists = ["containerStatuses", "initContainerStatuses"];
+    let mut all = lists.iter().flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
+    all.any(|status| status["name"] == container && status["lastState"]["terminated"].is_object())
 }
 
 /// The container that was asked for, or the only one.
@@ -87,6 +106,7 @@ struct Follow {
     source: Arc<dyn PodLogs>,
     pod: Arc<Value>,
     container: String,
+    part: LogPart,
     /// Bytes sent so far, counted from the beginning of the log.
     written: usize,
     ended: bool,
@@ -98,7 +118,7 @@ impl Follow {
             // Looked at before reading: what was written until the end is still sent.
             self.ended = self.is_finished();
             let (namespace, name) = (meta::namespace(&self.pod), meta::name(&self.pod));
-            let text = self.source.read(namespace, name, &self.container).ok()?;
+            let text = self.source.read(namespace, name, &self.container, &self.part).ok()?;
             if let Some(new) = text.get(self.written..).filter(|new| !new.is_empty()) {
                 self.written = text.len();
                 return Some(Bytes::copy_from_slice(new.as_bytes()));

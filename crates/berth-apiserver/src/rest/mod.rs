@@ -161,7 +161,7 @@ async fn answer(
         if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
             return Ok(answer);
         }
-        return discovery::handle(&kinds.registry, &info, headers)
+        return discovery::handle(&kinds.registry, &server.inner.config.extensions, &info, headers)
             .or_else(|| openapi::handle(&kinds.registry, &info, headers))
             .ok_or_else(Status::no_such_path);
     }

@@ -8,6 +8,7 @@ use berth_apimachinery::table::IncludeObject;
 
 use crate::negotiation;
 use crate::request::percent_decode;
+use crate::server::LogPart;
 
 /// What to do about fields the schema does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,7 @@ pub(crate) struct Options {
     pub(crate) tail_lines: Option<usize>,
     pub(crate) follow: bool,
     pub(crate) limit_bytes: Option<usize>,
+    pub(crate) log: LogPart,
 }
 
 impl Options {
@@ -137,6 +139,21 @@ impl Options {
             "follow" => self.follow = boolean(value),
             "tailLines" => self.tail_lines = number(key, value)?,
             "limitBytes" => self.limit_bytes = number(key, value)?,
+            "previous" => self.log.previous = boolean(value),
+            "timestamps" => self.log.timestamps = boolean(value),
+            "sinceSeconds" => {
+                self.log.since_seconds = number(key, value)?;
+                if self.log.since_seconds.is_some_and(|seconds| seconds < 1) {
+                    let error = field::Error::invalid(&Path::new(key), value, "must be greater than 0");
+                    return Err(Status::invalid(&GroupKind::new("", "PodLogOptions"), "", &[error]));
+                }
+            }
+            "sinceTime" if !value.is_empty() => {
+                let time = value.parse().map_err(|_| {
+                    Status::bad_request(format!("query parameter {key}: {value:?} is not an RFC 3339 time"))
+                })?;
+                self.log.since_time = Some(time);
+            }
             _ => {}
         }
         Ok(())

@@ -301,7 +301,9 @@ impl Reconciler for Controller {
         }
         if let Some(set) = &plan.create {
             let made = self.sets.create(&key.namespace, set).await?;
-            tell(&format!("Scaled up replica set {} from 0 to {}", made.name_any(), replicas(&made)));
+            if replicas(&made) > 0 {
+                tell(&format!("Scaled up replica set {} from 0 to {}", made.name_any(), replicas(&made)));
+            }
         }
         for set in &plan.delete {
             self.sets.delete(set).await?;

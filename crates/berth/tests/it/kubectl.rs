@@ -54,6 +54,16 @@ fn a_newcomer_follows_the_quickstart() {
     let pod = cluster.run(&["get", "pods", "-n", "team-green", "-o", "name"]);
     let pod = pod.lines().next().expect("the green job had pods");
     cluster.run(&["logs", pod, "-n", "team-green"]);
+    let log = cluster.run(&["logs", pod, "-n", "team-green", "--timestamps", "--tail=1"]);
+    assert!(log.split(' ').next().is_some_and(|word| word.ends_with('Z') && word.contains('T')), "{log}");
+    assert_eq!(cluster.run(&["logs", pod, "-n", "team-green", "--since-time=2100-01-01T00:00:00Z"]), "");
+    let refused = cluster.refused(&["logs", pod, "-n", "team-green", "--previous"]);
+    assert!(refused.contains("previous terminated container"), "{refused}");
+    // What an aggregated API serves elsewhere is found as there.
+    assert!(cluster.run(&["api-versions"]).contains("visibility.kueue.x-k8s.io/v1beta2"));
+    let waiting = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/blue/pendingworkloads";
+    assert!(cluster.run(&["get", "--raw", waiting]).contains("PendingWorkloadsSummary"));
+    assert!(cluster.run(&["get", "clusterqueues", "-o", "name"]).contains("clusterqueue.kueue.x-k8s.io/blue"));
     cluster.run(&["label", "namespace", "team-blue", "cost-center=42"]);
     assert!(cluster.run(&["get", "ns", "-l", "cost-center=42", "-o", "name"]).contains("namespace/team-blue"));
     cluster.run(&[
