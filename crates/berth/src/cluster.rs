@@ -11,13 +11,11 @@ use berth_simulator::embedded::cluster_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::election::ElectionOptions;
-use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::connect::{self, Requests};
+use crate::component::endpoints::Endpoints;
 use crate::component::limit::Limiter;
-use crate::component::{self, Leading, listen::BindAddress};
+use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::process;
-use crate::time::TimeOptions;
 
 /// The groups the simulated cluster works with, besides Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
@@ -29,13 +27,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    connect: ConnectOptions,
-    #[command(flatten)]
-    election: ElectionOptions,
-    #[command(flatten)]
-    endpoints: EndpointOptions,
-    #[command(flatten)]
-    time: TimeOptions,
+    component: ComponentOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -45,6 +37,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let configuration = cluster_configuration(options.config.as_deref().map(process::read).transpose()?)?;
+    let options = &options.component;
     let clock = options.time.joining_clock()?;
     let election = options.election.election("berth-cluster", false)?;
     let config = options.connect.config().await?;

@@ -12,10 +12,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_runtime::{Clock, Elector, LeaderElection, Manager};
+use clap::Args;
 use kube::Client;
 use tokio::sync::oneshot;
 
 use crate::process;
+use crate::time::TimeOptions;
+use connect::ConnectOptions;
+use election::ElectionOptions;
+use endpoints::EndpointOptions;
+
+/// Options of every such process.
+#[derive(Args)]
+pub struct ComponentOptions {
+    #[command(flatten)]
+    pub connect: ConnectOptions,
+    #[command(flatten)]
+    pub election: ElectionOptions,
+    #[command(flatten)]
+    pub endpoints: EndpointOptions,
+    #[command(flatten)]
+    pub time: TimeOptions,
+}
 
 /// Whether this replica acts; clones share the answer.
 #[derive(Clone, Default)]

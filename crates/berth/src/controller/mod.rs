@@ -15,13 +15,12 @@ use berth_simulator::embedded::controller_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::election::{self, ElectionOptions};
-use crate::component::endpoints::{EndpointOptions, Endpoints};
+use crate::component::connect::{self, Requests};
+use crate::component::election;
+use crate::component::endpoints::Endpoints;
 use crate::component::limit::{Limit, Limiter};
-use crate::component::{self, Leading, listen::BindAddress};
+use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::process;
-use crate::time::TimeOptions;
 use webhook::WebhookOptions;
 
 /// Ports of Kueue's configuration file's defaults.
@@ -36,8 +35,6 @@ pub struct Options {
     /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    connect: ConnectOptions,
     /// Requests a second and kind of object. Default: clientConnection.qps of the configuration, else no limit.
     #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
     kube_api_qps: Option<f64>,
@@ -45,13 +42,9 @@ pub struct Options {
     #[arg(long, value_name = "BURST", requires = "kube_api_qps")]
     kube_api_burst: Option<u32>,
     #[command(flatten)]
-    election: ElectionOptions,
-    #[command(flatten)]
-    endpoints: EndpointOptions,
+    component: ComponentOptions,
     #[command(flatten)]
     webhooks: WebhookOptions,
-    #[command(flatten)]
-    time: TimeOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM), or until another replica leads.
@@ -61,10 +54,11 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let mut config = controller_configuration(options.config.as_deref().map(process::read).transpose()?)?;
-    let clock = options.time.joining_clock()?;
-    let election = options.election.election(rights::NAME, true)?;
-    let connection = options.connect.config().await?;
-    let bound = options.endpoints.bind(HEALTH, METRICS).await?;
+    let component = &options.component;
+    let clock = component.time.joining_clock()?;
+    let election = component.election.election(rights::NAME, true)?;
+    let connection = component.connect.config().await?;
+    let bound = component.endpoints.bind(HEALTH, METRICS).await?;
     let hooks = options.webhooks.bind().await?;
     let requests = Requests::default();
     if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
