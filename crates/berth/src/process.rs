@@ -11,9 +11,23 @@ use serde_json::Value;
 /// Runs to the end on a runtime with all cores; gives tasks that are left a second.
 pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+    raise_file_limit();
     let code = runtime.block_on(program);
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     code
+}
+
+/// Allows this process as many open files as the system lets it have: a connection each, thousands of clients. Shells start
+/// programs with 1,024. Failing to is no reason not to start.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit on open files stays as it is");
+        }
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM; says which.

@@ -128,6 +128,11 @@ impl Cluster {
         panic!("waited {seconds} s for {what}\n{}", self.run(&["get", "clusterqueues,workloads,jobs,pods", "-A"]));
     }
 
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// kill -9.
     pub fn kill(mut self) {
         self.process.kill().expect("the process can be killed");

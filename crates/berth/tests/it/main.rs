@@ -4,6 +4,7 @@
 mod bench;
 mod clients;
 mod cluster;
+mod connections;
 mod history;
 mod install;
 mod killed_leaders;

@@ -1,0 +1,121 @@
+//! Many clients that hold a connection and say nothing, and headers beyond all measure.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::cluster::Cluster;
+
+/// How many connections are held, instead of [`CONNECTIONS`].
+const VARIABLE: &str = "BERTH_TEST_CONNECTIONS";
+/// More than shells allow a program to have files open.
+const CONNECTIONS: usize = 1_500;
+/// Memory of an idle connection at most: buffers of TLS and HTTP, and a task.
+const BYTES_EACH_MAX: u64 = 128 * 1024;
+
+/// Where the cluster is and who its administrator is, of its kubeconfig.
+struct Door {
+    address: String,
+    connector: TlsConnector,
+}
+
+impl Door {
+    fn of(cluster: &Cluster) -> Self {
+        let text = std::fs::read_to_string(&cluster.kubeconfig).expect("the kubeconfig can be read");
+        let config: Value = serde_saphyr::from_str(&text).expect("YAML");
+        let decoded = |value: &Value| {
+            let text = value.as_str().expect("base64");
+            base64::engine::general_purpose::STANDARD.decode(text).expect("base64")
+        };
+        let (server, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
+        let mut roots = rustls::RootCertStore::empty();
+        let authority = decoded(&server["certificate-authority-data"]);
+        roots.add(CertificateDer::from_pem_slice(&authority).expect("PEM")).expect("an authority");
+        let certificate = CertificateDer::from_pem_slice(&decoded(&user["client-certificate-data"])).expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(&decoded(&user["client-key-data"])).expect("PEM");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![certificate], key)
+            .expect("a client certificate");
+        let address = server["server"].as_str().expect("a URL").trim_start_matches("https://").to_owned();
+        Door { address, connector: TlsConnector::from(Arc::new(tls)) }
+    }
+
+    async fn open(&self) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(&self.address).await.expect("a connection");
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        self.connector.connect(name, stream).await.expect("TLS")
+    }
+}
+
+/// Sends headers and returns the first line of the answer.
+async fn ask(stream: &mut TlsStream<TcpStream>, headers: &str) -> String {
+    let request = format!("GET /version HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    // A server that has read enough may close before it has read everything.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = vec![0; 16 * 1024];
+    let length = stream.read(&mut answer).await.unwrap_or(0);
+    String::from_utf8_lossy(&answer[..length]).lines().next().unwrap_or_default().to_owned()
+}
+
+/// Bytes of memory a process has, of `/proc`.
+fn resident(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("/proc");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a figure");
+    line.split_whitespace().nth(1).and_then(|kilobytes| kilobytes.parse::<u64>().ok()).expect("a number") * 1024
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_idle_connections_cost_little_and_keep_nobody_out() {
+    let wanted = std::env::var(VARIABLE).ok().and_then(|count| count.parse().ok()).unwrap_or(CONNECTIONS);
+    // The server starts with the limit of this process, of which a part is for itself, and raises it.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let count = wanted.min(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500));
+    if count < wanted {
+        println!("{count} connections instead of {wanted}: this machine allows {limit} open files");
+    }
+    let mut own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    own.current = Some(1024);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, own).expect("a lower limit");
+    let cluster = Cluster::apiserver(&[]);
+    own.current = own.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, own).expect("the highest limit");
+
+    let door = Door::of(&cluster);
+    assert_eq!(ask(&mut door.open().await, "").await, "HTTP/1.1 200 OK");
+    let before = resident(cluster.id());
+    let mut idle = Vec::with_capacity(count);
+    for _ in 0..count {
+        idle.push(door.open().await);
+    }
+    // Those that came first are still there, and who comes last is served.
+    assert_eq!(ask(&mut door.open().await, "").await, "HTTP/1.1 200 OK");
+    for stream in idle.iter_mut().step_by(count / 10) {
+        assert_eq!(ask(stream, "").await, "HTTP/1.1 200 OK");
+    }
+    let each = resident(cluster.id()).saturating_sub(before) / count as u64;
+    println!("{count} idle connections, {:.1} KiB each", each as f64 / 1024.0);
+    assert!(each < BYTES_EACH_MAX, "{each} bytes for an idle connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_have_limits() {
+    let cluster = Cluster::apiserver(&[]);
+    let door = Door::of(&cluster);
+    let many = |count: usize| (0..count).map(|number| format!("X-{number}: a\r\n")).collect::<String>();
+    assert_eq!(ask(&mut door.open().await, &many(90)).await, "HTTP/1.1 200 OK");
+    let refused = "HTTP/1.1 431 Request Header Fields Too Large";
+    assert_eq!(ask(&mut door.open().await, &many(200)).await, refused);
+    let long = format!("X-Long: {}\r\n", "a".repeat(2 * 1024 * 1024));
+    assert_eq!(ask(&mut door.open().await, &long).await, refused);
+}
