@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use berth_apimachinery::apply::Types;
+use berth_apimachinery::apply::{ReadSets, Types};
 use berth_apimachinery::meta;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -115,6 +115,8 @@ pub(crate) struct Inner {
     kinds: RwLock<Arc<Kinds>>,
     /// Types of kinds for field ownership, made when first needed.
     types: Mutex<BTreeMap<(String, String, String), Arc<Types>>>,
+    /// What lists of owners said lately.
+    pub(crate) owned: Arc<ReadSets>,
     random: Mutex<SmallRng>,
     /// Writes of the bootstrap that may not be on disk yet.
     starting: Mutex<Vec<berth_store::CommitFuture>>,
@@ -145,6 +147,7 @@ impl ApiServer {
                 quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),
+                owned: Arc::default(),
                 kinds: RwLock::new(Arc::new(Kinds {
                     registry: Arc::new(Registry::builtin()),
                     custom: BTreeMap::new(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::path::{PathElement, PathError};
-use super::set::{Set, put_text};
+use super::set::{ReadSets, Set, put_text};
 use super::update::{Conflict, Managers, Owned};
 use crate::field::quote;
 use crate::managed_text;
@@ -103,7 +103,7 @@ impl Managed {
     /// Reads the list, packed or not; null and absent are empty.
     pub fn decode(entries: &Value) -> Result<Self, PathError> {
         if let Some(text) = packed::text_of(entries) {
-            return Managed::of(&EntryText::all(text)?);
+            return Managed::of(&EntryText::all(text)?, &ReadSets::default());
         }
         let mut managed = Managed::default();
         for entry in entries.as_array().into_iter().flatten() {
@@ -122,10 +122,10 @@ impl Managed {
     }
 
     /// What the entries of a packed list say.
-    pub(super) fn of(entries: &[EntryText<'_>]) -> Result<Self, PathError> {
+    pub(super) fn of(entries: &[EntryText<'_>], sets: &ReadSets) -> Result<Self, PathError> {
         let mut managed = Managed::default();
         for entry in entries {
-            let set = Set::from_fields_v1_text(entry.fields)?;
+            let set = sets.read(entry.fields)?;
             let key = entry.identity.key();
             if !entry.time.is_empty() {
                 managed.times.insert(key.clone(), entry.time.clone());
@@ -156,14 +156,17 @@ impl Managed {
         Value::Array(entries)
     }
 
-    /// [`Managed::encode`], packed.
-    pub fn encode_packed(&self) -> String {
+    /// [`Managed::encode`], packed. The texts of sets that `before` (as read from `entries`) had are taken from there.
+    pub(super) fn encode_packed(&self, before: &Managed, entries: &[EntryText<'_>]) -> String {
         let entries = self.managers.iter().map(|(key, owned)| {
             let identity = Identity::from_key(key).unwrap_or_default();
             let identity = Identity { applied: owned.applied, ..identity };
             let time = self.times.get(key).cloned().unwrap_or_default();
+            let same = before.managers.get(key).filter(|before| before.set == owned.set);
+            let known = same.and_then(|_| entries.iter().find(|entry| entry.identity.key() == *key));
+            let fields = known.map(|entry| entry.fields);
             EntryText {
-                text: Cow::Owned(entry_text(&identity, &owned.version, &owned.set, &time)),
+                text: Cow::Owned(entry_text(&identity, &owned.version, fields, &owned.set, &time)),
                 identity,
                 version: owned.version.clone(),
                 time,
@@ -252,7 +255,7 @@ pub(super) struct EntryText<'t> {
     version: String,
     time: String,
     /// The text of `fieldsV1`.
-    fields: &'t str,
+    pub(super) fields: &'t str,
 }
 
 impl<'t> EntryText<'t> {
@@ -291,10 +294,10 @@ impl<'t> EntryText<'t> {
         Some(entry)
     }
 
-    /// What an update by `identity` owns.
-    pub(super) fn of_update(identity: &Identity, set: &Set, time: &str) -> EntryText<'static> {
+    /// What an update by `identity` owns; `fields` is the text of the set, if that is known.
+    pub(super) fn of_update(identity: &Identity, fields: Option<&str>, set: &Set, time: &str) -> EntryText<'static> {
         EntryText {
-            text: Cow::Owned(entry_text(identity, &identity.version, set, time)),
+            text: Cow::Owned(entry_text(identity, &identity.version, fields, set, time)),
             identity: identity.clone(),
             version: identity.version.clone(),
             time: time.to_owned(),
@@ -315,7 +318,7 @@ impl<'t> EntryText<'t> {
 }
 
 /// The text of [`entry`].
-fn entry_text(identity: &Identity, version: &str, set: &Set, time: &str) -> String {
+fn entry_text(identity: &Identity, version: &str, fields: Option<&str>, set: &Set, time: &str) -> String {
     let mut text = String::from("{");
     let put = |text: &mut String, field: &str, value: &str| {
         if !value.is_empty() {
@@ -328,7 +331,10 @@ fn entry_text(identity: &Identity, version: &str, set: &Set, time: &str) -> Stri
     put(&mut text, "apiVersion", version);
     put(&mut text, "fieldsType", "FieldsV1");
     text.push_str("\"fieldsV1\":");
-    set.write_fields_v1(&mut text);
+    match fields {
+        Some(fields) => text.push_str(fields),
+        None => set.write_fields_v1(&mut text),
+    }
     text.push(',');
     put(&mut text, "manager", &identity.manager);
     put(&mut text, "operation", if identity.applied { "Apply" } else { "Update" });

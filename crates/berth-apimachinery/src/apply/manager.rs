@@ -12,7 +12,7 @@ use super::compare::compare;
 use super::managed::{EntryText, Identity, Managed, UPDATE_MANAGERS_MAX, entry, is_reset, sort_entries};
 use super::path::PathElement;
 use super::remove::extract;
-use super::set::Set;
+use super::set::{ReadSets, Set};
 use super::types::{TypeRef, Types};
 use super::update::{ApplyError, Conflict, ConversionError, Ignored, Owned, Typing, Updater, Versioned, Versions};
 use super::walk::to_set;
@@ -68,7 +68,8 @@ pub struct FieldManager {
     versions: Arc<dyn Versions + Send + Sync>,
     ignored: std::collections::BTreeMap<String, Ignored>,
     updates_max: usize,
-    is_packed: bool,
+    /// What was read lately, if lists are to be packed.
+    packed: Option<Arc<ReadSets>>,
 }
 
 impl std::fmt::Debug for FieldManager {
@@ -96,7 +97,7 @@ impl Versions for Unconverted {
 impl FieldManager {
     /// A manager for a kind whose versions are converted as told.
     pub fn new(versions: Arc<dyn Versions + Send + Sync>) -> Self {
-        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX, is_packed: false }
+        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX, packed: None }
     }
 
     /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`]) differ in name alone.
@@ -120,10 +121,10 @@ impl FieldManager {
         self
     }
 
-    /// Updates leave [packed](crate::packed) lists in the objects.
+    /// Updates leave [packed](crate::packed) lists in the objects. `sets` is what all managers of a server share.
     #[must_use]
-    pub fn packed(mut self) -> Self {
-        self.is_packed = true;
+    pub fn packed(mut self, sets: Arc<ReadSets>) -> Self {
+        self.packed = Some(sets);
         self
     }
 
@@ -141,7 +142,10 @@ impl FieldManager {
         let entries = stored.and_then(packed::text_of).and_then(|text| EntryText::all(text).ok());
         let is_stored = sent.is_none() || !write.subresource.is_empty();
         let managed = match &entries {
-            Some(entries) if is_stored => Managed::of(entries).unwrap_or_default(),
+            Some(entries) if is_stored => match &self.packed {
+                Some(sets) => Managed::of(entries, sets).unwrap_or_default(),
+                None => Managed::of(entries, &ReadSets::default()).unwrap_or_default(),
+            },
             _ => current_managed(stored, sent.as_ref(), write.subresource),
         };
         if live.is_none() && managed.managers.is_empty() {
@@ -149,8 +153,8 @@ impl FieldManager {
             let set = set.difference(&NEVER_OWNED);
             if !set.is_empty() {
                 let own = update_identity(new, write);
-                let list = if self.is_packed {
-                    packed::of_text(EntryText::list(vec![EntryText::of_update(&own, &set, write.now)]))
+                let list = if self.packed.is_some() {
+                    packed::of_text(EntryText::list(vec![EntryText::of_update(&own, None, &set, write.now)]))
                 } else {
                     Value::Array(vec![entry(&own, &own.version, &set, write.now)])
                 };
@@ -172,13 +176,17 @@ impl FieldManager {
                 .insert("managedFields".to_owned(), self.with_more(stored, entries, &own, set, before, write.now));
             return;
         }
+        let before = managed.clone();
         let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
             Ok(updated) => updated,
             Err(_) => managed,
         };
         managed.cap_updates(self.updates_max);
-        if self.is_packed && !managed.managers.is_empty() {
-            meta::metadata_mut(new).insert("managedFields".to_owned(), packed::of_text(managed.encode_packed()));
+        if self.packed.is_some() && !managed.managers.is_empty() {
+            // Texts of the stored list are good for what was read from it.
+            let known = entries.filter(|_| is_stored).unwrap_or_default();
+            let list = packed::of_text(managed.encode_packed(&before, &known));
+            meta::metadata_mut(new).insert("managedFields".to_owned(), list);
         } else {
             store(new, &managed);
         }
@@ -198,10 +206,13 @@ impl FieldManager {
         match entries {
             _ if more.is_empty() => stored.clone(),
             Some(mut entries) => {
-                let changed = EntryText::of_update(own, &whole(more), now);
-                match entries.iter_mut().find(|entry| entry.identity == *own) {
-                    Some(entry) => *entry = changed,
-                    None => entries.push(changed),
+                let own_entry = entries.iter_mut().find(|entry| entry.identity == *own);
+                match own_entry {
+                    Some(entry) => {
+                        let known = before.is_some_and(|before| before.has_all(&more)).then_some(entry.fields);
+                        *entry = EntryText::of_update(own, known, &whole(more), now);
+                    }
+                    None => entries.push(EntryText::of_update(own, None, &whole(more), now)),
                 }
                 packed::of_text(EntryText::list(entries))
             }

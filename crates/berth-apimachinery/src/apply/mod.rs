@@ -24,7 +24,7 @@ pub use merge::merge;
 pub use path::{PathElement, PathError, compare_values, equal_values, path_text};
 pub use reconcile::reconcile;
 pub use remove::{extract, remove};
-pub use set::{Pattern, Set};
+pub use set::{Pattern, ReadSets, Set};
 pub use types::{Atom, DEDUCED, Field, List, MapType, Relationship, Scalar, TypeRef, Types, read_ref};
 pub use update::{
     ApplyError, Conflict, ConversionError, Ignored, Managers, Owned, Typing, Updater, Versioned, Versions,

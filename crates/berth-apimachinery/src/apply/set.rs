@@ -5,8 +5,9 @@
 //! common: a copy costs nothing, and most of what a write does to a manager's set is to leave it alone.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
@@ -500,6 +501,43 @@ pub(super) fn put_text(out: &mut String, prefix: &str, text: &str) {
     out.push('"');
 }
 
+/// Sets by their `fieldsV1` texts, of those read lately. What a controller owns of its objects is mostly the same text for
+/// every object, and sets share their trees, so that most lists of owners are read without reading them.
+#[derive(Debug, Default)]
+pub struct ReadSets(Mutex<Generations>);
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<Box<str>, Set>,
+    old: HashMap<Box<str>, Set>,
+}
+
+/// Sets in a generation; a full one becomes the old one, and what is not asked for again goes with that.
+const GENERATION_MAX: usize = 512;
+/// Longer texts are those of single objects.
+const REMEMBERED_BYTES_MAX: usize = 8 * 1024;
+
+impl ReadSets {
+    /// [`Set::from_fields_v1_text`].
+    pub(super) fn read(&self, text: &str) -> Result<Set, PathError> {
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(set) = generations.young.get(text) {
+            return Ok(set.clone());
+        }
+        let set = match generations.old.remove(text) {
+            Some(set) => set,
+            None => Set::from_fields_v1_text(text)?,
+        };
+        if text.len() <= REMEMBERED_BYTES_MAX {
+            if generations.young.len() == GENERATION_MAX {
+                generations.old = std::mem::take(&mut generations.young);
+            }
+            generations.young.insert(text.into(), set.clone());
+        }
+        Ok(set)
+    }
+}
+
 /// Reads one level of a `fieldsV1` text.
 struct Level;
 
@@ -584,6 +622,24 @@ mod tests {
         for broken in ["", "1", "[]", "{", "{\"a\":{}}", "{\"f:a\":1}", "{\".\":1}", "{} {}", "{\"i:x\":{}}"] {
             assert!(Set::from_fields_v1_text(broken).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn what_was_read_lately_is_shared_and_the_rest_forgotten() {
+        let sets = ReadSets::default();
+        let text = |i: usize| format!("{{\"f:{i}\":{{}}}}");
+        let first = sets.read(&text(0)).expect("parses");
+        assert!(Arc::ptr_eq(
+            first.nodes.0.as_ref().expect("members"),
+            sets.read(&text(0)).expect("parses").nodes.0.as_ref().expect("members")
+        ));
+        for i in 0..3 * GENERATION_MAX {
+            assert_eq!(sets.read(&text(i)), Set::from_fields_v1_text(&text(i)));
+        }
+        assert!(sets.read("{").is_err());
+        let generations = sets.0.lock().expect("no panic");
+        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION_MAX);
+        assert!(!generations.young.contains_key(text(0).as_str()));
     }
 
     #[test]

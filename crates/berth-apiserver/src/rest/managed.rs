@@ -57,7 +57,7 @@ impl Call {
 
     fn field_manager(&self) -> FieldManager {
         let versions = KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
-        let mut manager = FieldManager::new(Arc::new(versions)).packed();
+        let mut manager = FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone());
         if self.has_status_subresource() {
             // What a write cannot change it does not own.
             let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {
