@@ -37,8 +37,11 @@ fn a_newcomer_follows_the_quickstart() {
         .and_then(|workload| workload["metadata"]["name"].as_str())
         .expect("the third job has a workload")
         .to_owned();
-    let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
-    assert!(described.contains("insufficient unused quota for cpu in flavor default, 4 more needed"), "{described}");
+    // Said after the figures of the queue: what others wait for is written last.
+    cluster.wait_until("the waiting workload to say why", 10, |cluster| {
+        let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
+        described.contains("insufficient unused quota for cpu in flavor default, 4 more needed")
+    });
 
     // The owner takes back what was borrowed.
     cluster.run(&["apply", "-f", &file("examples/quickstart/green-job.yaml")]);
