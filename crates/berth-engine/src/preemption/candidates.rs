@@ -58,7 +58,7 @@ pub(crate) fn classical(world: &World, preemptor: &Preemptor<'_>) -> Vec<Candida
     sort_by_order(world, &mut candidates, preemptor.queue, preemptor.now, |candidate| {
         (candidate.workload, candidate.queue)
     });
-    candidates.sort_by_key(|candidate| (!is_evicted(world, candidate.workload), candidate.class));
+    candidates.sort_by_cached_key(|candidate| (!is_evicted(world, candidate.workload), candidate.class));
     candidates
 }
 
@@ -165,14 +165,32 @@ pub(crate) fn is_evicted(world: &World, id: WorkloadId) -> bool {
 }
 
 /// Sorts so that whoever should be preempted first comes first (§9.5).
-pub(crate) fn sort_by_order<T>(
+pub(crate) fn sort_by_order<T: Copy>(
     world: &World,
     candidates: &mut [T],
     own: QueueId,
     now: Time,
     of: impl Fn(&T) -> (WorkloadId, QueueId),
 ) {
-    candidates.sort_by(|a, b| compare(world, of(a), of(b), Some(own), now, true));
+    if world.config.gates.admission_fair_sharing && world.config.admission_fair_sharing.is_some() {
+        candidates.sort_by(|a, b| compare(world, of(a), of(b), Some(own), now, true));
+        return;
+    }
+    // Thousands may be candidates for each head: what [`compare`] looks up is looked up once per candidate.
+    let mut keyed: Vec<_> = candidates
+        .iter()
+        .map(|candidate| {
+            let (workload, queue) = of(candidate);
+            let record = world.record(workload);
+            let reserved = Reverse(record.facts.reserved_at.unwrap_or(now));
+            let first = (!is_evicted(world, workload), queue == own, record.priority, reserved);
+            ((first, &record.facts.uid, record.key()), *candidate)
+        })
+        .collect();
+    keyed.sort_unstable_by_key(|(key, _)| *key);
+    for (slot, (_, candidate)) in candidates.iter_mut().zip(keyed) {
+        *slot = candidate;
+    }
 }
 
 /// Which of two candidates is preempted first (§9.5).
