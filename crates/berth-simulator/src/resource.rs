@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
-use kube::discovery::{ApiCapabilities, Discovery, Scope};
+use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -178,15 +178,23 @@ impl Resources {
     async fn find(&self, name: &str, matches: &(dyn Fn(&ApiResource) -> bool + Sync)) -> Result<Found, ResourceError> {
         for fresh in [false, true] {
             let discovery = self.discovery(fresh).await?;
-            // Core and stable groups first, as kubectl prefers them when a name is ambiguous.
+            // Core and stable groups first, as kubectl prefers them when a name is ambiguous; and what can be listed before
+            // what is only answered (explanations are "workloads" too), which discovery names last.
             let mut groups: Vec<_> = discovery.groups().collect();
             groups.sort_by_key(|group| (!group.name().is_empty(), group.name().to_owned()));
-            for group in groups {
+            let mut found = groups.into_iter().flat_map(|group| {
                 let preferred = group.recommended_resources();
                 let versioned = group.versions().flat_map(|version| group.versioned_resources(version));
-                if let Some(found) = preferred.into_iter().chain(versioned).find(|(resource, _)| matches(resource)) {
-                    return Ok(Found::new(found));
-                }
+                preferred.into_iter().chain(versioned).filter(|(resource, _)| matches(resource)).collect::<Vec<_>>()
+            });
+            let is_listed = |(_, can): &(ApiResource, ApiCapabilities)| can.supports_operation(verbs::LIST);
+            let first = found.next();
+            let chosen = match first {
+                Some(first) if !is_listed(&first) => found.find(is_listed).or(Some(first)),
+                first => first,
+            };
+            if let Some(chosen) = chosen {
+                return Ok(Found::new(chosen));
             }
         }
         Err(ResourceError::UnknownKind(name.to_owned()))
