@@ -95,6 +95,8 @@ impl std::error::Error for ApiFailure {}
 pub struct Resources {
     client: Client,
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
+    /// What names were found to mean, as long as what is known is not learned anew.
+    found: Arc<RwLock<BTreeMap<String, Found>>>,
     listed: Arc<Mutex<BTreeMap<(String, String), Texts>>>,
 }
 
@@ -147,7 +149,7 @@ impl Found {
 impl Resources {
     /// Looks through this client.
     pub fn new(client: Client) -> Self {
-        Self { client, known: Arc::default(), listed: Arc::default() }
+        Self { client, known: Arc::default(), found: Arc::default(), listed: Arc::default() }
     }
 
     /// The client looked through.
@@ -176,6 +178,9 @@ impl Resources {
     }
 
     async fn find(&self, name: &str, matches: &(dyn Fn(&ApiResource) -> bool + Sync)) -> Result<Found, ResourceError> {
+        if let Some(found) = self.found.read().expect(LOCK).get(name) {
+            return Ok(found.clone());
+        }
         for fresh in [false, true] {
             let discovery = self.discovery(fresh).await?;
             // Core and stable groups first, as kubectl prefers them when a name is ambiguous; and what can be listed before
@@ -194,7 +199,9 @@ impl Resources {
                 first => first,
             };
             if let Some(chosen) = chosen {
-                return Ok(Found::new(chosen));
+                let chosen = Found::new(chosen);
+                self.found.write().expect(LOCK).insert(name.to_owned(), chosen.clone());
+                return Ok(chosen);
             }
         }
         Err(ResourceError::UnknownKind(name.to_owned()))
@@ -210,6 +217,7 @@ impl Resources {
             .map_err(|source| ResourceError::api("discovery", source))?;
         let discovery = Arc::new(discovery);
         *self.known.write().expect(LOCK) = Some(discovery.clone());
+        self.found.write().expect(LOCK).clear();
         Ok(discovery)
     }
 

@@ -23,7 +23,7 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
     let mut packed = Packed::default();
     let mut world: Option<Cluster> = None;
     // Pods of one class fill nodes from left to right: where the last one did not fit, none after it does.
-    let mut cursors: BTreeMap<String, usize> = BTreeMap::new();
+    let mut cursors: BTreeMap<Arc<str>, usize> = BTreeMap::new();
     let empty = NodeState::new(Arc::new(make(0)));
     for (position, pod) in pods.iter().enumerate() {
         if pod.depends_on_pods() {
@@ -59,7 +59,7 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
             }
             continue;
         }
-        let cursor = cursors.entry(pod.class()).or_insert(0);
+        let cursor = cursors.entry(pod.class().clone()).or_insert(0);
         while *cursor < packed.nodes.len() && fits(pod, &packed.nodes[*cursor], &Resources::default()).is_err() {
             *cursor += 1;
         }

@@ -267,7 +267,7 @@ impl State {
         let turn = (Reverse(pod.priority), pod.created(), self.seen);
         self.active.insert(turn, pod.key.clone());
         self.turns.insert(turn, pod.key.clone());
-        let class = (!pod.depends_on_pods()).then(|| Arc::from(pod.class()));
+        let class = (!pod.depends_on_pods()).then(|| pod.class().clone());
         self.waiting.insert(pod.key.clone(), Waiting { turn, pod, class });
     }
 

@@ -1,6 +1,6 @@
 //! What scheduling wants to know of a pod, read once.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
@@ -21,6 +21,7 @@ pub struct PodInfo {
     pub requests: Resources,
     /// Its priority; 0 when it has none.
     pub priority: i32,
+    class: OnceLock<Arc<str>>,
 }
 
 impl PodInfo {
@@ -29,7 +30,7 @@ impl PodInfo {
         let key = ObjectKey::of(pod.as_ref());
         let requests = pod.spec.as_ref().map(Resources::of_pod).unwrap_or_default();
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-        Self { key, pod, requests, priority }
+        Self { key, pod, requests, priority, class: OnceLock::new() }
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -170,7 +171,11 @@ impl PodInfo {
     }
 
     /// Two pods with equal keys here fit on the same nodes: everything the filters look at, in writing.
-    pub fn class(&self) -> String {
+    pub fn class(&self) -> &Arc<str> {
+        self.class.get_or_init(|| Arc::from(self.write_class()))
+    }
+
+    fn write_class(&self) -> String {
         let spec = self.spec();
         let parts = serde_json::json!({
             "namespace": self.key.namespace,
