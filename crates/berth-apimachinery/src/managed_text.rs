@@ -31,8 +31,10 @@ pub(crate) fn items(text: &[u8]) -> Option<Vec<Range<usize>>> {
         let end = skip_value(text, at)?;
         items.push(at..end);
         at = skip_space(text, end);
-        if text.get(at)? == &b',' {
-            at = skip_space(text, at + 1);
+        match text.get(at)? {
+            b',' => at = skip_space(text, at + 1),
+            b']' => {}
+            _ => return None,
         }
     }
     Some(items)
@@ -173,5 +175,22 @@ fn skip_value(text: &[u8], mut at: usize) -> Option<usize> {
         if depth == 0 {
             return Some(at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_list_has_no_items() {
+        let texts = |list: &'static str| items(list.as_bytes()).map(|found| found.len());
+        assert_eq!(texts("[]"), Some(0));
+        assert_eq!(texts(r#" [ {"a":"]"} , [1,2] ]"#), Some(2));
+        for broken in ["", "{}", "[", "[}", "[1", "[1}", "[\"", "[{]"] {
+            assert_eq!(texts(broken), None, "{broken}");
+        }
+        assert_eq!(members(b"{\"a\":1,\"b\":{\"c\":2}}").map(|found| found.len()), Some(2));
+        assert_eq!(members(b"{\"a\"}"), None);
     }
 }
