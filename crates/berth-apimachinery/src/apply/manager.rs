@@ -142,10 +142,10 @@ impl FieldManager {
         let entries = stored.and_then(packed::text_of).and_then(|text| EntryText::all(text).ok());
         let is_stored = sent.is_none() || !write.subresource.is_empty();
         let managed = match &entries {
-            Some(entries) if is_stored => match &self.packed {
-                Some(sets) => Managed::of(entries, sets).unwrap_or_default(),
-                None => Managed::of(entries, &ReadSets::default()).unwrap_or_default(),
-            },
+            Some(entries) if is_stored => {
+                let sets = self.packed.clone().unwrap_or_default();
+                Managed::of(entries, &sets).unwrap_or_default()
+            }
             _ => current_managed(stored, sent.as_ref(), write.subresource),
         };
         if live.is_none() && managed.managers.is_empty() {
@@ -192,7 +192,8 @@ impl FieldManager {
         }
     }
 
-    /// A stored list (`entries` if it is packed) in which one update owns `more` than it did `before`. What the others' entries say is not touched.
+    /// A stored list (`entries` if it is packed) in which one update owns `more` than it did `before`. What the others'
+    /// entries say is not touched.
     fn with_more(
         &self,
         stored: &Value,
