@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 
 use berth_apimachinery::apply::{ReadSets, Types};
 use berth_apimachinery::meta;
+use berth_cel::admission::mutating::MutatingPolicy;
+use berth_cel::admission::policy::Policy;
 use bytes::Bytes;
 use http::{Request, Response};
 use rand::rngs::SmallRng;
@@ -106,9 +108,9 @@ pub(crate) struct Inner {
     /// Admission webhooks, as last looked at.
     pub(crate) hooks: admission::webhooks::Cache,
     /// Admission policies, as last looked at.
-    pub(crate) policies: admission::policies::Cache,
+    pub(crate) policies: admission::policies::Cache<Policy>,
     /// Those that change objects.
-    pub(crate) mutating_policies: admission::policies::mutating::Cache,
+    pub(crate) mutating_policies: admission::policies::Cache<MutatingPolicy>,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
     tokens: Option<Arc<Tokens>>,
@@ -142,8 +144,8 @@ impl ApiServer {
                 objects,
                 plugins,
                 hooks: admission::webhooks::Cache::default(),
-                policies: admission::policies::Cache::default(),
-                mutating_policies: admission::policies::mutating::Cache::default(),
+                policies: Default::default(),
+                mutating_policies: Default::default(),
                 quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),

@@ -33,37 +33,49 @@ const BINDINGS: &str = "validatingadmissionpolicybindings";
 const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// A policy with its bindings.
-struct Bound {
+struct Bound<P> {
     name: String,
     spec: Value,
-    policy: Policy,
+    policy: P,
     bindings: Vec<Arc<Value>>,
 }
 
-/// The policies as last looked at.
-#[derive(Default)]
-pub(crate) struct Cache(RwLock<Option<Arc<Vec<Bound>>>>);
+/// The policies of one kind as last looked at.
+pub(crate) struct Cache<P>(RwLock<Option<Arc<Vec<Bound<P>>>>>);
 
-impl Cache {
+impl<P> Default for Cache<P> {
+    fn default() -> Self {
+        Cache(RwLock::default())
+    }
+}
+
+impl<P> Cache<P> {
     /// To be called when a policy or binding was written.
     pub(crate) fn forget(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn get(&self, objects: &Objects) -> Arc<Vec<Bound>> {
-        if let Some(policies) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            return policies.clone();
+    /// The bound ones of the stored `policies`, compiled.
+    fn get(
+        &self,
+        objects: &Objects,
+        [policies, bindings]: [&str; 2],
+        compile: impl Fn(&Value, &Env) -> P,
+    ) -> Arc<Vec<Bound<P>>> {
+        if let Some(bound) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return bound.clone();
         }
         let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert_with(|| Arc::new(load(objects))).clone()
+        let load = || {
+            let bound = bound_policies(objects, policies, bindings).into_iter();
+            let compiled = bound.map(|(name, spec, bindings)| {
+                let policy = compile(&spec, &Env::default());
+                Bound { name, spec, policy, bindings }
+            });
+            Arc::new(compiled.collect())
+        };
+        slot.get_or_insert_with(load).clone()
     }
-}
-
-fn load(objects: &Objects) -> Vec<Bound> {
-    let bound = bound_policies(objects, POLICIES, BINDINGS).into_iter();
-    bound
-        .map(|(name, spec, bindings)| Bound { policy: Policy::compile(&spec, &Env::default()), name, spec, bindings })
-        .collect()
 }
 
 /// Policies somebody has bound, by name with their specs and bindings; the others decide nothing.
@@ -193,7 +205,7 @@ pub(crate) fn with_inputs<T>(
 
 /// Runs the bound policies on the final object.
 pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    let policies = server.inner.policies.get(&server.inner.objects);
+    let policies = server.inner.policies.get(&server.inner.objects, [POLICIES, BINDINGS], Policy::compile);
     if policies.is_empty() {
         return Ok(());
     }
@@ -276,7 +288,7 @@ fn misconfigured(policy: &str, binding: &str, why: &str) -> String {
 }
 
 /// What cannot be judged is refused, unless the policy says otherwise.
-fn note(request: &AdmissionRequest<'_>, bound: &Bound, why: String, refused: &mut Option<Status>) {
+fn note(request: &AdmissionRequest<'_>, bound: &Bound<Policy>, why: String, refused: &mut Option<Status>) {
     if bound.policy.failure_policy() == FailurePolicy::Fail {
         refused.get_or_insert_with(|| super::forbidden(request, &why));
     }
@@ -300,7 +312,7 @@ fn judge(
     request: &AdmissionRequest<'_>,
     asked: &Request,
     target: &webhooks::matching::Target,
-    bound: &Bound,
+    bound: &Bound<Policy>,
     binding: &Value,
 ) -> Result<Outcome, String> {
     if concerned(server, request, asked, &binding["spec"]["matchResources"]).map_err(broken)?.is_none() {

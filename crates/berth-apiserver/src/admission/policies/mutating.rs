@@ -3,66 +3,27 @@
 //! Policies run in the order of their names, each mutation on what the one before it has made. A policy whose object others
 //! changed after it runs once more if it says `reinvocationPolicy: IfNeeded`.
 
-use std::sync::{Arc, PoisonError, RwLock};
-
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
-use berth_cel::Env;
 use berth_cel::admission::conditions::Matched;
 use berth_cel::admission::mutating::MutatingPolicy;
 use berth_cel::admission::mutation;
 use berth_cel::admission::policy::{FailurePolicy, POLICY_COST_MAX};
 use serde_json::Value;
 
-use super::{bound_policies, broken, concerned, misconfigured, parameters, with_inputs};
+use super::{Bound, broken, concerned, misconfigured, parameters, with_inputs};
+use crate::ApiServer;
 use crate::admission::webhooks::matching::Target;
 use crate::admission::webhooks::{self, Request};
 use crate::admission::{AdmissionRequest, forbidden};
-use crate::{ApiServer, Objects};
 
 const POLICIES: &str = "mutatingadmissionpolicies";
 const BINDINGS: &str = "mutatingadmissionpolicybindings";
 
-/// A policy with its bindings.
-struct Bound {
-    name: String,
-    spec: Value,
-    policy: MutatingPolicy,
-    bindings: Vec<Arc<Value>>,
-}
-
-/// The policies as last looked at.
-#[derive(Default)]
-pub(crate) struct Cache(RwLock<Option<Arc<Vec<Bound>>>>);
-
-impl Cache {
-    /// To be called when a policy or binding was written.
-    pub(crate) fn forget(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn get(&self, objects: &Objects) -> Arc<Vec<Bound>> {
-        if let Some(policies) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            return policies.clone();
-        }
-        let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let load = || {
-            let bound = bound_policies(objects, POLICIES, BINDINGS).into_iter();
-            let compile = |(name, spec, bindings): (String, Value, _)| Bound {
-                policy: MutatingPolicy::compile(&spec, &Env::default()),
-                name,
-                spec,
-                bindings,
-            };
-            Arc::new(bound.map(compile).collect())
-        };
-        slot.get_or_insert_with(load).clone()
-    }
-}
-
 /// Runs the bound policies on the object; true when it is another one after that.
 pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<bool, Status> {
-    let policies = server.inner.mutating_policies.get(&server.inner.objects);
+    let policies =
+        server.inner.mutating_policies.get(&server.inner.objects, [POLICIES, BINDINGS], MutatingPolicy::compile);
     if policies.is_empty() || request.object.is_none() {
         return Ok(false);
     }
@@ -84,7 +45,12 @@ pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> 
 }
 
 /// Runs one policy under all its bindings; whether it concerned the request.
-fn run(server: &ApiServer, request: &mut AdmissionRequest<'_>, asked: &Request, bound: &Bound) -> Result<bool, Status> {
+fn run(
+    server: &ApiServer,
+    request: &mut AdmissionRequest<'_>,
+    asked: &Request,
+    bound: &Bound<MutatingPolicy>,
+) -> Result<bool, Status> {
     let failed = |request: &AdmissionRequest<'_>, binding: &str, why: String| {
         if bound.policy.failure_policy() == FailurePolicy::Ignore {
             tracing::warn!(policy = bound.name, binding, why, "a mutating policy failed, failing open");
@@ -143,7 +109,7 @@ fn mutated(
     request: &AdmissionRequest<'_>,
     asked: &Request,
     target: &Target,
-    bound: &Bound,
+    bound: &Bound<MutatingPolicy>,
     params: &Value,
 ) -> Result<Option<Value>, String> {
     let message = |status: Status| status.message;
