@@ -16,6 +16,7 @@
 
 pub mod apply;
 pub mod builtin;
+pub mod condensed;
 pub mod decode;
 pub mod deletion;
 pub mod field;

@@ -77,8 +77,7 @@ impl Explain {
             return Ok(workload);
         }
         let of_job = |workload: &Arc<Workload>| workload.owner_references().iter().any(|owner| owner.name == name);
-        let mut found: Vec<Arc<Workload>> =
-            self.workloads.list_namespace(namespace).into_iter().filter(of_job).collect();
+        let mut found: Vec<Arc<Workload>> = self.workloads.iter_namespace(namespace).filter(of_job).collect();
         let open = found.iter().filter(|workload| !status::is_finished(workload)).count();
         if open > 0 {
             found.retain(|workload| !status::is_finished(workload));

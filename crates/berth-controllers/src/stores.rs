@@ -55,7 +55,10 @@ struct Other {
 impl Stores {
     /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
     pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
-        let workloads = manager.cache::<Workload>();
+        let (workloads, jobs) = (manager.cache::<Workload>(), manager.cache::<Job>());
+        // There may be a hundred thousand of them, waiting.
+        workloads.pack_idle();
+        jobs.pack_idle();
         Stores {
             workloads_by_owner: workloads.index(owner_uids),
             workloads,
@@ -66,7 +69,7 @@ impl Stores {
             workload_priority_classes: manager.cache(),
             priority_classes: manager.cache(),
             namespaces: manager.cache(),
-            jobs: manager.cache(),
+            jobs,
             job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
             others: BTreeMap::new(),
         }
@@ -114,24 +117,21 @@ impl Stores {
 
     /// Workloads whose controlling owner is this one, in name order.
     pub fn workloads_of(&self, namespace: &str, owner: &Owner<'_>) -> Vec<Arc<Workload>> {
+        let is_of_owner = |workload: &Arc<Workload>| {
+            controller_of(workload.meta()).is_some_and(|reference| {
+                reference.kind == owner.kind
+                    && reference.name == owner.name
+                    && group_of(&reference.api_version) == owner.group
+                    && owner.uid.is_none_or(|uid| reference.uid == uid)
+            })
+        };
         // An owner that is gone is known by name only.
         let candidates = match owner.uid {
             Some(uid) if !uid.is_empty() => self.workloads_by_owner.get(uid),
-            _ => self.workloads.list_namespace(namespace),
+            _ => self.workloads.iter_namespace(namespace).filter(is_of_owner).collect(),
         };
-        let group = owner.group;
-        candidates
-            .into_iter()
-            .filter(|workload| workload.metadata.namespace.as_deref().unwrap_or("") == namespace)
-            .filter(|workload| {
-                controller_of(workload.meta()).is_some_and(|reference| {
-                    reference.kind == owner.kind
-                        && reference.name == owner.name
-                        && group_of(&reference.api_version) == group
-                        && owner.uid.is_none_or(|uid| reference.uid == uid)
-                })
-            })
-            .collect()
+        let candidates = candidates.into_iter().filter(is_of_owner);
+        candidates.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect()
     }
 
     /// Lets objects of another kind be found as owners.

@@ -3,13 +3,21 @@
 //! A controller that has just written an object hands the answer to [`Cache::observe`]; the cache keeps whichever is
 //! newer, so a reconcile always reads its own writes and needs no "expectations". Newer is decided by
 //! resourceVersion, which Kubernetes lets clients compare as numbers for objects of one resource (KEP-5504).
+//!
+//! A cache of a kind that there are many of keeps those whole that were touched last, and packs the others: see
+//! [`Cache::pack_idle`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
 use std::sync::{Arc, RwLock};
 
+use berth_apimachinery::condensed::Condensed;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::ObjectKey;
+use crate::packing::Packing;
 
 /// A change of one cached object. At least one side is present.
 pub struct Delta<K> {
@@ -46,15 +54,32 @@ struct Inner<K> {
 }
 
 struct State<K> {
-    objects: BTreeMap<ObjectKey, Arc<K>>,
+    objects: BTreeMap<Arc<ObjectKey>, Entry<K>>,
     indexes: Vec<IndexState<K>>,
     /// The highest resourceVersion a deletion was seen at, per key, while the watch may still replay older states.
-    forgotten: BTreeMap<ObjectKey, u64>,
+    forgotten: BTreeMap<Arc<ObjectKey>, u64>,
+    /// How objects are packed that nobody touches; without it they are not.
+    packing: Option<Packing<K>>,
+    /// With packing: objects that may be whole, the one touched longest ago first, with the version they had then.
+    touched: VecDeque<(Arc<ObjectKey>, Option<u64>)>,
+}
+
+/// An object; at least one form of it is there, both while it was read since it was packed.
+struct Entry<K> {
+    version: Option<u64>,
+    whole: Option<Arc<K>>,
+    packed: Option<Condensed>,
 }
 
 struct IndexState<K> {
     values: IndexFn<K>,
-    keys: BTreeMap<String, BTreeSet<ObjectKey>>,
+    keys: BTreeMap<String, Keys>,
+}
+
+/// Keys with one value; most values of most indexes have one.
+enum Keys {
+    One(Arc<ObjectKey>),
+    Many(BTreeSet<Arc<ObjectKey>>),
 }
 
 /// Objects by a computed value, such as pods by node; see [`Cache::index`].
@@ -72,9 +97,18 @@ impl<K> Clone for Index<K> {
 /// How many deletions are remembered against replayed older states; beyond it the oldest keys are dropped.
 const FORGOTTEN_MAX: usize = 4096;
 
+/// How many objects of a kind that is packed are whole, at about ten kilobytes each.
+const WHOLE_MAX: usize = 1024;
+
 impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn new() -> Self {
-        let state = State { objects: BTreeMap::new(), indexes: Vec::new(), forgotten: BTreeMap::new() };
+        let state = State {
+            objects: BTreeMap::new(),
+            indexes: Vec::new(),
+            forgotten: BTreeMap::new(),
+            packing: None,
+            touched: VecDeque::new(),
+        };
         Self { inner: Arc::new(Inner { state: RwLock::new(state), subscribers: RwLock::default() }) }
     }
 
@@ -87,26 +121,63 @@ impl<K: Resource + 'static> Cache<K> {
         cache
     }
 
+    /// Keeps but the thousand objects that were touched last as they are, and the others packed: nothing is lost,
+    /// a packed object takes a tenth of the memory, and reading it costs about what decoding it did. For kinds there are
+    /// very many of, of which most are not looked at for long.
+    pub fn pack_idle(&self)
+    where
+        K: Serialize + DeserializeOwned + PartialEq + Debug,
+    {
+        let mut state = self.inner.state.write().expect(LOCK);
+        if state.packing.is_none() {
+            state.packing = Some(Packing::new());
+            state.touched = state.objects.iter().map(|(key, entry)| (key.clone(), entry.version)).collect();
+            while state.touched.len() > WHOLE_MAX {
+                state.pack_oldest();
+            }
+        }
+    }
+
     /// The object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|state| state.objects.get(key).cloned())
+        let object = self.read(|state| {
+            let entry = state.objects.get(key)?;
+            Some(entry.whole.clone().ok_or_else(|| state.unpacked(entry)))
+        })?;
+        match object {
+            Ok(object) => Some(object),
+            Err(unpacked) => Some(self.inner.state.write().expect(LOCK).read_again(key, unpacked)),
+        }
     }
 
     /// Every object, in key order.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read(|state| state.objects.values().cloned().collect())
+        self.read(|state| state.objects.values().map(|entry| state.whole(entry)).collect())
     }
 
     /// Every object of a namespace, in name order.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.read(|state| {
-            state
-                .objects
-                .range(ObjectKey::namespaced(namespace, "")..)
-                .take_while(|(key, _)| key.namespace == namespace)
-                .map(|(_, object)| object.clone())
-                .collect()
-        })
+        self.read(|state| state.in_namespace(namespace).map(|(_, entry)| state.whole(entry)).collect())
+    }
+
+    /// Every object, in key order, one at a time: what is packed is not all whole at once. Objects that go meanwhile are left
+    /// out, others come in the state they are in when it is their turn.
+    pub fn iter(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
+        let keys: Vec<_> = self.read(|state| state.objects.keys().cloned().collect());
+        let cache = self.clone();
+        keys.into_iter().filter_map(move |key| cache.peek(&key))
+    }
+
+    /// The same of a namespace, in name order.
+    pub fn iter_namespace(&self, namespace: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
+        let keys: Vec<_> = self.read(|state| state.in_namespace(namespace).map(|(key, _)| key.clone()).collect());
+        let cache = self.clone();
+        keys.into_iter().filter_map(move |key| cache.peek(&key))
+    }
+
+    /// The object with this key, which stays packed if it is.
+    fn peek(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.read(|state| state.objects.get(key).map(|entry| state.whole(entry)))
     }
 
     /// How many objects there are.
@@ -123,8 +194,8 @@ impl<K: Resource + 'static> Cache<K> {
     pub fn index(&self, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
         let mut state = self.inner.state.write().expect(LOCK);
         let mut index = IndexState { values: Arc::new(values), keys: BTreeMap::new() };
-        for (key, object) in &state.objects {
-            index.insert(key, object);
+        for (key, entry) in &state.objects {
+            index.insert(key, &state.whole(entry));
         }
         state.indexes.push(index);
         Index { cache: self.clone(), position: state.indexes.len() - 1 }
@@ -148,22 +219,25 @@ impl<K: Resource + 'static> Cache<K> {
         let delta = {
             let mut state = self.inner.state.write().expect(LOCK);
             let version = version_of(&object);
-            let known = state.objects.get(&key).map(|o| version_of(o.as_ref()));
+            let known = state.objects.get_key_value(&key).map(|(key, entry)| (key.clone(), entry.version));
             let deleted = state.forgotten.get(&key).copied();
             // An equal version is the echo of what was observed already.
             let stale = |seen: Option<u64>| matches!((version, seen), (Some(new), Some(seen)) if new <= seen);
-            if stale(known.flatten()) || stale(deleted) {
+            if stale(known.as_ref().and_then(|(_, version)| *version)) || stale(deleted) {
                 return;
             }
             state.forgotten.remove(&key);
+            let key = known.map_or_else(|| Arc::new(key), |(key, _)| key);
             let new = Arc::new(object);
-            let old = state.objects.insert(key.clone(), new.clone());
+            let entry = Entry { version, whole: Some(new.clone()), packed: None };
+            let old = state.objects.insert(key.clone(), entry).map(|old| state.whole(&old));
             for index in &mut state.indexes {
                 if let Some(old) = &old {
                     index.remove(&key, old);
                 }
                 index.insert(&key, &new);
             }
+            state.touch(&key, version);
             Delta { old, new: Some(new) }
         };
         self.notify(&delta);
@@ -174,7 +248,7 @@ impl<K: Resource + 'static> Cache<K> {
         let key = ObjectKey::of(object);
         let Some(version) = version_of(object) else { return false };
         self.read(|state| {
-            let known = state.objects.get(&key).and_then(|known| version_of(known.as_ref()));
+            let known = state.objects.get(&key).and_then(|known| known.version);
             let deleted = state.forgotten.get(&key).copied();
             known.max(deleted).is_some_and(|seen| version <= seen)
         })
@@ -185,25 +259,23 @@ impl<K: Resource + 'static> Cache<K> {
         let delta = {
             let mut state = self.inner.state.write().expect(LOCK);
             let version = version_of(object);
-            let Some(known) = state.objects.get(&key) else { return };
+            let Some((key, entry)) = state.objects.get_key_value(&key) else { return };
+            let (key, known, old) = (key.clone(), entry.version, state.whole(entry));
             // A deletion of an earlier object of the same name says nothing about the present one.
-            if known.uid() != object.uid() && known.uid().is_some() && object.uid().is_some() {
+            if old.uid() != object.uid() && old.uid().is_some() && object.uid().is_some() {
                 return;
             }
-            let old = state.objects.remove(&key);
-            if let Some(old) = &old {
-                for index in &mut state.indexes {
-                    index.remove(&key, old);
-                }
+            state.objects.remove(&key);
+            for index in &mut state.indexes {
+                index.remove(&key, &old);
             }
-            let seen = old.as_ref().and_then(|o| version_of(o.as_ref())).max(version);
-            if let Some(seen) = seen {
+            if let Some(seen) = known.max(version) {
                 state.forgotten.insert(key, seen);
                 if state.forgotten.len() > FORGOTTEN_MAX {
                     state.forgotten.pop_first();
                 }
             }
-            Delta { old, new: None }
+            Delta { old: Some(old), new: None }
         };
         self.notify(&delta);
     }
@@ -211,7 +283,8 @@ impl<K: Resource + 'static> Cache<K> {
     /// Makes the cache hold exactly what a fresh list showed: objects it did not name are gone.
     pub(crate) fn retain(&self, listed: &BTreeSet<ObjectKey>) {
         let gone: Vec<Arc<K>> = self.read(|state| {
-            state.objects.iter().filter(|(key, _)| !listed.contains(key)).map(|(_, object)| object.clone()).collect()
+            let unlisted = state.objects.iter().filter(|(key, _)| !listed.contains(key.as_ref()));
+            unlisted.map(|(_, entry)| state.whole(entry)).collect()
         });
         for object in gone {
             self.remove(object.as_ref());
@@ -234,35 +307,139 @@ impl<K: Resource + 'static> Cache<K> {
     }
 }
 
+impl<K> State<K> {
+    /// The object, whole.
+    fn whole(&self, entry: &Entry<K>) -> Arc<K> {
+        entry.whole.clone().unwrap_or_else(|| self.unpacked(entry))
+    }
+
+    fn unpacked(&self, entry: &Entry<K>) -> Arc<K> {
+        let (packing, packed) = (self.packing.as_ref().expect(PACKED), entry.packed.as_ref().expect(PACKED));
+        Arc::new(packing.unpack(packed))
+    }
+
+    fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Arc<ObjectKey>, &Entry<K>)> {
+        let start = ObjectKey::namespaced(namespace, "");
+        self.objects.range::<ObjectKey, _>(&start..).take_while(move |(key, _)| key.namespace == start.namespace)
+    }
+
+    /// A packed object was read: whoever looks once looks again soon.
+    fn read_again(&mut self, key: &ObjectKey, unpacked: Arc<K>) -> Arc<K>
+    where
+        K: Resource,
+    {
+        let Some((key, entry)) = self.objects.get_key_value(key) else { return unpacked };
+        let (key, version) = (key.clone(), entry.version);
+        if let Some(whole) = &entry.whole {
+            return whole.clone();
+        }
+        if version != version_of(unpacked.as_ref()) {
+            // Changed and packed again meanwhile.
+            return self.unpacked(entry);
+        }
+        if let Some(entry) = self.objects.get_mut(&key) {
+            entry.whole = Some(unpacked.clone());
+        }
+        self.touch(&key, version);
+        unpacked
+    }
+
+    fn touch(&mut self, key: &Arc<ObjectKey>, version: Option<u64>) {
+        if self.packing.is_none() {
+            return;
+        }
+        self.touched.push_back((key.clone(), version));
+        if self.touched.len() > WHOLE_MAX {
+            self.pack_oldest();
+        }
+    }
+
+    fn pack_oldest(&mut self) {
+        let Some((key, version)) = self.touched.pop_front() else { return };
+        // What changed since has been touched since.
+        let Some(entry) = self.objects.get_mut(&key).filter(|entry| entry.version == version) else { return };
+        let (Some(packing), Some(whole)) = (&mut self.packing, &entry.whole) else { return };
+        if entry.packed.is_none() {
+            entry.packed = packing.pack(whole);
+        }
+        // What cannot be packed stays.
+        if entry.packed.is_some() {
+            entry.whole = None;
+        }
+    }
+}
+
 impl<K: Resource + 'static> Index<K> {
     /// The objects with this value, in key order.
     pub fn get(&self, value: &str) -> Vec<Arc<K>> {
         self.cache.read(|state| {
             let keys = state.indexes[self.position].keys.get(value);
-            keys.into_iter().flatten().filter_map(|key| state.objects.get(key).cloned()).collect()
+            let entries = keys.into_iter().flat_map(Keys::iter).filter_map(|key| state.objects.get(key));
+            entries.map(|entry| state.whole(entry)).collect()
+        })
+    }
+
+    /// The keys of the objects with this value, in order.
+    pub fn keys(&self, value: &str) -> Vec<ObjectKey> {
+        self.cache.read(|state| {
+            let keys = state.indexes[self.position].keys.get(value);
+            keys.into_iter().flat_map(Keys::iter).map(|key| key.as_ref().clone()).collect()
         })
     }
 
     /// How many objects have this value.
     pub fn count(&self, value: &str) -> usize {
-        self.cache.read(|state| state.indexes[self.position].keys.get(value).map_or(0, BTreeSet::len))
+        self.cache.read(|state| state.indexes[self.position].keys.get(value).map_or(0, |keys| keys.iter().count()))
+    }
+}
+
+impl Keys {
+    fn iter(&self) -> impl Iterator<Item = &Arc<ObjectKey>> {
+        let (one, many) = match self {
+            Keys::One(key) => (Some(key), None),
+            Keys::Many(keys) => (None, Some(keys)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn insert(&mut self, key: &Arc<ObjectKey>) {
+        match self {
+            Keys::One(one) if one == key => {}
+            Keys::One(one) => *self = Keys::Many(BTreeSet::from([one.clone(), key.clone()])),
+            Keys::Many(keys) => {
+                keys.insert(key.clone());
+            }
+        }
+    }
+
+    /// Whether nothing is left.
+    fn remove(&mut self, key: &Arc<ObjectKey>) -> bool {
+        match self {
+            Keys::One(one) => one == key,
+            Keys::Many(keys) => {
+                keys.remove(key);
+                keys.is_empty()
+            }
+        }
     }
 }
 
 impl<K> IndexState<K> {
-    fn insert(&mut self, key: &ObjectKey, object: &K) {
+    fn insert(&mut self, key: &Arc<ObjectKey>, object: &K) {
         for value in (self.values)(object) {
-            self.keys.entry(value).or_default().insert(key.clone());
+            match self.keys.get_mut(&value) {
+                Some(keys) => keys.insert(key),
+                None => {
+                    self.keys.insert(value, Keys::One(key.clone()));
+                }
+            }
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey, object: &K) {
+    fn remove(&mut self, key: &Arc<ObjectKey>, object: &K) {
         for value in (self.values)(object) {
-            if let Some(keys) = self.keys.get_mut(&value) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.keys.remove(&value);
-                }
+            if self.keys.get_mut(&value).is_some_and(|keys| keys.remove(key)) {
+                self.keys.remove(&value);
             }
         }
     }
@@ -273,6 +450,7 @@ fn version_of<K: Resource>(object: &K) -> Option<u64> {
 }
 
 const LOCK: &str = "no code panics while holding a cache's lock";
+const PACKED: &str = "an object that is not whole is packed";
 
 #[cfg(test)]
 mod tests {
@@ -317,5 +495,45 @@ mod tests {
         cache.remove(&config_map("b", 3));
         assert_eq!(by_name.count("b"), 0);
         assert_eq!(by_name.get("a").len(), 1);
+    }
+
+    #[test]
+    fn what_nobody_touches_is_packed_and_comes_back_as_it_was() {
+        let all = || (0..WHOLE_MAX + 100).map(|number| config_map(&format!("{number:05}"), 7));
+        let whole = |cache: &Cache<ConfigMap>| {
+            cache.read(|state| state.objects.values().filter(|entry| entry.whole.is_some()).count())
+        };
+        let cache = Cache::for_tests([]);
+        let by_last = cache.index(|c: &ConfigMap| vec![c.name_any().split_off(4)]);
+        cache.pack_idle();
+        all().for_each(|object| cache.observe(object));
+        assert_eq!(whole(&cache), WHOLE_MAX);
+        assert!(cache.iter().map(|object| (*object).clone()).eq(all()));
+        assert_eq!(cache.list().len(), WHOLE_MAX + 100);
+        assert_eq!(whole(&cache), WHOLE_MAX, "looking through all of them makes none of them whole");
+        assert_eq!(by_last.get("0").len(), by_last.count("0"));
+
+        // What is looked at is whole, changed or not.
+        let first = ObjectKey::namespaced("ns", "00000");
+        assert_eq!(*cache.get(&first).unwrap(), config_map("00000", 7));
+        assert!(Arc::ptr_eq(&cache.get(&first).unwrap(), &cache.get(&first).unwrap()));
+        assert_eq!(whole(&cache), WHOLE_MAX);
+        assert!(cache.knows(&config_map("00001", 7)) && !cache.knows(&config_map("00001", 8)));
+        let before = by_last.count("1");
+        cache.apply(config_map("00001", 8));
+        assert_eq!(cache.get(&ObjectKey::namespaced("ns", "00001")).unwrap().resource_version().unwrap(), "8");
+        assert_eq!(by_last.count("1"), before);
+        cache.remove(&config_map("00002", 9));
+        assert_eq!(cache.get(&ObjectKey::namespaced("ns", "00002")), None);
+        assert_eq!(cache.len(), WHOLE_MAX + 99);
+    }
+
+    #[test]
+    fn a_cache_that_is_full_already_can_be_packed() {
+        let all = || (0..WHOLE_MAX + 3).map(|number| config_map(&format!("{number:05}"), 7));
+        let cache = Cache::for_tests(all());
+        cache.pack_idle();
+        assert_eq!(cache.read(|state| state.objects.values().filter(|entry| entry.whole.is_none()).count()), 3);
+        assert!(cache.iter().map(|object| (*object).clone()).eq(all()));
     }
 }

@@ -15,6 +15,7 @@ mod clock;
 mod events;
 mod leader;
 mod manager;
+mod packing;
 mod queue;
 mod wire;
 pub mod write;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use berth_apimachinery::condensed::Condenser;
 use serde_json::Value;
 
 use crate::record::{Change, Event, Record};
@@ -67,8 +68,9 @@ struct Feed {
 }
 
 impl Feed {
-    /// Forgets the oldest changes as long as `too_old` says so.
-    fn forget(&mut self, too_old: impl Fn(&Event, usize) -> bool) {
+    /// Forgets the oldest changes as long as `too_old` says so; returns what they stored.
+    fn forget(&mut self, too_old: impl Fn(&Event, usize) -> bool) -> Vec<Arc<Record>> {
+        let mut stored = Vec::new();
         while let Some(event) = self.history.front()
             && too_old(event, self.history.len())
         {
@@ -79,14 +81,20 @@ impl Feed {
                     garbage.push(event.revision());
                 }
             }
+            if !matches!(event.change, Change::Deleted(_)) {
+                stored.push(event.record.clone());
+            }
             self.history.pop_front();
         }
+        stored
     }
 }
 
 pub(crate) struct Mvcc {
     current: RwLock<Snapshot>,
     feed: Mutex<Feed>,
+    /// By kind. What has not changed for as long as the history goes back is mostly what nobody looks at.
+    condensers: Mutex<BTreeMap<String, Condenser>>,
     history_max: usize,
     watcher_buffer: usize,
 }
@@ -134,13 +142,13 @@ impl Plan {
             }
             Write::Update { key, expected, value } => {
                 let previous = guarded(key, expected)?;
-                let (record, value) = Record::stamp(previous.key.clone(), revision, value, previous.bytes.len() + ROOM);
+                let (record, value) = Record::stamp(previous.key.clone(), revision, value, previous.size() + ROOM);
                 (record, value, Change::Updated(previous))
             }
             Write::Delete { key, expected, last } => {
                 let previous = guarded(key, expected)?;
                 let last = last.unwrap_or_else(|| previous.value().as_ref().clone());
-                let (record, value) = Record::stamp(previous.key.clone(), revision, last, previous.bytes.len() + ROOM);
+                let (record, value) = Record::stamp(previous.key.clone(), revision, last, previous.size() + ROOM);
                 (record, value, Change::Deleted(previous))
             }
         };
@@ -169,6 +177,7 @@ impl Mvcc {
                 changed: Recent::default(),
                 garbage: collect_garbage.then(Vec::new),
             }),
+            condensers: Mutex::default(),
             history_max,
             watcher_buffer: watcher_buffer.unwrap_or(WATCHER_BUFFER),
         }
@@ -212,7 +221,24 @@ impl Mvcc {
         }
         *current = plan.base;
         drop(current);
-        feed.forget(|_, length| length > self.history_max);
+        let old = feed.forget(|_, length| length > self.history_max);
+        drop(feed);
+        self.condense(&old);
+    }
+
+    /// Keeps those of the records that are current in less memory.
+    fn condense(&self, records: &[Arc<Record>]) {
+        let mut condensers = self.condensers.lock().unwrap_or_else(PoisonError::into_inner);
+        for record in records {
+            if self.get(&record.key).is_none_or(|current| !Arc::ptr_eq(&current, record)) {
+                continue;
+            }
+            let kind = kind_of(&record.key);
+            match condensers.get_mut(kind) {
+                Some(condenser) => record.condense(condenser),
+                None => record.condense(condensers.entry(kind.to_owned()).or_default()),
+            }
+        }
     }
 
     /// Puts back one row of the log at start. Rows come in the order of their revisions; `value` is `None` for a delete.
@@ -228,7 +254,7 @@ impl Mvcc {
             (None, Some(previous)) => {
                 current.state.remove_mut(key.as_ref());
                 let last = previous.value().as_ref().clone();
-                (Record::stamp(key, revision, last, previous.bytes.len()).0, Change::Deleted(previous))
+                (Record::stamp(key, revision, last, previous.size()).0, Change::Deleted(previous))
             }
             // The delete of an object whose own row was compacted away: nothing to tell.
             (None, None) => {
@@ -239,7 +265,9 @@ impl Mvcc {
         current.revision = revision;
         let mut feed = self.feed();
         feed.history.push_back(Arc::new(Event::new(record, change, None)));
-        feed.forget(|_, length| length > self.history_max);
+        let old = feed.forget(|_, length| length > self.history_max);
+        drop((feed, current));
+        self.condense(&old);
     }
 
     /// After [`Mvcc::replay`]: the last revision and the end of forgotten history, which the rows alone may not show.
@@ -356,9 +384,16 @@ impl Mvcc {
     pub(crate) fn compact(&self, revision: u64) {
         let revision = revision.min(self.revision());
         let mut feed = self.feed();
-        feed.forget(|event, _| event.revision() <= revision);
+        let old = feed.forget(|event, _| event.revision() <= revision);
         feed.compacted = feed.compacted.max(revision);
+        drop(feed);
+        self.condense(&old);
     }
+}
+
+/// The part of a key that objects of one kind have in common: its first two segments.
+fn kind_of(key: &str) -> &str {
+    key.match_indices('/').nth(2).map_or(key, |(at, _)| &key[..at])
 }
 
 /// Whether the state at `revision`, and all changes after it, are known.

@@ -1,29 +1,38 @@
 //! A stored object and a change of one.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
+use berth_apimachinery::condensed::{Condensed, Condenser};
 use berth_apimachinery::packed;
 use bytes::Bytes;
 use serde_json::Value;
 
-/// An object as stored at one revision. Bytes are what is kept; the parsed form is shared while somebody holds it.
+/// An object as stored at one revision. Its text is what is kept, condensed once nobody is likely to ask for it; the parsed
+/// form is shared while somebody holds it.
 #[derive(Debug)]
 pub struct Record {
     /// The key.
     pub key: Arc<str>,
     /// Revision of the write that stored this; also in the object as `metadata.resourceVersion`.
     pub revision: u64,
-    /// The object as JSON, `resourceVersion` included.
-    pub bytes: Bytes,
+    text: RwLock<Text>,
     parsed: Mutex<Weak<Value>>,
     spare: OnceLock<Option<Range<usize>>>,
+}
+
+/// The object as JSON, `resourceVersion` included.
+#[derive(Debug)]
+enum Text {
+    Plain(Bytes),
+    Condensed(Condensed),
 }
 
 impl Record {
     /// A record of bytes that are known to be JSON (written by this store).
     pub(crate) fn new(key: Arc<str>, revision: u64, bytes: Bytes) -> Record {
-        Record { key, revision, bytes, parsed: Mutex::new(Weak::new()), spare: OnceLock::new() }
+        let text = RwLock::new(Text::Plain(bytes));
+        Record { key, revision, text, parsed: Mutex::new(Weak::new()), spare: OnceLock::new() }
     }
 
     /// Stamps `revision` into `value` and serialises it; it is expected to take `room` bytes.
@@ -37,19 +46,49 @@ impl Record {
         let mut bytes = Vec::with_capacity(room);
         packed::write(&value, &mut bytes);
         bytes.shrink_to_fit();
-        let bytes = Bytes::from(bytes);
+        let text = RwLock::new(Text::Plain(Bytes::from(bytes)));
         let value = Arc::new(value);
-        let record =
-            Record { key, revision, bytes, parsed: Mutex::new(Arc::downgrade(&value)), spare: OnceLock::new() };
+        let record = Record { key, revision, text, parsed: Mutex::new(Arc::downgrade(&value)), spare: OnceLock::new() };
         (Arc::new(record), value)
+    }
+
+    /// The object as JSON, `resourceVersion` included.
+    pub fn bytes(&self) -> Bytes {
+        match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+            Text::Plain(bytes) => bytes.clone(),
+            Text::Condensed(condensed) => Bytes::from(condensed.text()),
+        }
+    }
+
+    /// How long the text is.
+    pub(crate) fn size(&self) -> usize {
+        match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+            Text::Plain(bytes) => bytes.len(),
+            Text::Condensed(condensed) => condensed.len(),
+        }
+    }
+
+    /// Keeps the text in less memory from now on; reading it takes a copy then.
+    pub(crate) fn condense(&self, condenser: &mut Condenser) {
+        let condensed = match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+            Text::Plain(bytes) => condenser.condense(bytes),
+            Text::Condensed(_) => return,
+        };
+        *self.text.write().unwrap_or_else(PoisonError::into_inner) = Text::Condensed(condensed);
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        if parsed.strong_count() == 0 {
+            // What is left of the last one is given back.
+            *parsed = Weak::new();
+        }
     }
 
     /// The object's text in two parts, without what lies between them: what `find` finds in it and some readers can do
     /// without. It is looked for once.
-    pub fn parts(&self, find: impl FnOnce(&[u8]) -> Option<Range<usize>>) -> [&[u8]; 2] {
-        match self.spare.get_or_init(|| find(&self.bytes)) {
-            Some(range) => [&self.bytes[..range.start], &self.bytes[range.end..]],
-            None => [&self.bytes, &[]],
+    pub fn parts(&self, find: impl FnOnce(&[u8]) -> Option<Range<usize>>) -> [Bytes; 2] {
+        let bytes = self.bytes();
+        match self.spare.get_or_init(|| find(&bytes)) {
+            Some(range) => [bytes.slice(..range.start), bytes.slice(range.end..)],
+            None => [bytes, Bytes::new()],
         }
     }
 
@@ -59,7 +98,7 @@ impl Record {
         if let Some(value) = parsed.upgrade() {
             return value;
         }
-        let value = packed::parse(&self.bytes).expect("the store holds only JSON that it wrote or checked");
+        let value = packed::parse(&self.bytes()).expect("the store holds only JSON that it wrote or checked");
         let value = Arc::new(value);
         *parsed = Arc::downgrade(&value);
         value

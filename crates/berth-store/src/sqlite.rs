@@ -242,8 +242,8 @@ impl Writer {
                 transaction.prepare_cached("INSERT INTO log (revision, key, value) VALUES (?1, ?2, ?3)")?;
             for write in writes {
                 let record = &write.event.record;
-                let value = (!write.is_delete()).then_some(record.bytes.as_ref());
-                insert.execute(params![record.revision as i64, record.key.as_ref(), value])?;
+                let value = (!write.is_delete()).then(|| record.bytes());
+                insert.execute(params![record.revision as i64, record.key.as_ref(), value.as_deref()])?;
             }
         }
         if !garbage.is_empty() {

@@ -44,13 +44,13 @@ pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Respons
 }
 
 /// A stored object's text, without `managedFields` for who does without.
-pub(crate) fn text_of(record: &Record, lean: bool) -> [&[u8]; 2] {
-    if lean { record.parts(managed_text::managed_fields) } else { [&record.bytes, &[]] }
+pub(crate) fn text_of(record: &Record, lean: bool) -> [Bytes; 2] {
+    if lean { record.parts(managed_text::managed_fields) } else { [record.bytes(), Bytes::new()] }
 }
 
 /// The same in one piece.
 pub(crate) fn bytes_of(record: &Record, lean: bool) -> Bytes {
-    if lean { Bytes::from(text_of(record, lean).concat()) } else { record.bytes.clone() }
+    if lean { Bytes::from(text_of(record, lean).concat()) } else { record.bytes() }
 }
 
 /// An object as a write left it, with its record when that is what the client sees.

@@ -248,7 +248,7 @@ impl Iterator for ListWriter {
             }
             if self.view.is_stored_form(&record) {
                 for part in text_of(&record, self.lean) {
-                    chunk.put_slice(part);
+                    chunk.put_slice(&part);
                 }
             } else {
                 // An object that cannot be converted is shown as it is stored rather than breaking the whole list.

@@ -307,16 +307,16 @@ impl Shaper {
 
 fn line(out: &mut BytesMut, kind: &str, object: &Value) {
     let bytes = serde_json::to_vec(object).expect("a JSON value always serialises");
-    plain_line(out, kind, &[&bytes, &[]]);
+    plain_line(out, kind, &[Bytes::from(bytes), Bytes::new()]);
 }
 
-fn plain_line(out: &mut BytesMut, kind: &str, object: &[&[u8]; 2]) {
+fn plain_line(out: &mut BytesMut, kind: &str, object: &[Bytes; 2]) {
     out.reserve(object[0].len() + object[1].len() + 40);
     out.put_slice(b"{\"type\":\"");
     out.put_slice(kind.as_bytes());
     out.put_slice(b"\",\"object\":");
-    out.put_slice(object[0]);
-    out.put_slice(object[1]);
+    out.put_slice(&object[0]);
+    out.put_slice(&object[1]);
     out.put_slice(b"}\n");
 }
 

@@ -59,7 +59,7 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(class) = self.stores.workload_priority_classes.get(&key) else { return Ok(Action::Wait) };
-        for workload in self.stores.workloads.list() {
+        for workload in self.stores.workloads.iter() {
             let Some(wanted) = updated(&workload, &class) else { continue };
             let api: Api<Workload> =
                 Api::namespaced(self.client.clone(), workload.metadata.namespace.as_deref().unwrap_or_default());

@@ -155,7 +155,7 @@ pub(super) fn watch<'a>(
     let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
     builder = builder.watch(&extra.limit_ranges, move |delta: &Delta<LimitRange>| {
         let namespace = delta.latest().metadata.namespace.clone().unwrap_or_default();
-        for workload in workloads.list_namespace(&namespace) {
+        for workload in workloads.iter_namespace(&namespace) {
             of.apply(of.upserted(&env, &workload));
         }
         None::<ObjectKey>
@@ -163,7 +163,7 @@ pub(super) fn watch<'a>(
     let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
     builder.watch(&extra.runtime_classes, move |delta: &Delta<RuntimeClass>| {
         let class = delta.latest().metadata.name.clone();
-        for workload in workloads.list() {
+        for workload in workloads.iter() {
             let uses = workload.spec.pod_sets.iter().any(|set| {
                 set.template.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_ref()) == class.as_ref()
             });

@@ -30,6 +30,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
         return;
     }
     let (pods, nodes): (Cache<Pod>, Cache<Node>) = (manager.cache(), manager.cache());
+    // Most of what runs is not looked at until it ends.
+    pods.pack_idle();
     let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };
     ungater::install(manager, stores, &pods, &of_workload);
     if gates.on("TASFailedNodeReplacement") {

@@ -189,3 +189,27 @@ async fn racing_writers_lose_no_update() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_is_older_than_the_history_is_read_as_it_was_written() {
+    on_both(4, |store| async move {
+        let object = |number: u64| json!({"spec": {"number": number, "text": "like the others ".repeat(20)}});
+        let mut written = Vec::new();
+        for number in 0..20 {
+            let key = format!("/a/things/{number:02}");
+            let created = store.commit(create(&key, object(number))).await.unwrap();
+            written.push((created.record.bytes(), created.value));
+        }
+        let listing = store.list(&ListQuery::all("/a/")).unwrap();
+        for (record, (bytes, value)) in listing.records.iter().zip(&written) {
+            assert_eq!((record.bytes(), record.value()), (bytes.clone(), value.clone()));
+            let [before, after] = record.parts(|text| (text[0] == b'{').then_some(1..text.len() - 1));
+            assert_eq!((&before[..], &after[..]), (&b"{"[..], &b"}"[..]));
+        }
+        let changed = store.commit(update("/a/things/00", 1, object(100))).await.unwrap();
+        assert_eq!(changed.value["spec"]["number"], 100);
+        let gone = store.commit(delete("/a/things/01", 2)).await.unwrap();
+        assert_eq!(gone.value["spec"]["number"], 1);
+    })
+    .await;
+}
