@@ -73,13 +73,13 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     queues::local_queue::install(manager, &stores, &brain);
     // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
     // a state that knows of the change.
-    scheduler::install(manager, &config, &stores, &brain, &metrics);
+    let decided = scheduler::install(manager, &config, &stores, &brain, &metrics);
     if config.fair_sharing.is_some() {
         queues::cohort::install(manager, &stores, &brain);
     }
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
-    workload::controller::install(manager, &config, &stores);
+    workload::controller::install(manager, &config, &stores, decided);
     topology::install(manager, &config, &stores);
     if config.gates().on("ElasticJobsViaWorkloadSlices") {
         jobs::elastic::install(manager, &stores);

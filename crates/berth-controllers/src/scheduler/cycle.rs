@@ -26,8 +26,14 @@ const REST_FACTOR: u32 = 3;
 const REST_MAX: Duration = Duration::from_millis(200);
 
 /// Adds the scheduler and its writer to the manager. The status controllers must have been added before, so that they
-/// hear about everything the scheduler's watches bring.
-pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, brain: &Brain, metrics: &Metrics) {
+/// hear about everything the scheduler's watches bring. Returns what is decided and not written yet.
+pub(crate) fn install(
+    manager: &mut Manager,
+    config: &Arc<Config>,
+    stores: &Stores,
+    brain: &Brain,
+    metrics: &Metrics,
+) -> Writes {
     let gates = config.gates();
     let topology = gates.on("TopologyAwareScheduling");
     let extra = Extra {
@@ -44,9 +50,10 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, bra
     builder.queue().add(cycle_key());
     feed::watch(builder, brain, stores, &extra, &environment, metrics).run(Scheduler {
         brain: brain.clone(),
-        writes,
+        writes: writes.clone(),
         metrics: metrics.clone(),
     });
+    writes
 }
 
 struct Scheduler {

@@ -15,7 +15,8 @@ mod cycle;
 mod feed;
 mod writer;
 
-pub use cycle::install;
+pub(crate) use cycle::install;
+pub(crate) use writer::Writes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

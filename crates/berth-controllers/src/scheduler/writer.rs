@@ -55,7 +55,7 @@ const RETRY_WARN: Duration = Duration::from_millis(80);
 
 /// The pending writes; clones share them.
 #[derive(Clone)]
-pub(super) struct Writes {
+pub(crate) struct Writes {
     pending: Arc<Mutex<Pending>>,
     wake: Arc<Notify>,
     workloads: Cache<Workload>,
@@ -153,6 +153,12 @@ impl Writes {
     pub(super) fn local_queue_of(&self, key: &WorkloadKey) -> Option<(Name, Name)> {
         let workload = self.workloads.get(&object_key(key))?;
         Some((key.namespace.clone(), workload.spec.queue_name.as_str().into()))
+    }
+
+    /// Is a decision about this workload about to be written?
+    pub(crate) fn concern(&self, key: &ObjectKey) -> bool {
+        let pending = self.lock();
+        pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {

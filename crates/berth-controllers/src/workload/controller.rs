@@ -1,20 +1,29 @@
 //! The reconciler of Workloads.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
+use jiff::Timestamp;
 
-use super::reconcile::reconcile;
+use super::reconcile::{only_lets_in, reconcile};
 use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
+use crate::plan::Plan;
+use crate::scheduler::Writes;
 use crate::stores::Stores;
 
-/// Adds the workload controller to the manager.
-pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+/// That a workload can be looked at again is told this long after it can. When a stopped queue is let go, most of what
+/// waits in it is decided about before, and the scheduler says what was decided: telling both would be two writers and
+/// twice as many writes.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Adds the workload controller to the manager. `decided` are the decisions the scheduler has not written yet.
+pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, decided: Writes) {
     let recorder = manager.recorder("berth-workload-controller");
     let executor = Executor::new(manager.client(), recorder, stores.workloads.clone(), stores.workloads.clone());
     let reconciler = WorkloadReconciler {
@@ -23,6 +32,8 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
         stores: stores.clone(),
         executor,
         clock: manager.clock(),
+        decided,
+        let_in: Mutex::default(),
     };
     let by_queue = stores.workloads.index(|workload: &Workload| {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
@@ -33,7 +44,6 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     });
     let (local_queues, of_local) = (stores.local_queues.clone(), by_queue.clone());
     let queues_of = local_queues.index(|queue| vec![queue.spec.cluster_queue.clone()]);
-    let keys = |workloads: Vec<Arc<Workload>>| workloads.iter().map(|w| ObjectKey::of(w.as_ref())).collect::<Vec<_>>();
     manager
         .controller("workload")
         .concurrency(16)
@@ -49,7 +59,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
             if unchanged {
                 return Vec::new();
             }
-            keys(by_queue.get(&ObjectKey::of(delta.latest().as_ref()).to_string()))
+            by_queue.keys(&ObjectKey::of(delta.latest().as_ref()).to_string())
         })
         .watch(&stores.cluster_queues, move |delta| {
             let active = |queue: &berth_api::kueue::v1beta2::ClusterQueue| {
@@ -69,9 +79,9 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
                 return BTreeSet::new();
             }
             let name = delta.latest().metadata.name.clone().unwrap_or_default();
-            let mut affected: BTreeSet<ObjectKey> = keys(by_cluster_queue.get(&name)).into_iter().collect();
-            for queue in queues_of.get(&name) {
-                affected.extend(keys(of_local.get(&ObjectKey::of(queue.as_ref()).to_string())));
+            let mut affected: BTreeSet<ObjectKey> = by_cluster_queue.keys(&name).into_iter().collect();
+            for queue in queues_of.keys(&name) {
+                affected.extend(of_local.keys(&queue.to_string()));
             }
             affected
         })
@@ -84,13 +94,45 @@ struct WorkloadReconciler {
     stores: Stores,
     executor: Executor<Workload>,
     clock: Clock,
+    decided: Writes,
+    /// Since when workloads can be looked at again that have not been told so.
+    let_in: Mutex<BTreeMap<ObjectKey, Timestamp>>,
+}
+
+impl WorkloadReconciler {
+    /// How long to leave it to the scheduler to say what became of a workload; see [`LOOK_PAUSE`].
+    fn holds_back(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
+        let mut let_in = self.let_in.lock().expect("no code panics while holding the pauses' lock");
+        if !only_lets_in(workload, plan) {
+            let_in.remove(key);
+            return None;
+        }
+        if self.decided.concern(key) {
+            return Some(LOOK_PAUSE);
+        }
+        let now = self.clock.now();
+        let since = *let_in.entry(key.clone()).or_insert(now);
+        let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+        let left = LOOK_PAUSE.saturating_sub(waited);
+        if left.is_zero() {
+            let_in.remove(key);
+            return None;
+        }
+        Some(left)
+    }
 }
 
 impl Reconciler for WorkloadReconciler {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
+        let Some(workload) = self.stores.workloads.get(&key) else {
+            self.let_in.lock().expect("no code panics while holding the pauses' lock").remove(&key);
+            return Ok(Action::Wait);
+        };
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
         let plan = reconcile(context, &workload);
+        if let Some(pause) = self.holds_back(&key, &workload, &plan) {
+            return Ok(Action::After(pause));
+        }
         self.executor.carry_out(Some(&workload), plan).await
     }
 }

@@ -24,6 +24,16 @@ use crate::stores::controller_of;
 /// What QuotaReserved=False says while nothing but the scheduler stands in the way.
 const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
 
+/// Does a plan do nothing but take back why a workload could not be looked at, and say that now it can?
+pub(super) fn only_lets_in(before: &Workload, plan: &Plan<Workload>) -> bool {
+    let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
+    let waits = |workload| status::condition(workload, keys::QUOTA_RESERVED).filter(|it| it.status == "False");
+    let gates = |workload: &Workload| workload.status.as_ref().map(|status| status.preemption_gates.clone());
+    waits(before).is_some()
+        && waits(after).is_some_and(|condition| condition.message == PENDING_EVALUATION)
+        && gates(before) == gates(after)
+}
+
 /// Decides about one workload.
 pub fn reconcile(context: Context<'_>, workload: &Workload) -> Plan<Workload> {
     let reconcile = Reconcile { context, workload: workload.clone(), plan: Plan::default() };

@@ -1,6 +1,10 @@
 //! Jobs through queues: held, admitted, preempted, finished.
 
+use std::sync::{Arc, Mutex};
+
 use berth_controllers::Config;
+use futures::StreamExt;
+use kube::api::{DynamicObject, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, condition, message};
@@ -159,4 +163,58 @@ async fn a_job_whose_queue_does_not_exist_says_so_and_starts_once_it_does() {
     cluster.create(local_queue("lq", "cq")).await;
     cluster.pass(2).await;
     assert!(!is_suspended(&cluster, "early").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    let stopped = json!({"stopPolicy": "Hold", "queueingStrategy": "StrictFIFO"});
+    let queue = cluster.create(cluster_queue("cq", "30", stopped)).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    cluster.pass(1).await;
+    for number in 0..30 {
+        cluster.create(job(&format!("fits-{number:02}"), "lq", "1")).await;
+    }
+    cluster.pass(1).await;
+    // Behind one that does not fit nobody is looked at.
+    cluster.create(job("large", "lq", "2")).await;
+    cluster.pass(1).await;
+    cluster.create(job("behind", "lq", "1")).await;
+    cluster.pass(1).await;
+    let held = cluster.workload_of("team", "fits-00").await;
+    assert_eq!(message(&held, "QuotaReserved"), "ClusterQueue cq is inactive");
+
+    let states: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let (seen, api) = (states.clone(), cluster.api(&held));
+    let last = cluster.list(KUEUE, "Workload", "team").await;
+    let last = last.iter().filter_map(|it| it["metadata"]["resourceVersion"].as_str()?.parse::<u64>().ok()).max();
+    let last = last.expect("there are workloads").to_string();
+    let watch = tokio::spawn(async move {
+        let mut changes = std::pin::pin!(api.watch(&WatchParams::default(), &last).await.unwrap());
+        while let Some(change) = changes.next().await {
+            if let Ok(WatchEvent::Modified(workload)) = change {
+                seen.lock().unwrap().push(serde_json::to_value::<DynamicObject>(workload).unwrap());
+            }
+        }
+    });
+    let go = Patch::Merge(json!({"spec": {"stopPolicy": "None"}}));
+    cluster.api(&queue).patch("cq", &PatchParams::default(), &go).await.unwrap();
+    cluster.pass(5).await;
+    watch.abort();
+
+    let states = states.lock().unwrap();
+    let told = |name: &str| -> Vec<String> {
+        let of = states.iter().filter(|it| it["metadata"]["ownerReferences"][0]["name"] == name);
+        let mut told: Vec<String> = of.map(|it| condition(it, "QuotaReserved")).collect();
+        told.dedup();
+        told
+    };
+    for number in 0..30 {
+        let name = format!("fits-{number:02}");
+        assert!(!is_suspended(&cluster, &name).await, "{name}");
+        assert_eq!(told(&name), ["True/QuotaReserved"], "{name}");
+    }
+    assert_eq!(told("large"), ["False/WaitingForQuota"]);
+    assert_eq!(told("behind"), ["False/PendingEvaluation"]);
 }
