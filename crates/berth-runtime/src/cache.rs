@@ -97,8 +97,9 @@ impl<K> Clone for Index<K> {
 /// How many deletions are remembered against replayed older states; beyond it the oldest keys are dropped.
 const FORGOTTEN_MAX: usize = 4096;
 
-/// How many objects of a kind that is packed are whole, at about ten kilobytes each.
-const WHOLE_MAX: usize = 1024;
+/// After how many touches of other objects an object is packed. Of the objects of a busy second, which are touched several
+/// times each, most are whole, at about eight kilobytes each.
+const WHOLE_MAX: usize = 4096;
 
 impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn new() -> Self {
@@ -121,7 +122,7 @@ impl<K: Resource + 'static> Cache<K> {
         cache
     }
 
-    /// Keeps but the thousand objects that were touched last as they are, and the others packed: nothing is lost,
+    /// Keeps but the objects that were touched last (a few thousand) as they are, and the others packed: nothing is lost,
     /// a packed object takes a tenth of the memory, and reading it costs about what decoding it did. For kinds there are
     /// very many of, of which most are not looked at for long.
     pub fn pack_idle(&self)
