@@ -19,6 +19,9 @@ use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 /// changes often is not parsed for each change: at ten to twenty kilobytes each two megabytes.
 const RECENT_MAX: usize = 64;
 
+/// Pages remembered: of as many clients that list at once it is known what is left.
+const PAGES_MAX: usize = 64;
+
 /// Bytes a text may have grown by, or a new one is expected to have.
 const ROOM: usize = 1024;
 
@@ -49,6 +52,28 @@ impl Recent {
         if let Some(at) = self.0.iter().rposition(|(kept, _)| Arc::ptr_eq(kept, key)) {
             self.0.remove(at);
         }
+    }
+}
+
+/// What is left of lists that are read in pages, the one begun last at the end: prefix, revision and last key of a page, and how
+/// many keys come after it at that revision. Counting them anew for each page would make a list of n objects cost n².
+#[derive(Default)]
+struct Pages(VecDeque<(String, u64, Arc<str>, usize)>);
+
+impl Pages {
+    fn behind(&self, prefix: &str, revision: u64, last: &str) -> Option<usize> {
+        let is_it = |page: &&(String, u64, Arc<str>, usize)| page.1 == revision && *page.2 == *last && page.0 == prefix;
+        self.0.iter().rev().find(is_it).map(|page| page.3)
+    }
+
+    fn remember(&mut self, prefix: &str, revision: u64, last: Arc<str>, behind: usize) {
+        if self.behind(prefix, revision, &last).is_some() {
+            return;
+        }
+        if self.0.len() == PAGES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((prefix.to_owned(), revision, last, behind));
     }
 }
 
@@ -95,6 +120,7 @@ pub(crate) struct Mvcc {
     feed: Mutex<Feed>,
     /// By kind. What has not changed for as long as the history goes back is mostly what nobody looks at.
     condensers: Mutex<BTreeMap<String, Condenser>>,
+    pages: Mutex<Pages>,
     history_max: usize,
     watcher_buffer: usize,
 }
@@ -178,6 +204,7 @@ impl Mvcc {
                 garbage: collect_garbage.then(Vec::new),
             }),
             condensers: Mutex::default(),
+            pages: Mutex::default(),
             history_max,
             watcher_buffer: watcher_buffer.unwrap_or(WATCHER_BUFFER),
         }
@@ -325,12 +352,16 @@ impl Mvcc {
             .filter(|(key, _)| !undo.contains_key(key.as_ref()))
             .map(|(key, record)| (key.as_ref(), record));
         let mut listing = Listing { records: Vec::new(), revision, remaining: 0 };
+        // The page before has counted what comes after it.
+        let behind = query.start_after.and_then(|after| self.pages().behind(query.prefix, revision, after));
+        // Whether more is to be looked at.
         let mut take = |record: &Arc<Record>| {
             if query.limit == 0 || listing.records.len() < query.limit {
                 listing.records.push(record.clone());
-            } else {
-                listing.remaining += 1;
+                return true;
             }
+            listing.remaining += 1;
+            behind.is_none()
         };
         // Merge what still is as it was with what the undone changes bring back.
         let mut restored = undo
@@ -338,14 +369,30 @@ impl Mvcc {
             .filter(|(key, _)| query.start_after.is_none_or(|after| key.as_ref() > after))
             .filter_map(|(key, record)| record.as_ref().map(|record| (key.as_ref(), record)))
             .peekable();
+        let mut more = true;
         for (key, record) in current {
-            while let Some((_, earlier)) = restored.next_if(|(other, _)| *other < key) {
-                take(earlier);
+            while more && let Some((_, earlier)) = restored.next_if(|(other, _)| *other < key) {
+                more = take(earlier);
             }
-            take(record);
+            more = more && take(record);
+            if !more {
+                break;
+            }
         }
-        restored.for_each(|(_, record)| take(record));
+        while more && let Some((_, record)) = restored.next() {
+            more = take(record);
+        }
+        if let Some(behind) = behind {
+            listing.remaining = behind.saturating_sub(listing.records.len());
+        }
+        if let (Some(last), true) = (listing.records.last(), listing.remaining > 0) {
+            self.pages().remember(query.prefix, revision, last.key.clone(), listing.remaining);
+        }
         Ok(listing)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current state, and for each key below `prefix` that changed after `revision` what was there at `revision`.

@@ -72,6 +72,17 @@ async fn lists_are_of_one_revision_and_come_in_pages() {
         assert_eq!(keys(&*store, &rest), ["/a/2", "/a/3"]);
         assert_eq!(store.list(&rest).unwrap().records[0].revision, 3);
         assert_eq!(keys(&*store, &ListQuery::all("/a/")), ["/a/1", "/a/2", "/a/25"]);
+        // What is left is known from the page before, and counted where there was none.
+        let page = |after, limit| {
+            let query = ListQuery { start_after: Some(after), limit, at_revision: Some(4), ..ListQuery::all("/a/") };
+            let page = store.list(&query).unwrap();
+            (page.records.iter().map(|record| record.key.to_string()).collect::<Vec<_>>(), page.remaining)
+        };
+        assert_eq!(page("/a/", 1), (vec!["/a/1".to_owned()], 2));
+        assert_eq!(page("/a/1", 1), (vec!["/a/2".to_owned()], 1));
+        assert_eq!(page("/a/2", 1), (vec!["/a/3".to_owned()], 0));
+        assert_eq!(page("/a/0", 2), (vec!["/a/1".to_owned(), "/a/2".to_owned()], 1));
+        assert_eq!(page("/a/2", 5), (vec!["/a/3".to_owned()], 0));
         let early = store.list(&ListQuery { at_revision: Some(99), ..ListQuery::all("") }).unwrap_err();
         assert_eq!(early, ReadError::Future { requested: 99, current: 7 });
     })
