@@ -273,17 +273,18 @@ async fn install_rights(client: &Client) -> Result<(), EmbeddedError> {
 
 /// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
 async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let (monitoring, frameworks) = (berth_api::monitoring::crds(), berth_api::frameworks::crds());
-    for definition in berth_api::crds().iter().chain(&monitoring).chain(&frameworks) {
+    // As the trees they are: typed, a definition's schemas are some megabytes of optional fields.
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
+    let frameworks = berth_api::frameworks::crds();
+    for definition in berth_api::crds().iter().chain(&frameworks) {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
         let failed = |error| EmbeddedError::Install {
             what: format!("CustomResourceDefinition {name}"),
             source: ApiFailure(error),
         };
-        let typed: CustomResourceDefinition =
+        let object: DynamicObject =
             serde_json::from_value(definition.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
-        match berth_runtime::write::create_unread(&api, &PostParams::default(), &typed).await {
+        match berth_runtime::write::create_unread(&api, &PostParams::default(), &object).await {
             Ok(()) => {}
             // Somebody brought the full definition; ours is only there for want of it.
             Err(error) if berth_runtime::is_already_exists(&error) && frameworks.contains(definition) => {}

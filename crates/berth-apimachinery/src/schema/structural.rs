@@ -424,7 +424,10 @@ impl Checker {
             self.structure(items, Level::Item, &path.child("items"));
         }
         // Value validations of this node, against the structure of this node.
-        self.value_validations(schema, schema, &path.to_string(), "", flag(schema, "x-kubernetes-int-or-string"), path);
+        if ["allOf", "anyOf", "oneOf", "not"].iter().any(|key| schema.get(key).is_some()) {
+            let int_or_string = flag(schema, "x-kubernetes-int-or-string");
+            self.value_validations(schema, schema, &path.to_string(), "", int_or_string, path);
+        }
     }
 
     fn extensions(&mut self, schema: &Value, level: Level, kind: &str, path: &Path<'_>) {

@@ -85,10 +85,16 @@ impl Stored for NothingStored {
     }
 }
 
-/// Judges the rules of a schema as written (the `openAPIV3Schema` of a version).
-pub fn check_definition(schema: &Json, options: &Options<'_>, path: &Path<'_>) -> Vec<Error> {
+/// Judges the rules of a schema as written (the `openAPIV3Schema` of a version). `parsed` is what
+/// [`Schema::parse_crd`] makes of it, `None` if that refuses: then rules are judged whose own part can be parsed.
+pub fn check_definition(
+    schema: &Json,
+    parsed: Option<&Arc<Schema>>,
+    options: &Options<'_>,
+    path: &Path<'_>,
+) -> Vec<Error> {
     let mut checker = Checker { options, errors: Vec::new(), total: 0, culprits: Vec::new() };
-    checker.node(schema, path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
+    checker.node(schema, parsed, path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
     if checker.total > SCHEMA_COST_MAX {
         checker.culprits.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
         for (field, _) in checker.culprits.iter().take(CULPRITS_MAX) {
@@ -119,9 +125,12 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn node(&mut self, schema: &Json, path: &Path<'_>, place: &Place) {
+    fn node(&mut self, schema: &Json, parsed: Option<&Arc<Schema>>, path: &Path<'_>, place: &Place) {
+        if parsed.is_some_and(|parsed| !parsed.has_rules) {
+            return;
+        }
         let text = |key: &str| schema.get(key).and_then(Json::as_str).unwrap_or_default();
-        self.rules(schema, path, place);
+        self.rules(schema, parsed, path, place);
         let count = |key: &str| schema.get(key).and_then(Json::as_u64);
         let times = |elements: Option<u64>| Some(place.cardinality?.saturating_mul(elements?));
         let mut below = Place { is_root: false, ..place.clone() };
@@ -129,22 +138,28 @@ impl Checker<'_> {
             below.uncorrelatable = Some(path.to_string());
         }
         for (name, property) in schema.get("properties").and_then(Json::as_object).into_iter().flatten() {
-            self.node(property, &path.child("properties").key(name), &below);
+            let parsed = parsed.and_then(|parsed| parsed.properties.get(name));
+            self.node(property, parsed, &path.child("properties").key(name), &below);
         }
         if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
             let below = Place { cardinality: times(count("maxProperties")), ..below.clone() };
-            self.node(values, &path.child("additionalProperties"), &below);
+            let parsed = parsed.and_then(|parsed| match &parsed.additional_properties {
+                Some(AdditionalProperties::Schema(values)) => Some(values),
+                _ => None,
+            });
+            self.node(values, parsed, &path.child("additionalProperties"), &below);
         }
         if let Some(items) = schema.get("items").filter(|items| items.is_object()) {
             let mut below = Place { cardinality: times(count("maxItems")), ..below };
             if text("x-kubernetes-list-type") != "map" && below.uncorrelatable.is_none() {
                 below.uncorrelatable = Some(path.to_string());
             }
-            self.node(items, &path.child("items"), &below);
+            let parsed = parsed.and_then(|parsed| parsed.items.as_ref());
+            self.node(items, parsed, &path.child("items"), &below);
         }
     }
 
-    fn rules(&mut self, schema: &Json, path: &Path<'_>, place: &Place) {
+    fn rules(&mut self, schema: &Json, parsed: Option<&Arc<Schema>>, path: &Path<'_>, place: &Place) {
         let empty = Vec::new();
         let written = schema.get("x-kubernetes-validations").and_then(Json::as_array).unwrap_or(&empty);
         if written.is_empty() {
@@ -152,7 +167,7 @@ impl Checker<'_> {
         }
         let rules = path.child("x-kubernetes-validations");
         // A schema without structure has no types to check against; that is reported by who checks structure.
-        let parsed = Schema::parse_crd(schema).ok().filter(|_| is_structured(schema));
+        let parsed = parsed.cloned().or_else(|| Schema::parse_crd(schema).ok()).filter(|_| is_structured(schema));
         for (index, rule) in written.iter().enumerate() {
             self.as_written(rule, parsed.as_deref(), &rules.index(index));
         }

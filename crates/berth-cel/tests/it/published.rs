@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use berth_apimachinery::field;
+use berth_apimachinery::schema::Schema;
 use berth_cel::Env;
 use berth_cel::rules::{NothingStored, Options, check_definition};
 use serde_json::Value;
@@ -57,7 +58,9 @@ fn rules_of_published_definitions_compile_and_can_be_afforded() {
                 checked += 1;
                 let name = format!("{}/{}", definition["metadata"]["name"], version["name"]);
                 let root = field::Path::new(&name);
-                let errors = check_definition(&version["schema"]["openAPIV3Schema"], &options, &root);
+                let schema = &version["schema"]["openAPIV3Schema"];
+                let parsed = Schema::parse_crd(schema).ok();
+                let errors = check_definition(schema, parsed.as_ref(), &options, &root);
                 problems.extend(errors.iter().map(ToString::to_string));
             }
         }

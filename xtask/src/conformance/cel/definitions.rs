@@ -38,7 +38,7 @@ fn crd_schema(case: &Case) -> Verdict {
         stored: &NothingStored,
         suppress_expression_cost: option("suppressPerExpressionCost"),
     };
-    got.extend(rules::check_definition(schema, &rules, &path));
+    got.extend(rules::check_definition(schema, Schema::parse_crd(schema).ok().as_ref(), &rules, &path));
     errors(case, &got)
 }
 

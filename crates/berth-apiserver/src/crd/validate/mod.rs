@@ -9,6 +9,8 @@ pub(crate) mod conversion;
 mod names;
 mod parts;
 
+use std::sync::Arc;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::schema::structural::{self, StructuralOptions};
 use berth_apimachinery::schema::{Root, Schema};
@@ -349,12 +351,13 @@ fn check_schema(
     let structure = structural::check(schema, options, &place);
     let is_structural = structure.is_empty();
     errors.extend(structure);
-    match Schema::parse_crd(schema) {
+    let parsed = Schema::parse_crd(schema);
+    match &parsed {
         // The defaults of a schema that is not structural cannot be judged.
-        Ok(schema) if is_structural && options.structural => {
-            errors.extend(schema.validate_defaults(Root::Resource, checks.pruned_defaults, &place));
+        Ok(parsed) if is_structural && options.structural => {
+            errors.extend(parsed.validate_defaults(Root::Resource, checks.pruned_defaults, &place));
             let budget = Some(rules::OBJECT_COST_MAX);
-            errors.extend(rules::check_defaults(&schema, &place, budget, &Env::new(berth_cel::NEWEST)));
+            errors.extend(rules::check_defaults(parsed, &place, budget, &Env::new(berth_cel::NEWEST)));
         }
         Ok(_) => {}
         Err(error) if is_structural && options.structural && options.valid_types => {
@@ -362,12 +365,12 @@ fn check_schema(
         }
         Err(_) => {}
     }
-    errors.extend(check_rules(schema, checks, &place));
+    errors.extend(check_rules(schema, parsed.ok().as_ref(), checks, &place));
 }
 
 /// Whether the rules of a schema compile and can be afforded. What was stored before may use whatever the server knows
 /// and cost what it costs.
-fn check_rules(schema: &Value, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Error> {
+fn check_rules(schema: &Value, parsed: Option<&Arc<Schema>>, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Error> {
     let mut stored = StoredExpressions::default();
     checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
     let options = rules::Options {
@@ -377,7 +380,7 @@ fn check_rules(schema: &Value, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Err
         stored: &stored,
         suppress_expression_cost: checks.old.is_some_and(|old| schemas(old).any(|(_, before)| before == schema)),
     };
-    rules::check_definition(schema, &options, place)
+    rules::check_definition(schema, parsed, &options, place)
 }
 
 fn stored_versions(definition: &Value) -> Vec<Error> {
