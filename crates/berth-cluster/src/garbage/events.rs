@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 
 /// How long an event is kept after it last happened: Kubernetes' `--event-ttl`.
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// Time between two looks.
+/// Least time between two looks.
 const INTERVAL: Duration = Duration::from_secs(600);
 /// Events read at once.
 const PAGE: u32 = 1000;
@@ -19,23 +19,42 @@ const PAGE: u32 = 1000;
 pub fn install(manager: &mut Manager) {
     let (client, clock) = (manager.client(), manager.clock());
     manager.task("event-expiry", async move {
+        let mut wait = INTERVAL;
         loop {
-            clock.sleep(INTERVAL).await;
-            if let Err(error) = sweep(&client, &clock).await {
-                tracing::debug!(%error, "old events not removed, trying again later");
-            }
+            clock.sleep(wait).await;
+            wait = match sweep(&client, &clock).await {
+                Ok(oldest) => until_next(oldest, clock.now()),
+                Err(error) => {
+                    tracing::debug!(%error, "old events not removed, trying again later");
+                    INTERVAL
+                }
+            };
         }
     });
 }
 
-async fn sweep(client: &Client, clock: &Clock) -> Result<(), kube::Error> {
-    let oldest = clock.now().checked_sub(KEPT).unwrap_or(Timestamp::MIN);
+/// How long nothing can be old enough, when the oldest event that is kept last happened at `oldest`.
+fn until_next(oldest: Timestamp, now: Timestamp) -> Duration {
+    let left = KEPT.saturating_sub(now.duration_since(oldest));
+    Duration::try_from(left).unwrap_or_default().max(INTERVAL)
+}
+
+/// Removes what is old. Returns when the oldest event that is left last happened; now if there is none.
+async fn sweep(client: &Client, clock: &Clock) -> Result<Timestamp, kube::Error> {
+    let now = clock.now();
+    let oldest = now.checked_sub(KEPT).unwrap_or(Timestamp::MIN);
+    let mut oldest_kept = now;
     let all: Api<Event> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
     loop {
         let list = all.list(&page).await?;
         let next = list.metadata.continue_.clone().filter(|token| !token.is_empty());
-        for event in list.items.iter().filter(|event| last_seen(event).is_some_and(|at| at < oldest)) {
+        for event in &list.items {
+            let Some(seen) = last_seen(event) else { continue };
+            if seen >= oldest {
+                oldest_kept = oldest_kept.min(seen);
+                continue;
+            }
             let api: Api<Event> = Api::namespaced(client.clone(), &event.namespace().unwrap_or_default());
             match api.delete(&event.name_any(), &DeleteParams::default()).await {
                 Ok(_) => {}
@@ -45,7 +64,7 @@ async fn sweep(client: &Client, clock: &Clock) -> Result<(), kube::Error> {
         }
         match next {
             Some(token) => page.continue_token = Some(token),
-            None => return Ok(()),
+            None => return Ok(oldest_kept),
         }
     }
 }
@@ -55,4 +74,21 @@ fn last_seen(event: &Event) -> Option<Timestamp> {
     let last = event.last_timestamp.as_ref().map(|time| time.0);
     let first = event.event_time.as_ref().map(|time| time.0);
     series.or(last).or(first).or_else(|| event.metadata.creation_timestamp.as_ref().map(|time| time.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_look_is_when_the_oldest_event_is_old_enough() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+        let minutes_ago = |minutes| now - SignedDuration::from_mins(minutes);
+        assert_eq!(until_next(now, now), Duration::from_secs(3600));
+        assert_eq!(until_next(minutes_ago(20), now), Duration::from_secs(40 * 60));
+        assert_eq!(until_next(minutes_ago(55), now), INTERVAL);
+        assert_eq!(until_next(minutes_ago(70), now), INTERVAL);
+        // Somebody's clock is ahead.
+        assert_eq!(until_next(minutes_ago(-30), now), Duration::from_secs(90 * 60));
+    }
 }
