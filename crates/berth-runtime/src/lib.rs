@@ -26,7 +26,7 @@ pub use events::{EventType, Recorder};
 pub use leader::{Elector, LeaderElection};
 pub use manager::{CacheState, ControllerBuilder, Manager, ManagerError};
 pub use queue::Queue;
-pub use wire::{Metadata, decode};
+pub use wire::decode;
 
 use std::fmt;
 use std::future::Future;

@@ -10,7 +10,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use berth_apimachinery::managed_text;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -98,85 +97,6 @@ impl<K: Resource<DynamicType = ()>> Resource for Seen<K> {
     }
 }
 
-/// Of an object that was sent whole, the part of the metadata that says what it is, who owns it and how it goes: no labels,
-/// no annotations, no `managedFields`. For watches that ask for no more; it costs the server less to send everybody the same
-/// text than to cut it for one.
-#[derive(Clone)]
-pub struct Metadata<K> {
-    metadata: ObjectMeta,
-    kind: PhantomData<fn() -> K>,
-}
-
-impl<K> Debug for Metadata<K> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        self.metadata.fmt(f)
-    }
-}
-
-impl<'de, K> Deserialize<'de> for Metadata<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Whole { metadata } = Whole::deserialize(deserializer)?;
-        let metadata = ObjectMeta {
-            deletion_timestamp: metadata.deletion_timestamp,
-            finalizers: metadata.finalizers,
-            name: metadata.name,
-            namespace: metadata.namespace,
-            owner_references: metadata.owner_references,
-            resource_version: metadata.resource_version,
-            uid: metadata.uid,
-            ..ObjectMeta::default()
-        };
-        Ok(Self { metadata, kind: PhantomData })
-    }
-}
-
-/// An object as [`Metadata`] reads it: what is not named here is passed over.
-#[derive(Deserialize)]
-struct Whole {
-    metadata: Ownership,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Ownership {
-    deletion_timestamp: Option<Time>,
-    finalizers: Option<Vec<String>>,
-    name: Option<String>,
-    namespace: Option<String>,
-    owner_references: Option<Vec<OwnerReference>>,
-    resource_version: Option<String>,
-    uid: Option<String>,
-}
-
-impl<K: Resource> Resource for Metadata<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(dt)
-    }
-
-    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(dt)
-    }
-
-    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(dt)
-    }
-
-    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(dt)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
 /// Decodes an object without its `metadata.managedFields`.
 pub fn decode<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
     decode_without(text, managed_text::managed_fields(text.as_bytes()))
@@ -245,10 +165,8 @@ mod tests {
     #[test]
     fn a_seen_object_is_known_before_it_is_decoded() {
         let text = r#"{"metadata":{"name":"n","namespace":"s","resourceVersion":"7","managedFields":[{"manager":"m"}]},"data":{"a":"b"}}"#;
-        let metadata: Metadata<ConfigMap> = serde_json::from_str(text).unwrap();
-        assert_eq!(metadata.meta().namespace.as_deref(), Some("s"));
-        assert!(metadata.meta().managed_fields.is_none());
         let seen: Seen<ConfigMap> = serde_json::from_str(text).unwrap();
+        assert_eq!(seen.meta().namespace.as_deref(), Some("s"));
         assert_eq!(seen.meta().resource_version.as_deref(), Some("7"));
         let decoded = seen.decode().unwrap();
         assert_eq!(decoded.data.unwrap()["a"], "b");

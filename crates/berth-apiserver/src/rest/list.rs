@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::continue_token::Continue;
-use super::encode::{bytes_of, json_response, partial, text_of, to_bytes};
+use super::encode::{bytes_of, json_response, partial, put_partial, text_of, to_bytes};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
@@ -80,7 +80,7 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     }
     let yaml = call.negotiated.encoding == Encoding::Yaml || call.options.pretty == Some(true);
     match &call.negotiated.form {
-        Form::Object if !yaml => Ok(stream(call, &view, listing.records, &metadata)),
+        Form::Object | Form::Metadata(_) if !yaml => Ok(stream(call, &view, listing.records, &metadata)),
         Form::Object => {
             let items: Vec<Value> =
                 shown(&view, &listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
@@ -196,17 +196,23 @@ pub(crate) fn too_large_version(requested: u64, current: u64) -> Status {
     }])
 }
 
-/// A JSON list written record by record; long ones go out in chunks.
+/// A JSON list of objects, or of their metadata, written record by record; long ones go out in chunks.
 fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value) -> Response<Body> {
-    let head = format!(
-        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
-        Value::from(call.row.list_kind.as_str()),
-        Value::from(call.api_version()),
-    );
+    let partial = match &call.negotiated.form {
+        Form::Metadata(version) => Some(version.clone()),
+        _ => None,
+    };
+    let (kind, api_version) = match &partial {
+        Some(version) => ("PartialObjectMetadataList", format!("meta.k8s.io/{version}")),
+        None => (call.row.list_kind.as_str(), call.api_version()),
+    };
+    let (kind, api_version) = (Value::from(kind), Value::from(api_version));
+    let head = format!("{{\"kind\":{kind},\"apiVersion\":{api_version},\"metadata\":{metadata},\"items\":[");
     let long = records.len() > STREAM_FROM;
     let mut writer = ListWriter {
         view: view.clone(),
         lean: call.negotiated.lean,
+        partial,
         records: records.into_iter(),
         head: Some(head),
         first: true,
@@ -225,6 +231,8 @@ fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value)
 struct ListWriter {
     view: View,
     lean: bool,
+    /// Of each object its metadata only, in this version of the form.
+    partial: Option<String>,
     records: std::vec::IntoIter<Arc<Record>>,
     head: Option<String>,
     first: bool,
@@ -246,14 +254,17 @@ impl Iterator for ListWriter {
             if !std::mem::take(&mut self.first) {
                 chunk.put_u8(b',');
             }
-            if self.view.is_stored_form(&record) {
-                for part in text_of(&record, self.lean) {
-                    chunk.put_slice(&part);
+            // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
+            let converted = || self.view.show(&record).unwrap_or_else(|_| record.value());
+            match (&self.partial, self.view.is_stored_form(&record)) {
+                (None, true) => {
+                    for part in text_of(&record, self.lean) {
+                        chunk.put_slice(&part);
+                    }
                 }
-            } else {
-                // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
-                let shown = self.view.show(&record).unwrap_or_else(|_| record.value());
-                chunk.put_slice(&to_bytes(&shown));
+                (None, false) => chunk.put_slice(&to_bytes(&converted())),
+                (Some(version), true) => put_partial(&mut chunk, &record, version, self.lean),
+                (Some(version), false) => chunk.put_slice(&to_bytes(&partial(&converted(), version))),
             }
             if chunk.len() >= CHUNK_BYTES {
                 return Some(chunk.freeze());

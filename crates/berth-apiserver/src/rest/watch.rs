@@ -16,7 +16,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::encode::{json_response, text_of};
+use super::encode::{json_response, put_partial, text_of};
 use super::list::{Selection, read, too_large_version};
 use super::negotiate::Form;
 use super::options::VersionMatch;
@@ -253,9 +253,7 @@ impl Shaper {
     }
 
     fn event(&mut self, out: &mut BytesMut, kind: &str, event: &Event) {
-        if self.is_plain() && self.view.is_stored_form(&event.record) {
-            plain_line(out, kind, &text_of(&event.record, self.call.negotiated.lean));
-        } else {
+        if !self.put_stored(out, kind, &event.record) {
             let object = match self.view.convert_if_needed(event.value()) {
                 Some(converted) => Arc::new(converted),
                 None => event.value().clone(),
@@ -265,16 +263,28 @@ impl Shaper {
     }
 
     fn record(&mut self, out: &mut BytesMut, kind: &str, record: &Record) {
-        if self.is_plain() && self.view.is_stored_form(record) {
-            plain_line(out, kind, &text_of(record, self.call.negotiated.lean));
-        } else {
+        if !self.put_stored(out, kind, record) {
             let object = self.view.show(record).unwrap_or_else(|_| record.value());
             self.object(out, kind, &object);
         }
     }
 
-    fn is_plain(&self) -> bool {
-        self.call.negotiated.form == Form::Object
+    /// Writes an object from its stored text, if the client sees that or a part of it.
+    fn put_stored(&self, out: &mut BytesMut, kind: &str, record: &Record) -> bool {
+        let negotiated = &self.call.negotiated;
+        if !self.view.is_stored_form(record) {
+            return false;
+        }
+        match &negotiated.form {
+            Form::Object => plain_line(out, kind, &text_of(record, negotiated.lean)),
+            Form::Metadata(version) => {
+                begin_line(out, kind);
+                put_partial(out, record, version, negotiated.lean);
+                out.put_slice(END_OF_LINE);
+            }
+            Form::Table(_) => return false,
+        }
+        true
     }
 
     fn object(&mut self, out: &mut BytesMut, kind: &str, object: &Value) {
@@ -284,6 +294,17 @@ impl Shaper {
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
         let call = &self.call;
+        if !initial_end && call.negotiated.form == Form::Object {
+            // Every watch gets one every minute.
+            let (kind, api_version) = (Value::from(call.row.kind.as_str()), Value::from(call.api_version()));
+            let object = format!(
+                "{{\"kind\":{kind},\"apiVersion\":{api_version},\
+                 \"metadata\":{{\"resourceVersion\":\"{revision}\",\"creationTimestamp\":null}}}}"
+            );
+            let mut out = BytesMut::new();
+            plain_line(&mut out, "BOOKMARK", &[Bytes::from(object), Bytes::new()]);
+            return out.freeze();
+        }
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -312,13 +333,19 @@ fn line(out: &mut BytesMut, kind: &str, object: &Value) {
 
 fn plain_line(out: &mut BytesMut, kind: &str, object: &[Bytes; 2]) {
     out.reserve(object[0].len() + object[1].len() + 40);
+    begin_line(out, kind);
+    out.put_slice(&object[0]);
+    out.put_slice(&object[1]);
+    out.put_slice(END_OF_LINE);
+}
+
+fn begin_line(out: &mut BytesMut, kind: &str) {
     out.put_slice(b"{\"type\":\"");
     out.put_slice(kind.as_bytes());
     out.put_slice(b"\",\"object\":");
-    out.put_slice(&object[0]);
-    out.put_slice(&object[1]);
-    out.put_slice(b"}\n");
 }
+
+const END_OF_LINE: &[u8] = b"}\n";
 
 fn error_line(status: &Status) -> Bytes {
     let mut out = BytesMut::new();

@@ -10,11 +10,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use berth_runtime::{Action, Clock, Error, Manager, Metadata, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
+use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, SelectAll, Stream};
 
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
@@ -30,7 +30,7 @@ const CONCURRENCY: usize = 32;
 /// Wait before discovery or a broken watch is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-type Meta = Metadata<DynamicObject>;
+type Meta = PartialObjectMeta<DynamicObject>;
 type Seen = watcher::Result<watcher::Event<Meta>>;
 type Events = Pin<Box<dyn Stream<Item = (usize, Option<Seen>)> + Send>>;
 
