@@ -6,17 +6,24 @@ use std::ops::Range;
 
 /// Where `"managedFields": ...` of the metadata stands, with the comma that separates it from its neighbour.
 pub fn managed_fields(text: &[u8]) -> Option<Range<usize>> {
-    let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
-    let (key, value) = member(text, metadata, b"\"managedFields\"")?;
-    with_comma(text, key, skip_value(text, value)?)
+    place(text).map(|place| place.member)
 }
 
-/// The same together with where the list itself stands.
-pub(crate) fn managed_fields_and_list(text: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+/// Where in a text `managedFields` stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The member with the comma that separates it from its neighbour, as [`managed_fields`] says it.
+    pub member: Range<usize>,
+    /// Its value.
+    pub list: Range<usize>,
+}
+
+/// The same as [`managed_fields`] together with where the list itself stands.
+pub fn place(text: &[u8]) -> Option<Place> {
     let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
     let (key, value) = member(text, metadata, b"\"managedFields\"")?;
-    let end = skip_value(text, value)?;
-    Some((with_comma(text, key, end)?, value..end))
+    let list = value..skip_value(text, value)?;
+    Some(Place { member: with_comma(text, key, list.end)?, list })
 }
 
 /// Where the items of the list that is the whole text stand.
@@ -139,9 +146,19 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
+const SHORT: usize = 24;
+
 /// The end of the string that begins at `at`.
 fn skip_string(text: &[u8], mut at: usize) -> Option<usize> {
     at += 1;
+    // Most are keys and short: looking at a few bytes costs less than the call that looks at many.
+    for byte in text.get(at..)?.iter().take(SHORT) {
+        match byte {
+            b'"' => return Some(at + 1),
+            b'\\' => break,
+            _ => at += 1,
+        }
+    }
     loop {
         at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
         if text[at] == b'"' {

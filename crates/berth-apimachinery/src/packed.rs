@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::managed_text;
+use crate::managed_text::{self, Place};
 
 const FIELD: &str = "managedFields";
 /// The only field of the only entry.
@@ -23,12 +23,21 @@ const TEXT: &str = "text";
 /// # Errors
 /// What the text is not JSON.
 pub fn parse(text: &[u8]) -> Result<Value, serde_json::Error> {
-    let found = managed_text::managed_fields_and_list(text).filter(|(_, list)| text[list.start] == b'[');
-    let Some((whole, list)) = found else { return serde_json::from_slice(text) };
-    let Ok(list) = std::str::from_utf8(&text[list]) else { return serde_json::from_slice(text) };
-    let mut rest = Vec::with_capacity(text.len() - whole.len());
-    rest.extend_from_slice(&text[..whole.start]);
-    rest.extend_from_slice(&text[whole.end..]);
+    parse_at(text, managed_text::place(text).as_ref())
+}
+
+/// The same for a text of which is known where its list stands.
+///
+/// # Errors
+/// What the text is not JSON.
+pub fn parse_at(text: &[u8], place: Option<&Place>) -> Result<Value, serde_json::Error> {
+    let Some(Place { member, list }) = place.filter(|place| text[place.list.start] == b'[') else {
+        return serde_json::from_slice(text);
+    };
+    let Ok(list) = std::str::from_utf8(&text[list.clone()]) else { return serde_json::from_slice(text) };
+    let mut rest = Vec::with_capacity(text.len() - member.len());
+    rest.extend_from_slice(&text[..member.start]);
+    rest.extend_from_slice(&text[member.end..]);
     let mut object: Value = serde_json::from_slice(&rest)?;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert(FIELD.to_owned(), of_text(list.to_owned()));
@@ -36,16 +45,35 @@ pub fn parse(text: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(object)
 }
 
-/// Appends the text of an object, packed or not: in either case the same.
-pub fn write(object: &Value, out: &mut Vec<u8>) {
-    let Some((map, metadata, list)) = packed_list(object) else { return put(out, object) };
+/// Appends the text of an object, packed or not: in either case the same. Tells where the list of a packed one stands.
+pub fn write(object: &Value, out: &mut Vec<u8>) -> Option<Place> {
+    let Some((map, metadata, list)) = packed_list(object) else {
+        put(out, object);
+        return None;
+    };
+    let is_last = metadata.keys().next_back().is_some_and(|last| last == FIELD);
+    let mut place = None;
     members(out, map, |out, key, value| match key {
         "metadata" => members(out, metadata, |out, key, value| match key {
-            FIELD => out.extend_from_slice(list.as_bytes()),
+            FIELD => {
+                let start = out.len();
+                out.extend_from_slice(list.as_bytes());
+                place = Some(start..out.len());
+            }
             _ => put(out, value),
         }),
         _ => put(out, value),
     });
+    place.map(|list| {
+        // The key, its quotes, the colon; and the comma behind or, if there is none, the one before.
+        let key = list.start - FIELD.len() - 3;
+        let member = match (is_last, metadata.len()) {
+            (false, _) => key..list.end + 1,
+            (true, 1) => key..list.end,
+            (true, _) => key - 1..list.end,
+        };
+        Place { member, list }
+    })
 }
 
 fn members(out: &mut Vec<u8>, map: &Map<String, Value>, mut value_of: impl FnMut(&mut Vec<u8>, &str, &Value)) {
@@ -171,12 +199,34 @@ mod tests {
         assert!(text_of(&packed["metadata"]["managedFields"]).is_some());
         assert_eq!(packed["data"], object["data"]);
         let mut out = Vec::new();
-        write(&packed, &mut out);
+        let place = write(&packed, &mut out);
+        assert_eq!(place, managed_text::place(&out));
+        assert_eq!(parse_at(&out, place.as_ref()).expect("parses"), packed);
         assert_eq!(String::from_utf8(out).expect("text"), text);
         assert_eq!(*expanded(&packed), object);
         let mut again = object.clone();
         pack(&mut again);
         assert_eq!(again, packed);
+    }
+
+    #[test]
+    fn where_the_list_was_written_is_where_it_is_found() {
+        let list = json!([{"manager": "m"}]);
+        for metadata in [
+            json!({"managedFields": list}),
+            json!({"managedFields": list, "name": "n"}),
+            json!({"labels": {}, "managedFields": list}),
+            json!({"labels": {}, "managedFields": list, "name": "n"}),
+        ] {
+            let mut object = json!({"kind": "K", "metadata": metadata});
+            pack(&mut object);
+            let mut out = b"[".to_vec();
+            let place = write(&object, &mut out).expect("it has a list");
+            assert_eq!(&out[place.list.clone()], list.to_string().as_bytes());
+            out.remove(0);
+            let found = managed_text::place(&out).expect("it has a list");
+            assert_eq!((found.member.start + 1, found.member.end + 1), (place.member.start, place.member.end));
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! A stored object and a change of one.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use berth_apimachinery::condensed::{Condensed, Condenser};
+use berth_apimachinery::managed_text::{self, Place};
 use berth_apimachinery::packed;
 use bytes::Bytes;
 use serde_json::Value;
@@ -18,7 +18,8 @@ pub struct Record {
     pub revision: u64,
     text: RwLock<Text>,
     parsed: Mutex<Weak<Value>>,
-    spare: OnceLock<Option<Range<usize>>>,
+    /// Where `managedFields` stand in the bytes, once it is known.
+    managed: OnceLock<Option<Place>>,
 }
 
 /// The object as JSON, `resourceVersion` included.
@@ -32,7 +33,7 @@ impl Record {
     /// A record of bytes that are known to be JSON (written by this store).
     pub(crate) fn new(key: Arc<str>, revision: u64, bytes: Bytes) -> Record {
         let text = RwLock::new(Text::Plain(bytes));
-        Record { key, revision, text, parsed: Mutex::new(Weak::new()), spare: OnceLock::new() }
+        Record { key, revision, text, parsed: Mutex::new(Weak::new()), managed: OnceLock::new() }
     }
 
     /// Stamps `revision` into `value` and serialises it; it is expected to take `room` bytes.
@@ -44,11 +45,11 @@ impl Record {
             }
         }
         let mut bytes = Vec::with_capacity(room);
-        packed::write(&value, &mut bytes);
+        let managed = packed::write(&value, &mut bytes).map(|place| OnceLock::from(Some(place))).unwrap_or_default();
         bytes.shrink_to_fit();
         let text = RwLock::new(Text::Plain(Bytes::from(bytes)));
         let value = Arc::new(value);
-        let record = Record { key, revision, text, parsed: Mutex::new(Arc::downgrade(&value)), spare: OnceLock::new() };
+        let record = Record { key, revision, text, parsed: Mutex::new(Arc::downgrade(&value)), managed };
         (Arc::new(record), value)
     }
 
@@ -82,12 +83,15 @@ impl Record {
         }
     }
 
-    /// The object's text in two parts, without what lies between them: what `find` finds in it and some readers can do
-    /// without. It is looked for once.
-    pub fn parts(&self, find: impl FnOnce(&[u8]) -> Option<Range<usize>>) -> [Bytes; 2] {
+    fn managed(&self, text: &[u8]) -> Option<&Place> {
+        self.managed.get_or_init(|| managed_text::place(text)).as_ref()
+    }
+
+    /// The object's text in two parts, without `managedFields` between them.
+    pub fn without_managed_fields(&self) -> [Bytes; 2] {
         let bytes = self.bytes();
-        match self.spare.get_or_init(|| find(&bytes)) {
-            Some(range) => [bytes.slice(..range.start), bytes.slice(range.end..)],
+        match self.managed(&bytes) {
+            Some(Place { member, .. }) => [bytes.slice(..member.start), bytes.slice(member.end..)],
             None => [bytes, Bytes::new()],
         }
     }
@@ -98,7 +102,8 @@ impl Record {
         if let Some(value) = parsed.upgrade() {
             return value;
         }
-        let value = packed::parse(&self.bytes()).expect("the store holds only JSON that it wrote or checked");
+        let bytes = self.bytes();
+        let value = packed::parse_at(&bytes, self.managed(&bytes)).expect("the store holds only JSON that it wrote or checked");
         let value = Arc::new(value);
         *parsed = Arc::downgrade(&value);
         value

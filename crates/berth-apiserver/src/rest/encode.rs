@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{managed_text, meta, packed, table};
 use berth_store::{Committed, Record};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Respons
 
 /// A stored object's text, without `managedFields` for who does without.
 pub(crate) fn text_of(record: &Record, lean: bool) -> [Bytes; 2] {
-    if lean { record.parts(managed_text::managed_fields) } else { [record.bytes(), Bytes::new()] }
+    if lean { record.without_managed_fields() } else { [record.bytes(), Bytes::new()] }
 }
 
 /// The same in one piece.
@@ -162,6 +162,21 @@ impl Call {
         table["apiVersion"] = Value::String(format!("meta.k8s.io/{version}"));
         table
     }
+}
+
+/// Writes the text of the metadata of a stored object, as its own object: cut out, not parsed, as whoever watches metadata
+/// watches all of it.
+pub(crate) fn put_partial(out: &mut BytesMut, record: &Record, version: &str, lean: bool) {
+    let text = bytes_of(record, lean);
+    let Some((metadata, _)) = managed_text::metadata(&text) else {
+        out.put_slice(&to_bytes(&partial(&record.value(), version)));
+        return;
+    };
+    out.put_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/");
+    out.put_slice(version.as_bytes());
+    out.put_slice(b"\",\"metadata\":");
+    out.put_slice(&text[metadata]);
+    out.put_u8(b'}');
 }
 
 /// The metadata of an object, as its own object.
