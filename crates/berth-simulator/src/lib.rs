@@ -14,6 +14,7 @@ pub mod embedded;
 pub mod expectation;
 mod explanations;
 pub mod fault;
+mod followed;
 pub mod manifest;
 pub mod path;
 pub mod report;

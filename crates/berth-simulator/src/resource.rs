@@ -3,11 +3,10 @@
 //! A scenario says `jobs`, `Job`, `cq` or `clusterqueues.kueue.x-k8s.io`, as kubectl does; discovery says what that
 //! is. Objects are found by name, or by the object that owns them, because a Workload's name is not for people.
 
-use std::collections::{BTreeMap, HashMap};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
 
-use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt};
+use futures::AsyncBufReadExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
@@ -15,7 +14,9 @@ use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use tokio::sync::Mutex;
+
+use crate::followed::{Followed, Lines, Read, read_now};
 
 /// Names one object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -97,12 +98,9 @@ pub struct Resources {
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
     /// What names were found to mean, as long as what is known is not learned anew.
     found: Arc<RwLock<BTreeMap<String, Found>>>,
-    listed: Arc<Mutex<BTreeMap<(String, String), Texts>>>,
+    /// Collections that were asked for, by their path.
+    followed: Arc<Mutex<BTreeMap<String, Followed>>>,
 }
-
-/// The objects of the last answer to a question by their texts: the same question is asked again and again while something
-/// is waited for, and most objects have not changed.
-type Texts = HashMap<Box<str>, Arc<Value>>;
 
 /// One resource, found.
 #[derive(Clone, Debug)]
@@ -127,7 +125,15 @@ impl Found {
         }
     }
 
-    /// The path of the objects of a namespace, or of all.
+    /// The path of the objects of a namespace, or of all, and of those only that a label selector selects.
+    fn path(&self, namespace: Option<&str>, selector: Option<&str>) -> String {
+        let query = selector.map(|selector| {
+            let encoded: String = selector.bytes().map(percent_encode).collect();
+            format!("?labelSelector={encoded}")
+        });
+        self.url(namespace) + &query.unwrap_or_default()
+    }
+
     fn url(&self, namespace: Option<&str>) -> String {
         let resource = &self.resource;
         let mut url = match resource.group.as_str() {
@@ -149,7 +155,7 @@ impl Found {
 impl Resources {
     /// Looks through this client.
     pub fn new(client: Client) -> Self {
-        Self { client, known: Arc::default(), found: Arc::default(), listed: Arc::default() }
+        Self { client, known: Arc::default(), found: Arc::default(), followed: Arc::default() }
     }
 
     /// The client looked through.
@@ -221,34 +227,17 @@ impl Resources {
         Ok(discovery)
     }
 
-    /// Lists objects as plain JSON, without `managedFields`: of one namespace, or of all.
+    /// Objects as plain JSON, without `managedFields`: of one namespace, or of all.
     pub async fn list(
         &self,
         found: &Found,
         namespace: Option<&str>,
         selector: Option<&str>,
     ) -> Result<Vec<Arc<Value>>, ResourceError> {
-        #[derive(Deserialize)]
-        struct List {
-            items: Vec<Box<RawValue>>,
-        }
-        let list: List = self.request(found, namespace, selector, "application/json").await?;
-        let question = (found.url(namespace), selector.unwrap_or_default().to_owned());
-        let mut before = self.listed.lock().expect(LOCK).remove(&question).unwrap_or_default();
-        let mut objects = Vec::with_capacity(list.items.len());
-        let mut texts = HashMap::with_capacity(list.items.len());
-        for item in list.items {
-            let object = match before.remove(item.get()) {
-                Some(object) => object,
-                None => Arc::new(berth_runtime::decode(item.get()).map_err(|error| {
-                    ResourceError::api(found.resource.plural.clone(), kube::Error::SerdeError(error))
-                })?),
-            };
-            objects.push(object.clone());
-            texts.insert(Box::<str>::from(item), object);
-        }
-        self.listed.lock().expect(LOCK).insert(question, texts);
-        Ok(objects)
+        let path = found.path(namespace, selector);
+        let mut followed = self.followed.lock().await;
+        let objects = followed.entry(path.clone()).or_default().now(&self.client, &path).await;
+        objects.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
     /// What `kubectl get` asks, in the form `accept` names.
@@ -259,18 +248,12 @@ impl Resources {
         selector: Option<&str>,
         accept: &str,
     ) -> Result<T, ResourceError> {
-        let resource = &found.resource;
-        let mut url = found.url(namespace);
-        if let Some(selector) = selector {
-            let encoded: String = selector.bytes().map(percent_encode).collect();
-            url += &format!("?labelSelector={encoded}");
-        }
-        let request = http::Request::get(url)
+        let request = http::Request::get(found.path(namespace, selector))
             .header(http::header::ACCEPT, accept)
             .body(Vec::new())
             .expect("a path of names and an encoded selector is a valid request");
         let answer = self.client.request(request).await;
-        answer.map_err(|error| ResourceError::api(resource.plural.clone(), error))
+        answer.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
     /// The API's present revision: as long as it stays, so does everything.
@@ -323,8 +306,6 @@ impl Resources {
     }
 }
 
-type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
-
 /// Tells whether objects of some kinds have changed, by watches whose events are counted, not read.
 pub struct Changes {
     resources: Resources,
@@ -346,15 +327,14 @@ impl Changes {
                 watch.stream = Some(self.resources.watch(watch).await?);
             }
             while let Some(stream) = &mut watch.stream {
-                let read = stream.fill_buf().now_or_never().map(|read| read.map(<[u8]>::len));
-                match read {
-                    None => break,
-                    Some(Ok(length)) if length > 0 => {
+                match read_now(stream) {
+                    Read::Nothing => break,
+                    Read::Bytes(length) => {
                         stream.consume_unpin(length);
                         changed = true;
                     }
                     // The server has ended the watch: whatever happened meanwhile counts, and the next one begins now.
-                    Some(_) => {
+                    Read::Ended => {
                         watch.stream = None;
                         watch.revision = self.resources.revision().await?;
                         changed = true;
