@@ -173,17 +173,19 @@ fn validate_changeable_meta(metadata: &Value, path: &Path<'_>) -> Vec<Error> {
 
 /// Checks that an update of `metadata` from `old` to `new` changes nothing that must stay.
 pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
+    let mut errors = validate_object_meta_kept(new, old, path);
+    errors.extend(validate_changeable_meta(new, path));
+    errors
+}
+
+/// The same for metadata whose labels, annotations, owners and finalizers are as valid as the old ones.
+pub fn validate_object_meta_kept(new: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let part = |meta: &Value, field: &str| meta.get(field).cloned().unwrap_or(Value::Null);
     let immutable = |field: &str, errors: &mut Vec<Error>, empty: Value| {
-        let (mut a, mut b) = (part(new, field), part(old, field));
-        for value in [&mut a, &mut b] {
-            if value.is_null() {
-                *value = empty.clone();
-            }
-        }
-        if a != b {
-            errors.push(Error::invalid(&path.child(field), a, IMMUTABLE));
+        let given = |meta: &'_ Value| meta.get(field).filter(|value| !value.is_null() && **value != empty).cloned();
+        if new.get(field) != old.get(field) && given(new) != given(old) {
+            errors.push(Error::invalid(&path.child(field), given(new).unwrap_or(empty), IMMUTABLE));
         }
     };
     let finalizers = |meta: &Value| -> Vec<String> {
@@ -221,7 +223,6 @@ pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) ->
     immutable("creationTimestamp", &mut errors, Value::Null);
     immutable("deletionTimestamp", &mut errors, Value::Null);
     immutable("deletionGracePeriodSeconds", &mut errors, Value::Null);
-    errors.extend(validate_changeable_meta(new, path));
     errors
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
-use super::compare::compare;
+use super::compare::{Comparison, compare};
 use super::managed::{EntryText, Identity, Managed, UPDATE_MANAGERS_MAX, entry, is_reset, sort_entries};
 use super::path::PathElement;
 use super::remove::extract;
@@ -166,18 +166,23 @@ impl FieldManager {
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
+        let mut compared = None;
         if let Some(live) = live
             && let Some(stored) = stored
             && (!write.subresource.is_empty() || sent.as_ref().is_none_or(|sent| is_same_list(sent, stored)))
-            && let Some((own, set)) = self.only_adds(live, new, &managed, write)
+            && let Some((comparison, added)) = self.only_adds(live, new, &managed, write)
         {
-            let before = managed.managers.get(&own.key()).map(|owned| &owned.set);
-            meta::metadata_mut(new)
-                .insert("managedFields".to_owned(), self.with_more(stored, entries, &own, set, before, write.now));
-            return;
+            if let Some(set) = added {
+                let own = update_identity(new, write);
+                let before = managed.managers.get(&own.key()).map(|owned| &owned.set);
+                meta::metadata_mut(new)
+                    .insert("managedFields".to_owned(), self.with_more(stored, entries, &own, set, before, write.now));
+                return;
+            }
+            compared = Some(comparison);
         }
         let before = managed.clone();
-        let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, &managed, write) {
+        let mut managed = match self.updated(live.unwrap_or(&Value::Null), new, compared, &managed, write) {
             Ok(updated) => updated,
             Err(_) => managed,
         };
@@ -230,12 +235,17 @@ impl FieldManager {
         }
     }
 
-    /// What an update sets and who makes it, if all other managers stay as they are. Most updates of a controller are like
-    /// that.
-    fn only_adds(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Option<(Identity, Set)> {
+    /// What an update changes, if everybody is at home in the object's version; and what it sets, if all other managers
+    /// stay as they are: most updates of a controller are like that.
+    fn only_adds(
+        &self,
+        live: &Value,
+        new: &Value,
+        managed: &Managed,
+        write: Write<'_>,
+    ) -> Option<(Comparison, Option<Set>)> {
         let version = meta::api_version(new);
-        let own = update_identity(new, write);
-        let key = own.key();
+        let key = update_identity(new, write).key();
         let is_known = managed.managers.contains_key(&key);
         let is_plain = is_known == managed.times.contains_key(&key)
             && meta::api_version(live) == version
@@ -244,17 +254,24 @@ impl FieldManager {
         if !is_plain {
             return None;
         }
-        let set = self.updater().only_adds(live, new, &managed.managers, &key, &NEVER_OWNED).ok().flatten()?;
-        Some((own, set))
+        self.updater().only_adds(live, new, &managed.managers, &key, &NEVER_OWNED).ok()
     }
 
-    fn updated(&self, live: &Value, new: &Value, managed: &Managed, write: Write<'_>) -> Result<Managed, ApplyError> {
+    fn updated(
+        &self,
+        live: &Value,
+        new: &Value,
+        compared: Option<Comparison>,
+        managed: &Managed,
+        write: Write<'_>,
+    ) -> Result<Managed, ApplyError> {
         let version = meta::api_version(new);
         let live_version = Some(meta::api_version(live)).filter(|version| !version.is_empty()).unwrap_or(version);
         let mut times = managed.times.clone();
-        let mut managers = self.updater().update(
+        let mut managers = self.updater().update_compared(
             Versioned { object: live, version: live_version },
             Versioned { object: new, version },
+            compared,
             &managed.managers,
             CURRENT,
         )?;
@@ -309,7 +326,7 @@ impl FieldManager {
             // Everything that is there has been put there by somebody; without a name it would be lost to pruning.
             let before = Write { manager: BEFORE_FIRST_APPLY, subresource: "", now: "" };
             managed = self
-                .updated(&Value::Null, base, &managed, before)
+                .updated(&Value::Null, base, None, &managed, before)
                 .map_err(|error| Status::internal(format!("failed to create manager for existing fields: {error}")))?;
             managed.times.clear();
         }

@@ -217,16 +217,16 @@ impl Updater<'_> {
         Ok(result)
     }
 
-    /// Compares old and new in every manager's version; takes from the others what changed, or reports them.
+    /// Compares old and new in every manager's version (`own` is the comparison in the new object's); takes from the others what changed, or reports them.
     fn take(
         &self,
         old: Versioned<'_>,
         new: Versioned<'_>,
+        own: Comparison,
         mut managers: Managers,
         manager: &str,
         force: bool,
     ) -> Result<(Managers, Comparison), ApplyError> {
-        let own = self.comparison_between(old, new, new.version)?.unwrap_or_default();
         // Per version: what changed, and what went.
         let mut comparisons: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
         let parts = |comparison: &Comparison| {
@@ -286,8 +286,8 @@ impl Updater<'_> {
         }
     }
 
-    /// What an update within one version sets (`never` aside), if nothing goes and nobody but its manager owns any of it:
-    /// then all other owners stay as they are.
+    /// What an update within one version changes, and what of it it sets (`never` aside) if nothing goes and nobody but
+    /// its manager owns any of it: then all other owners stay as they are.
     pub(super) fn only_adds(
         &self,
         live: &Value,
@@ -295,22 +295,23 @@ impl Updater<'_> {
         managers: &Managers,
         manager: &str,
         never: &Set,
-    ) -> Result<Option<Set>, ApplyError> {
+    ) -> Result<(Comparison, Option<Set>), ApplyError> {
         let version = crate::meta::api_version(new);
-        let Comparison { added, modified, removed } = self.comparison(live, new, version)?;
+        let comparison = self.comparison(live, new, version)?;
+        let Comparison { added, modified, removed } = &comparison;
         if !removed.difference(never).is_empty() {
-            return Ok(None);
+            return Ok((comparison, None));
         }
-        let changed = modified.union(added).difference(never);
+        let changed = modified.clone().union(added.clone()).difference(never);
         let typing = self.typing(version)?;
         for (name, owned) in managers {
             let takes = name != manager && owned.set.intersects(&changed);
             // A set that does not fit the schema any more is rewritten.
             if takes || reconcile(&typing.types, &typing.root, live, &owned.set)?.is_some() {
-                return Ok(None);
+                return Ok((comparison, None));
             }
         }
-        Ok(Some(changed))
+        Ok((comparison, Some(changed)))
     }
 
     /// What the creation of an object sets.
@@ -332,8 +333,24 @@ impl Updater<'_> {
         managers: &Managers,
         manager: &str,
     ) -> Result<Managers, ApplyError> {
+        self.update_compared(live, new, None, managers, manager)
+    }
+
+    /// The same when it is known what changed between two objects of one version.
+    pub(super) fn update_compared(
+        &self,
+        live: Versioned<'_>,
+        new: Versioned<'_>,
+        compared: Option<Comparison>,
+        managers: &Managers,
+        manager: &str,
+    ) -> Result<Managers, ApplyError> {
         let managers = self.reconciled(live, managers)?;
-        let (mut managers, comparison) = self.take(live, new, managers, manager, true)?;
+        let compared = match compared {
+            Some(compared) => compared,
+            None => self.comparison_between(live, new, new.version)?.unwrap_or_default(),
+        };
+        let (mut managers, comparison) = self.take(live, new, compared, managers, manager, true)?;
         let before = managers.remove(manager).map(|owned| owned.set).unwrap_or_default();
         let mut set = before.difference(&comparison.removed).union(comparison.modified).union(comparison.added);
         if let Some(ignored) = self.ignored.get(new.version) {
@@ -368,7 +385,8 @@ impl Updater<'_> {
         let last = managers.insert(manager.to_owned(), Owned { set, version: version.to_owned(), applied: true });
         let pruned = self.prune(merged, version, &managers, last.as_ref())?;
         let new = Versioned { object: &pruned, version };
-        let (mut managers, _) = self.take(live, new, managers, manager, force)?;
+        let compared = self.comparison_between(live, new, version)?.unwrap_or_default();
+        let (mut managers, _) = self.take(live, new, compared, managers, manager, force)?;
         managers.retain(|_, owned| !owned.set.is_empty());
         // Order counts here, though nobody owns it.
         let unchanged = equal_values(&live_here, &pruned);

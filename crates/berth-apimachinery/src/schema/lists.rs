@@ -19,6 +19,9 @@ impl Schema {
 
     fn lists(&self, value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         let node = self.target();
+        if !node.has_distinct {
+            return;
+        }
         match value {
             Value::Array(list) => {
                 if let Some(items) = &node.items {
@@ -69,6 +72,9 @@ impl Schema {
 
     fn embedded(&self, value: &Value, is_resource: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
         let node = self.target();
+        if !is_resource && !node.embedded_resource && !node.has_embedded {
+            return;
+        }
         match value {
             Value::Object(map) => {
                 if is_resource || node.embedded_resource {

@@ -206,6 +206,10 @@ pub struct Schema {
     pub has_rules: bool,
     /// Whether there are (or, behind references, may be) defaults below.
     pub has_defaults: bool,
+    /// Whether there are (or, behind references, may be) embedded resources here or below.
+    pub has_embedded: bool,
+    /// Whether there are (or, behind references, may be) sets or keyed lists here or below.
+    pub has_distinct: bool,
     /// `$ref`; the other fields then hold only what stands beside it.
     pub reference: Option<Reference>,
 }

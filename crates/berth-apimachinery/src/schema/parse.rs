@@ -151,7 +151,12 @@ impl Parser {
         // What a reference leads to is not known yet; assume the worst.
         let has_defaults =
             children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
+        let is_reference = schema.reference.is_some();
+        let has_embedded = is_reference || schema.embedded_resource || children().any(|child| child.has_embedded);
+        let is_distinct = matches!(schema.list_type, Some(ListType::Set | ListType::Map));
+        let has_distinct = is_reference || is_distinct || children().any(|child| child.has_distinct);
         schema.has_rules = has_rules || !schema.rules.is_empty();
+        (schema.has_embedded, schema.has_distinct) = (has_embedded, has_distinct);
         schema.has_defaults = has_defaults;
         Ok(schema)
     }

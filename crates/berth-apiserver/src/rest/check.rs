@@ -19,6 +19,9 @@ pub(crate) enum Target {
     Whole,
 }
 
+/// Metadata a client may change.
+const CHANGEABLE: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
+
 impl Call {
     /// Checks an object that is new.
     pub(crate) fn check_create(&self, object: &Value) -> Result<(), Status> {
@@ -33,7 +36,14 @@ impl Call {
     /// Checks an object that takes the place of `old`. What was wrong before and is let through is warned about.
     pub(crate) fn check_update(&mut self, target: Target, object: &Value, old: &Value) -> Result<(), Status> {
         let path = Path::new("metadata");
-        let mut errors = validation::validate_object_meta_update(&object["metadata"], &old["metadata"], &path);
+        let (new_meta, old_meta) = (&object["metadata"], &old["metadata"]);
+        // What is stored was checked when it came.
+        let is_same = |field: &&str| new_meta.get(*field) == old_meta.get(*field);
+        let mut errors = if new_meta.get("managedFields").is_none() && CHANGEABLE.iter().all(is_same) {
+            validation::validate_object_meta_kept(new_meta, old_meta, &path)
+        } else {
+            validation::validate_object_meta_update(new_meta, old_meta, &path)
+        };
         errors.extend(match target {
             Target::Main => self.strategy().validate_update(object, old),
             Target::Status => self.strategy().validate_status_update(object, old),

@@ -1,7 +1,7 @@
 //! `metadata.managedFields`: who set which field, and server-side apply. A thin layer over
 //! [`berth_apimachinery::apply`]; this module finds types, conversions and the manager's name.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_apimachinery::apply::{
     self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Set, TypeRef, Types, Typing, Versions, Write,
@@ -22,10 +22,16 @@ struct KindVersions {
     server: ApiServer,
     row: Arc<ResourceInfo>,
     custom: Option<Arc<CustomKind>>,
+    /// The version asked for last: one request asks for the same again and again.
+    known: Mutex<Option<(String, Typing)>>,
 }
 
 impl Versions for KindVersions {
     fn typing(&self, api_version: &str) -> Result<Typing, ConversionError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, typing)) = known.as_ref().filter(|(known, _)| known == api_version) {
+            return Ok(typing.clone());
+        }
         let version = api_version.rsplit('/').next().unwrap_or_default();
         if self.row.version(version).is_none() || self.row.api_version(version) != api_version {
             return Err(ConversionError::NoSuchVersion);
@@ -35,7 +41,9 @@ impl Versions for KindVersions {
             Some(_) => Types::root(),
             None => TypeRef::Named(DEDUCED.to_owned(), None),
         };
-        Ok(Typing { types: self.server.types(&self.row, version), root })
+        let typing = Typing { types: self.server.types(&self.row, version), root };
+        *known = Some((api_version.to_owned(), typing.clone()));
+        Ok(typing)
     }
 
     fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Value, ConversionError> {
@@ -56,7 +64,12 @@ impl Call {
     }
 
     fn field_manager(&self) -> FieldManager {
-        let versions = KindVersions { server: self.server.clone(), row: self.row.clone(), custom: self.custom.clone() };
+        let versions = KindVersions {
+            server: self.server.clone(),
+            row: self.row.clone(),
+            custom: self.custom.clone(),
+            known: Mutex::default(),
+        };
         let mut manager = FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone());
         if self.has_status_subresource() {
             // What a write cannot change it does not own.
