@@ -29,6 +29,7 @@ pub mod tls;
 pub mod user;
 
 mod bootstrap;
+mod compaction;
 mod compression;
 mod fairness;
 mod objects;
@@ -38,6 +39,7 @@ mod strategy;
 pub mod webhook;
 
 pub use body::Body;
+pub use compaction::forget_history;
 pub use crd::Converter;
 pub use extension::Extension;
 pub use objects::Objects;

@@ -86,6 +86,7 @@ impl Apiserver {
             },
             source: source.into(),
         })?;
+        berth_apiserver::forget_history(&server.store_handle());
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
         install_definitions(&client).await?;
         install_namespaces(&client).await?;

@@ -186,7 +186,7 @@ impl Plan {
                 true
             }
         };
-        Ok(Planned { event: Arc::new(Event::new(record, change, Some(value.clone()))), value })
+        Ok(Planned { event: Arc::new(Event { record, change }), value })
     }
 }
 
@@ -230,7 +230,7 @@ impl Mvcc {
         let mut feed = self.feed();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         for write in writes {
-            feed.history.push_back(Arc::new(write.event.light()));
+            feed.history.push_back(write.event.clone());
             feed.watchers.publish(&write.event);
             let key = &write.event.record.key;
             match write.event.change {
@@ -291,7 +291,7 @@ impl Mvcc {
         };
         current.revision = revision;
         let mut feed = self.feed();
-        feed.history.push_back(Arc::new(Event::new(record, change, None)));
+        feed.history.push_back(Arc::new(Event { record, change }));
         let old = feed.forget(|_, length| length > self.history_max);
         drop((feed, current));
         self.condense(&old);
@@ -418,13 +418,8 @@ impl Mvcc {
         let mut feed = self.feed();
         check_revision(after, feed.compacted, self.revision())?;
         let from = feed.history.partition_point(|event| event.revision() <= after);
-        // A copy per watcher: parsed values must not stay in the history.
-        let backlog = feed
-            .history
-            .range(from..)
-            .filter(|event| event.record.key.starts_with(prefix))
-            .map(|event| Arc::new(event.light()))
-            .collect();
+        let is_below = |event: &&Arc<Event>| event.record.key.starts_with(prefix);
+        let backlog = feed.history.range(from..).filter(is_below).cloned().collect();
         Ok(feed.watchers.add(prefix, backlog, self.watcher_buffer))
     }
 

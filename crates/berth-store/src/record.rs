@@ -121,38 +121,30 @@ pub enum Change {
     Deleted(Arc<Record>),
 }
 
-/// One write as watchers see it. Shared by all of them, so what one of them parses the others need not.
+/// One write as watchers see it, shared by all of them and the history. It holds texts only: a watcher that lags keeps
+/// thousands of these, and what one reader parses the others find through the [record](Record::value) while it is held.
 #[derive(Debug)]
 pub struct Event {
     /// The object after the write; after a delete its last state, stamped with the revision of the delete.
     pub record: Arc<Record>,
     /// What happened.
     pub change: Change,
-    value: OnceLock<Arc<Value>>,
-    previous: OnceLock<Arc<Value>>,
 }
 
 impl Event {
-    pub(crate) fn new(record: Arc<Record>, change: Change, value: Option<Arc<Value>>) -> Event {
-        Event { record, change, value: value.map(OnceLock::from).unwrap_or_default(), previous: OnceLock::new() }
-    }
-
     /// The revision of the write.
     pub fn revision(&self) -> u64 {
         self.record.revision
     }
 
     /// The object after the write, parsed.
-    pub fn value(&self) -> &Arc<Value> {
-        self.value.get_or_init(|| self.record.value())
+    pub fn value(&self) -> Arc<Value> {
+        self.record.value()
     }
 
     /// The object before the write, parsed; `None` when it was created by it.
-    pub fn previous(&self) -> Option<&Arc<Value>> {
-        match &self.change {
-            Change::Created => None,
-            Change::Updated(record) | Change::Deleted(record) => Some(self.previous.get_or_init(|| record.value())),
-        }
+    pub fn previous(&self) -> Option<Arc<Value>> {
+        self.previous_record().map(|record| record.value())
     }
 
     /// The record before the write.
@@ -161,10 +153,5 @@ impl Event {
             Change::Created => None,
             Change::Updated(record) | Change::Deleted(record) => Some(record),
         }
-    }
-
-    /// The same change without parsed values, for the history.
-    pub(crate) fn light(&self) -> Event {
-        Event::new(self.record.clone(), self.change.clone(), None)
     }
 }

@@ -221,8 +221,8 @@ impl Stream {
         if !self.selection.may_match_key(&event.record.key) {
             return;
         }
-        let is = !matches!(event.change, Change::Deleted(_)) && self.matches(event.value());
-        let was = event.previous().is_some_and(|previous| self.matches(previous));
+        let is = !matches!(event.change, Change::Deleted(_)) && self.matches(&event.value());
+        let was = event.previous().is_some_and(|previous| self.matches(&previous));
         match (was, is) {
             (false, false) => {}
             (false, true) => self.shaper.event(out, "ADDED", event),
@@ -254,10 +254,8 @@ impl Shaper {
 
     fn event(&mut self, out: &mut BytesMut, kind: &str, event: &Event) {
         if !self.put_stored(out, kind, &event.record) {
-            let object = match self.view.convert_if_needed(event.value()) {
-                Some(converted) => Arc::new(converted),
-                None => event.value().clone(),
-            };
+            let stored = event.value();
+            let object = self.view.convert_if_needed(&stored).map_or(stored, Arc::new);
             self.object(out, kind, &object);
         }
     }

@@ -1,0 +1,56 @@
+//! Forgetting history: what changed minutes ago nobody resumes from.
+//!
+//! As kube-apiserver has etcd do it (`--etcd-compaction-interval`): every interval everything is forgotten that was history
+//! at the one before, so that a watch or a paged list can go on for one to two intervals. The store's own bound on the
+//! number of changes holds besides.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use berth_store::Store;
+
+/// Upstream's default.
+const INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+/// Forgets regularly, for as long as somebody else holds the store. Must be called within a runtime.
+pub fn forget_history(store: &Arc<dyn Store>) {
+    let before = store.revision();
+    tokio::spawn(run(Arc::downgrade(store), before));
+}
+
+async fn run(store: Weak<dyn Store>, mut before: u64) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let Some(store) = store.upgrade() else { return };
+        store.compact(before);
+        before = store.revision();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_store::{MemoryStore, Write};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_there_an_interval_ago_is_forgotten() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let create =
+            |name: &str| Write::Create { key: format!("/a/{name}"), value: json!({"metadata": {"name": name}}) };
+        forget_history(&store);
+        store.commit(create("x")).await.expect("stored");
+        tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
+        assert!(store.watch("/a/", 1).is_ok(), "an interval has begun and ended, not two");
+        store.commit(create("y")).await.expect("stored");
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!(store.compacted(), 1);
+        assert!(store.watch("/a/", 0).is_err());
+        assert!(store.watch("/a/", 1).is_ok());
+        let alive = Arc::downgrade(&store);
+        drop(store);
+        tokio::time::sleep(INTERVAL).await;
+        assert!(alive.upgrade().is_none());
+    }
+}
