@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use berth_apimachinery::managed_text;
 use futures::{AsyncBufRead, AsyncBufReadExt, FutureExt};
 use http::header::ACCEPT;
 use kube::Client;
@@ -38,14 +39,48 @@ pub(crate) fn read_now(lines: &mut Lines) -> Read {
     }
 }
 
+/// Collections that were asked for, by their path (with the label selector as its query, if there is one).
+#[derive(Default)]
+pub(crate) struct Collections(BTreeMap<String, Followed>);
+
+impl Collections {
+    /// The objects at `path` as they are now, without `managedFields`.
+    pub(crate) async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
+        // All of them are caught up with, lest the server keeps history for those nobody asks for any more.
+        for followed in self.0.values_mut() {
+            if !followed.catch_up()? {
+                followed.watch = None;
+            }
+        }
+        self.0.entry(path.to_owned()).or_default().now(client, path).await
+    }
+}
+
 /// One collection.
 #[derive(Default)]
-pub(crate) struct Followed {
+struct Followed {
     /// In the API's order: by namespace and name.
-    objects: BTreeMap<String, Arc<Value>>,
+    objects: BTreeMap<String, Kept>,
     watch: Option<Lines>,
     /// The beginning of a line whose end is yet to come.
     line: Vec<u8>,
+}
+
+/// An object, decoded when somebody looks at it.
+enum Kept {
+    Text(Box<str>),
+    Decoded(Arc<Value>),
+}
+
+impl Kept {
+    fn value(&mut self) -> Result<Arc<Value>, kube::Error> {
+        let value: Arc<Value> = match self {
+            Kept::Decoded(value) => return Ok(value.clone()),
+            Kept::Text(text) => Arc::new(berth_runtime::decode(text).map_err(kube::Error::SerdeError)?),
+        };
+        *self = Kept::Decoded(value.clone());
+        Ok(value)
+    }
 }
 
 #[derive(Deserialize)]
@@ -69,13 +104,11 @@ struct Line<'a> {
 }
 
 impl Followed {
-    /// The objects at `path` (with its label selector as a query, if there is one) as they are now, without
-    /// `managedFields`.
-    pub(crate) async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
+    async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
         while !self.catch_up()? {
             self.start(client, path).await?;
         }
-        Ok(self.objects.values().cloned().collect())
+        self.objects.values_mut().map(Kept::value).collect()
     }
 
     async fn start(&mut self, client: &Client, path: &str) -> Result<(), kube::Error> {
@@ -111,8 +144,7 @@ impl Followed {
             match line.kind {
                 "ADDED" | "MODIFIED" => self.put(line.object.get())?,
                 "DELETED" => {
-                    let object: Value = serde_json::from_str(line.object.get()).map_err(kube::Error::SerdeError)?;
-                    self.objects.remove(&key(&object));
+                    self.objects.remove(&key(line.object.get())?);
                 }
                 "BOOKMARK" => {}
                 _ => return Ok(false),
@@ -124,19 +156,25 @@ impl Followed {
     }
 
     fn put(&mut self, text: &str) -> Result<(), kube::Error> {
-        let object: Value = berth_runtime::decode(text).map_err(kube::Error::SerdeError)?;
-        self.objects.insert(key(&object), Arc::new(object));
+        self.objects.insert(key(text)?, Kept::Text(text.into()));
         Ok(())
     }
 }
 
+#[derive(Deserialize)]
+struct Identity {
+    name: String,
+    namespace: Option<String>,
+}
+
 /// Where the API orders an object.
-fn key(object: &Value) -> String {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    match object["metadata"]["namespace"].as_str() {
+fn key(text: &str) -> Result<String, kube::Error> {
+    let metadata = managed_text::metadata(text.as_bytes()).map_or("", |(range, _)| &text[range]);
+    let Identity { name, namespace } = serde_json::from_str(metadata).map_err(kube::Error::SerdeError)?;
+    Ok(match namespace {
         Some(namespace) => format!("{namespace}/{name}"),
-        None => name.to_owned(),
-    }
+        None => name,
+    })
 }
 
 fn get(path: &str) -> http::Request<Vec<u8>> {

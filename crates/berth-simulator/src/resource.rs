@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::followed::{Followed, Lines, Read, read_now};
+use crate::followed::{Collections, Lines, Read, read_now};
 
 /// Names one object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -98,8 +98,7 @@ pub struct Resources {
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
     /// What names were found to mean, as long as what is known is not learned anew.
     found: Arc<RwLock<BTreeMap<String, Found>>>,
-    /// Collections that were asked for, by their path.
-    followed: Arc<Mutex<BTreeMap<String, Followed>>>,
+    followed: Arc<Mutex<Collections>>,
 }
 
 /// One resource, found.
@@ -235,8 +234,7 @@ impl Resources {
         selector: Option<&str>,
     ) -> Result<Vec<Arc<Value>>, ResourceError> {
         let path = found.path(namespace, selector);
-        let mut followed = self.followed.lock().await;
-        let objects = followed.entry(path.clone()).or_default().now(&self.client, &path).await;
+        let objects = self.followed.lock().await.now(&self.client, &path).await;
         objects.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
