@@ -16,8 +16,8 @@ use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
 use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
 /// Objects whose parsed form is kept, of those that were created and of those that were changed last, so that an object that
-/// changes often is not parsed for each change: at ten to twenty kilobytes each two megabytes.
-const RECENT_MAX: usize = 64;
+/// changes often is not parsed for each change: at ten to twenty kilobytes each some megabytes.
+const RECENT_MAX: usize = 128;
 
 /// Pages remembered: of as many clients that list at once it is known what is left.
 const PAGES_MAX: usize = 64;
@@ -253,8 +253,12 @@ impl Mvcc {
         self.condense(&old);
     }
 
-    /// Keeps those of the records that are current in less memory.
+    /// Keeps those of the records that are current in less memory. Where there are fewer objects than the history has room
+    /// for changes it would take more time than the memory is worth.
     fn condense(&self, records: &[Arc<Record>]) {
+        if records.is_empty() || self.snapshot().state.size() < self.history_max {
+            return;
+        }
         let mut condensers = self.condensers.lock().unwrap_or_else(PoisonError::into_inner);
         for record in records {
             if self.get(&record.key).is_none_or(|current| !Arc::ptr_eq(&current, record)) {

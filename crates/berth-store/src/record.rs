@@ -103,7 +103,8 @@ impl Record {
             return value;
         }
         let bytes = self.bytes();
-        let value = packed::parse_at(&bytes, self.managed(&bytes)).expect("the store holds only JSON that it wrote or checked");
+        let value =
+            packed::parse_at(&bytes, self.managed(&bytes)).expect("the store holds only JSON that it wrote or checked");
         let value = Arc::new(value);
         *parsed = Arc::downgrade(&value);
         value
