@@ -8,7 +8,6 @@
 //! [`Cache::pack_idle`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Debug;
 use std::sync::{Arc, RwLock};
 
 use berth_apimachinery::condensed::Condensed;
@@ -127,7 +126,7 @@ impl<K: Resource + 'static> Cache<K> {
     /// very many of, of which most are not looked at for long.
     pub fn pack_idle(&self)
     where
-        K: Serialize + DeserializeOwned + PartialEq + Debug,
+        K: Serialize + DeserializeOwned,
     {
         let mut state = self.inner.state.write().expect(LOCK);
         if state.packing.is_none() {
