@@ -320,8 +320,8 @@ fn holders(world: &World, entry: &Entry, fr: FrId, now: Time) -> Vec<Holder> {
         queue: entry.queue,
         node,
         replaced: entry.replaced,
-        need: vec![fr],
-        request: entry.assignment.usage.clone(),
+        need: &[fr],
+        request: &entry.assignment.usage,
         placement: None,
         now,
     };
@@ -363,7 +363,7 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     }
     let mine: Vec<NodeId> = world.tree.path_to_root(preemptor.node).collect();
     let mut way = world.tree.path_to_root(world.queue(queue).node).take_while(|node| !mine.contains(node));
-    if !own && way.any(|node| world.tree.is_within_nominal(node, &preemptor.need)) {
+    if !own && way.any(|node| world.tree.is_within_nominal(node, preemptor.need)) {
         return Preemptible::WithinNominal;
     }
     Preemptible::Yes

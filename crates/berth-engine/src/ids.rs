@@ -54,6 +54,43 @@ define_ids! {
     ClassId;
 }
 
+/// A set of identifiers, in their order: a bit each.
+#[derive(Debug, Clone)]
+pub(crate) struct IdSet<I> {
+    words: Vec<u64>,
+    kind: PhantomData<I>,
+}
+
+impl<I> Default for IdSet<I> {
+    fn default() -> Self {
+        Self { words: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<I: Id> IdSet<I> {
+    pub fn insert(&mut self, id: I) {
+        let (word, bit) = (id.index() / 64, id.index() % 64);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << bit;
+    }
+
+    pub fn remove(&mut self, id: I) {
+        if let Some(word) = self.words.get_mut(id.index() / 64) {
+            *word &= !(1 << (id.index() % 64));
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = I> {
+        self.words.iter().enumerate().flat_map(|(at, word)| {
+            let rest = std::iter::successors(Some(*word), |rest| Some(rest & rest.wrapping_sub(1)));
+            let bits = rest.take_while(|rest| *rest != 0).map(|rest| rest.trailing_zeros() as usize);
+            bits.map(move |bit| I::from_index(at * 64 + bit))
+        })
+    }
+}
+
 /// What an [`FrId`] stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlavorResource {

@@ -151,15 +151,23 @@ impl Platform {
 
     /// Writes the admissions of a cycle to the objects and lets the engine see them.
     pub fn confirm(&mut self, outcome: &CycleOutcome) {
+        for event in self.confirmations(outcome) {
+            self.apply(event);
+        }
+    }
+
+    /// Writes the admissions of a cycle to the objects; what the engine is to be told about it.
+    pub fn confirmations(&mut self, outcome: &CycleOutcome) -> Vec<Event> {
+        let mut events = Vec::new();
         for decision in &outcome.decisions {
             let Verdict::Admit(admit) = &decision.verdict else { continue };
             let object = self.objects.get_mut(&decision.workload).expect("decisions are about workloads that exist");
             object.admission = Some(admit.admission.clone());
             object.admitted = true;
             object.reserved_at = Some(self.now);
-            let object = Box::new(object.clone());
-            self.apply(Event::WorkloadUpserted(object));
+            events.push(Event::WorkloadUpserted(Box::new(object.clone())));
         }
+        events
     }
 
     /// Cycles until nothing more is decided.

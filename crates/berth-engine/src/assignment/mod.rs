@@ -8,7 +8,6 @@ pub(crate) mod reduce;
 pub(crate) mod search;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::decision::{
@@ -30,7 +29,7 @@ const MESSAGE_USUAL: usize = 160;
 pub(crate) struct Ask {
     pub queue: QueueId,
     pub workload: WorkloadId,
-    pub pod_sets: Vec<AskedPodSet>,
+    pub pod_sets: Arc<[AskedPodSet]>,
     /// Flavors the search may use, per pod set and resource (§5.6 step 1).
     pub pinned: Option<Pins>,
     /// The elastic slice that makes room (§13.2).
@@ -50,7 +49,7 @@ pub(crate) struct AskedPodSet {
     pub info: Arc<PodSetInfo>,
     pub count: i32,
     /// Total request of all pods, in resource name order.
-    pub requests: Vec<(ResourceId, i64)>,
+    pub requests: Arc<[(ResourceId, i64)]>,
 }
 
 /// The answer.
@@ -74,7 +73,7 @@ pub(crate) struct Assignment {
 pub(crate) struct PodSetOutcome {
     pub name: Name,
     pub count: i32,
-    pub requests: Vec<(ResourceId, i64)>,
+    pub requests: Arc<[(ResourceId, i64)]>,
     pub flavors: Vec<FlavorChoice>,
     pub findings: Vec<Finding>,
     pub error: Option<String>,
@@ -162,8 +161,7 @@ impl PodSetOutcome {
     fn write_reasons(&self, text: &mut String) {
         match (&self.error, self.findings.as_slice()) {
             (Some(error), _) => text.push_str(error),
-            // A string takes whatever is written to it.
-            (None, [one]) => drop(write!(text, "{one}")),
+            (None, [one]) => one.write_to(text),
             (None, several) => {
                 let mut reasons: Vec<String> = several.iter().map(Finding::to_string).collect();
                 reasons.sort();

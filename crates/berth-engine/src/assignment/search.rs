@@ -79,9 +79,10 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
         ..Assignment::default()
     };
     let mut search = Search { ask, config: world.queue(ask.queue).config.clone(), scan: scan.as_deref(), oracle };
-    for members in groups(&ask.pod_sets) {
-        let sets: Vec<AskedPodSet> = members.iter().map(|at| search.with_pods(world, &ask.pod_sets[*at])).collect();
-        let found = search.group(world, &assignment.usage, &sets, members[0]);
+    assignment.pod_sets.reserve_exact(ask.pod_sets.len());
+    for first in 0..ask.pod_sets.len() {
+        let Some(sets) = search.members(world, first) else { continue };
+        let found = search.group(world, &assignment.usage, &sets, first);
         let complete = search.take(world, &mut assignment, sets, found);
         if !complete {
             break;
@@ -89,19 +90,6 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
     }
     assignment.no_fit = no_fit_reason(&assignment);
     assignment
-}
-
-/// Indices of pod sets that get their flavors together, in order of first appearance (§8.1).
-fn groups(sets: &[AskedPodSet]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(Option<&Name>, Vec<usize>)> = Vec::new();
-    for (at, set) in sets.iter().enumerate() {
-        let group = set.info.topology.as_ref().and_then(|request| request.group.as_ref());
-        match groups.iter_mut().find(|(name, _)| name.is_some() && *name == group) {
-            Some((_, members)) => members.push(at),
-            None => groups.push((group, vec![at])),
-        }
-    }
-    groups.into_iter().map(|(_, members)| members).collect()
 }
 
 /// What was found for one group of pod sets.
@@ -133,22 +121,35 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// The pod sets that get their flavors together with this one, if it is the first of them (§8.1).
+    fn members(&self, world: &World, first: usize) -> Option<Vec<AskedPodSet>> {
+        let group_of = |set: &'_ AskedPodSet| set.info.topology.as_ref().and_then(|request| request.group.clone());
+        let sets = &self.ask.pod_sets;
+        let Some(group) = group_of(&sets[first]) else { return Some(vec![self.with_pods(world, &sets[first])]) };
+        let is_member = |set: &&AskedPodSet| group_of(set).is_some_and(|it| it == group);
+        if sets[..first].iter().any(|set| is_member(&set)) {
+            return None;
+        }
+        Some(sets[first..].iter().filter(is_member).map(|set| self.with_pods(world, set)).collect())
+    }
+
     /// The pod set with its request of `pods`, if the queue counts those (§2.6).
     fn with_pods(&self, world: &World, set: &AskedPodSet) -> AskedPodSet {
         let mut set = set.clone();
         let pods = world.pods;
         if self.config.group_of(pods).is_some() {
-            set.requests.retain(|(id, _)| *id != pods);
-            set.requests.push((pods, i64::from(set.count)));
-            set.requests.sort_by(|a, b| world.resource_name(a.0).cmp(world.resource_name(b.0)));
+            let others = set.requests.iter().filter(|(id, _)| *id != pods).copied();
+            let mut requests: Vec<(ResourceId, i64)> = others.chain([(pods, i64::from(set.count))]).collect();
+            requests.sort_by(|a, b| world.resource_name(a.0).cmp(world.resource_name(b.0)));
+            set.requests = requests.into();
         }
         set
     }
 
     /// Finds a flavor for every resource a group of pod sets asks for.
     fn group(&mut self, world: &mut World, used: &FrAmounts, sets: &[AskedPodSet], first: usize) -> Found {
-        let mut total: Vec<(ResourceId, i64)> = Vec::new();
-        for (id, amount) in sets.iter().flat_map(|set| &set.requests) {
+        let mut total: Vec<(ResourceId, i64)> = Vec::with_capacity(sets.iter().map(|set| set.requests.len()).sum());
+        for (id, amount) in sets.iter().flat_map(|set| &*set.requests) {
             match total.iter_mut().find(|(known, _)| known == id) {
                 Some((_, sum)) => *sum = sum.saturating_add(*amount),
                 None => total.push((*id, *amount)),
@@ -170,26 +171,24 @@ impl Search<'_> {
             declared
         });
         let mut found = Found::default();
-        let mut scanned_resources: Vec<ResourceId> = Vec::new();
-        while let Some((resource, _)) = wanted.iter().find(|(id, _)| !scanned_resources.contains(id)).copied() {
-            let scanned = self.resource_group(world, used, sets, first, &wanted, resource);
-            scanned_resources.push(resource);
-            if scanned.failed {
-                let config = &self.config;
-                let group = config.group_of(resource);
-                scanned_resources.extend(wanted.iter().map(|(id, _)| *id).filter(|id| config.group_of(*id) == group));
-                failures.push(scanned);
+        for (at, (resource, _)) in wanted.iter().enumerate() {
+            let group = self.config.group_of(*resource);
+            if wanted[..at].iter().any(|(earlier, _)| self.config.group_of(*earlier) == group) {
                 continue;
             }
-            for choice in scanned.flavors {
-                scanned_resources.push(choice.resource);
-                found.flavors.retain(|known| known.resource != choice.resource);
-                found.flavors.push(choice);
-            }
-            found.findings.extend(scanned.findings);
-            found.borrowing = found.borrowing.max(scanned.borrowing);
-            for attempt in scanned.attempts {
-                merge_attempt(&mut found.attempts, attempt);
+            let scanned = self.resource_group(world, used, sets, first, &wanted, *resource);
+            if scanned.failed {
+                failures.push(scanned);
+            } else if found.flavors.is_empty() && found.attempts.is_empty() {
+                found = scanned;
+            } else {
+                found.flavors.retain(|known| scanned.flavors.iter().all(|choice| choice.resource != known.resource));
+                found.flavors.extend(scanned.flavors);
+                found.findings.extend(scanned.findings);
+                found.borrowing = found.borrowing.max(scanned.borrowing);
+                for attempt in scanned.attempts {
+                    merge_attempt(&mut found.attempts, attempt);
+                }
             }
         }
         // Groups are needed together: what is worst about them is what has to be fixed first (§8.13).
@@ -210,12 +209,12 @@ impl Search<'_> {
         let Some(group) = config.group_of(resource).map(|at| &config.groups[at]) else {
             return Found { failed: true, ..Found::default() };
         };
-        let wanted: Vec<(ResourceId, i64)> =
-            wanted.iter().filter(|(id, _)| group.resources.contains(id)).copied().collect();
         let fungible = world.config.gates.flavor_fungibility;
         let start = self.scan.map_or(0, |scan| scan.next_flavor(first, resource));
         let mut found = Found::default();
-        let mut best: Option<(Grade, Vec<(ResourceId, FrId, Grade)>, usize)> = None;
+        let mut best: Option<(Grade, usize)> = None;
+        // The choices of the best flavor, and those of the one that is looked at.
+        let (mut best_choices, mut choices) = (Vec::new(), Vec::with_capacity(wanted.len()));
         let mut last = start;
         for at in start..group.flavors.len() {
             last = at;
@@ -240,13 +239,13 @@ impl Search<'_> {
                 None => {}
             }
             let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
-            let mut choices = Vec::with_capacity(wanted.len());
-            let mut findings = Vec::with_capacity(wanted.len());
+            choices.clear();
+            let mut findings = Vec::new();
             let mut no_fit = None;
-            for &(resource, amount) in &wanted {
+            for &(resource, amount) in wanted {
                 let Some(fr) = group.fr(at, resource) else { continue };
                 let judged = self.judge(world, used, sets, resource, fr, amount);
-                findings.extend(judged.finding);
+                push_exactly(&mut findings, judged.finding);
                 if grade.is_preferred_to(judged.grade, config.fungibility.preference)
                     || judged.grade.mode == PreemptionMode::NoFit
                 {
@@ -258,38 +257,40 @@ impl Search<'_> {
                 }
                 choices.push((resource, fr, judged.grade));
             }
+            found.findings.reserve_exact(findings.len());
             found.findings.extend(findings.iter().cloned());
-            found.attempts.push(FlavorAttempt {
+            let attempt = FlavorAttempt {
                 flavor: slot.name.clone(),
                 mode: grade.assignment_mode(),
                 preemption: grade.mode,
                 borrowing_level: grade.level,
                 findings,
                 no_fit,
-            });
+            };
+            push_exactly(&mut found.attempts, Some(attempt));
             let best_grade = best.as_ref().map_or(Grade::WORST, |(grade, ..)| *grade);
-            if fungible {
-                if !grade.goes_on(&config.fungibility) {
-                    best = Some((grade, choices, at));
-                    break;
-                }
-                if grade.is_preferred_to(best_grade, config.fungibility.preference) {
-                    best = Some((grade, choices, at));
-                }
-            } else if grade.mode > best_grade.mode {
-                best = Some((grade, choices, at));
-                if grade.mode == PreemptionMode::Fit {
-                    break;
-                }
+            let (stops, improves) = if fungible {
+                let stops = !grade.goes_on(&config.fungibility);
+                (stops, stops || grade.is_preferred_to(best_grade, config.fungibility.preference))
+            } else {
+                let improves = grade.mode > best_grade.mode;
+                (improves && grade.mode == PreemptionMode::Fit, improves)
+            };
+            if improves {
+                best = Some((grade, at));
+                std::mem::swap(&mut best_choices, &mut choices);
+            }
+            if stops {
+                break;
             }
         }
-        let Some((grade, choices, slot)) = best else {
+        let Some((grade, slot)) = best else {
             found.failed = true;
             return found;
         };
         let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
         let flavor = group.flavors[slot].flavor;
-        found.flavors = choices
+        found.flavors = best_choices
             .into_iter()
             .map(|(resource, fr, grade)| FlavorChoice { resource, flavor, fr, mode: grade.assignment_mode(), tried })
             .collect();
@@ -392,7 +393,7 @@ impl Search<'_> {
                 }
                 assignment.borrowing = assignment.borrowing.max(found.borrowing);
                 let replaced = self.ask.replaced;
-                for (resource, amount) in &set.requests {
+                for (resource, amount) in &*set.requests {
                     let Some(choice) = flavors.iter().find(|choice| choice.resource == *resource) else { continue };
                     let before =
                         replaced.map_or(0, |id| held_amount(world, id, &set.info.name, world.resource_name(*resource)));
@@ -421,6 +422,14 @@ impl Search<'_> {
         }
         !found.failed
     }
+}
+
+/// Adds to a list that seldom holds more than one: without room for more.
+fn push_exactly<T>(list: &mut Vec<T>, item: Option<T>) {
+    if list.capacity() == 0 {
+        list.reserve_exact(usize::from(item.is_some()));
+    }
+    list.extend(item);
 }
 
 fn found_borrowing(found: &Found, grade: Grade) -> u32 {

@@ -14,6 +14,7 @@ pub(crate) mod process;
 mod tournament;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::assignment::{AskedPodSet, Assignment};
 use crate::decision::{
@@ -39,7 +40,7 @@ pub(crate) struct Entry {
     /// It holds quota and is looked at for its topology only (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
-    pub asked: Vec<AskedPodSet>,
+    pub asked: Arc<[AskedPodSet]>,
     pub targets: Vec<Target>,
     /// The elastic slice it replaces, if that holds quota here.
     pub replaced: Option<WorkloadId>,
@@ -65,7 +66,7 @@ impl Entry {
             is_preemptor,
             second_pass,
             assignment: Assignment::default(),
-            asked: Vec::new(),
+            asked: Arc::default(),
             targets: Vec::new(),
             replaced: None,
             status: EntryStatus::NotNominated,
@@ -77,6 +78,15 @@ impl Entry {
             victims: Vec::new(),
             eviction: None,
             migrates: Vec::new(),
+        }
+    }
+
+    /// What is decided about it.
+    fn decision(&self, world: &World, verdict: Verdict) -> Decision {
+        Decision {
+            workload: world.record(self.workload).key().clone(),
+            cluster_queue: world.queue(self.queue).name.clone(),
+            verdict,
         }
     }
 
@@ -156,22 +166,19 @@ fn conclude(
     outcome: &mut CycleOutcome,
     now: Time,
 ) -> bool {
-    let workload = world.record(entry.workload).key().clone();
-    let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status == EntryStatus::Assumed {
         let verdict = Verdict::Admit(admit(world, rooms, &mut entry, now));
-        outcome.decisions.push(Decision { workload, cluster_queue, verdict });
+        outcome.decisions.push(entry.decision(world, verdict));
         return true;
     }
     if let Some((reason, message)) = entry.eviction.take() {
         world.record_mut(entry.workload).eviction_expected = true;
         rooms.forget(world, entry.workload);
         let unplaced = Some(std::mem::take(&mut entry.message));
-        let verdict = Verdict::Evict { reason, message, unplaced };
-        outcome.decisions.push(Decision { workload, cluster_queue, verdict });
+        outcome.decisions.push(entry.decision(world, Verdict::Evict { reason, message, unplaced }));
         return true;
     }
-    put_back(world, rooms, *entry, outcome, now)
+    put_back(world, rooms, &mut entry, outcome, now)
 }
 
 /// Puts a workload that was not admitted back into its queue and says why it waits (§5.10). True if the next cycle may
@@ -179,26 +186,23 @@ fn conclude(
 pub(crate) fn put_back(
     world: &mut World,
     rooms: &mut Rooms,
-    mut entry: Entry,
+    entry: &mut Entry,
     outcome: &mut CycleOutcome,
     now: Time,
 ) -> bool {
-    let workload = world.record(entry.workload).key().clone();
-    let cluster_queue = world.queue(entry.queue).name.clone();
     if entry.status != EntryStatus::NotNominated && entry.requeue == RequeueReason::Generic {
         entry.requeue = RequeueReason::FailedAfterNomination;
     }
-    let record = world.record_mut(entry.workload);
-    record.evaluated_generation = record.facts.generation;
     let keeps_scan =
         entry.status != EntryStatus::Skipped || world.config.gates.flavor_fungibility_preserve_scan_progress;
+    let record = world.record_mut(entry.workload);
+    record.evaluated_generation = record.facts.generation;
     let issued = !entry.victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
     // It has found its flavors, and waits for others to leave or to get ready: it starts with the same ones again.
     let found = entry.requeue == RequeueReason::PendingMigration || entry.reason == PendingReason::WaitingForPodsReady;
     let gated = entry.status == EntryStatus::PreemptionGated;
     let cleared = issued || found || entry.assignment.deferred || gated || !keeps_scan;
-    let record = world.record_mut(entry.workload);
     record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
     let mut second_pass_failed = false;
     let mut progress = false;
@@ -230,7 +234,7 @@ pub(crate) fn put_back(
         requests: world.record(entry.workload).shape.totals(world).clone(),
         considered: entry.assignment.take_considered(world),
     };
-    for id in entry.migrates {
+    for id in std::mem::take(&mut entry.migrates) {
         let message = format!(
             "Evicted to accommodate a workload (UID: {}) due to migration to more favorable resource flavor",
             world.record(entry.workload).facts.uid
@@ -239,14 +243,13 @@ pub(crate) fn put_back(
         sibling.eviction_expected = true;
         outcome.decisions.push(Decision {
             workload: sibling.key().clone(),
-            cluster_queue: cluster_queue.clone(),
+            cluster_queue: world.queue(entry.queue).name.clone(),
             verdict: Verdict::Evict { reason: "FlavorMigration", message, unplaced: None },
         });
     }
-    let mut decide = |verdict| {
-        outcome.decisions.push(Decision { workload: workload.clone(), cluster_queue: cluster_queue.clone(), verdict });
-    };
-    decide(if issued { Verdict::Preempt { victims: entry.victims, wait } } else { Verdict::Wait(wait) });
+    let victims = std::mem::take(&mut entry.victims);
+    let verdict = if issued { Verdict::Preempt { victims, wait } } else { Verdict::Wait(wait) };
+    outcome.decisions.push(entry.decision(world, verdict));
     progress
 }
 

@@ -1,5 +1,7 @@
 //! Nomination: what a head would get if it were alone (§5.4, §5.5, §12).
 
+use std::sync::Arc;
+
 use super::{Entry, is_usable};
 use crate::assignment::search::assign_flavors;
 use crate::assignment::{Ask, AskedPodSet, Assignment, Pins, asked_pod_set, reduce};
@@ -100,12 +102,11 @@ pub(crate) fn assign(
     entry: &Entry,
     pins: Option<Pins>,
     now: Time,
-) -> (Assignment, Vec<AskedPodSet>, Vec<Target>) {
+) -> (Assignment, Arc<[AskedPodSet]>, Vec<Target>) {
     let record = world.record(entry.workload);
     let shape = record.shape.clone();
-    let full: Vec<AskedPodSet> = shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect();
     let resume = pins.is_none();
-    let ask = |pod_sets: Vec<AskedPodSet>| Ask {
+    let ask = |pod_sets: Arc<[AskedPodSet]>| Ask {
         queue: entry.queue,
         workload: entry.workload,
         pod_sets,
@@ -114,7 +115,7 @@ pub(crate) fn assign(
         second_pass: entry.second_pass,
         resume,
     };
-    let full_ask = ask(full);
+    let full_ask = ask(shape.asked().clone());
     let (mut assignment, targets) = assign_once(world, &full_ask, now);
     if is_usable(assignment.mode(), &targets) {
         reserve_topology(world, &full_ask, &mut assignment, &targets);
@@ -128,7 +129,7 @@ pub(crate) fn assign(
     if may_reduce {
         let counts: Vec<(i32, Option<i32>)> = shape.pod_sets.iter().map(|set| (set.count, set.min_count)).collect();
         let found = reduce::search(&counts, |counts| {
-            let reduced: Vec<AskedPodSet> =
+            let reduced: Arc<[AskedPodSet]> =
                 shape.pod_sets.iter().zip(counts).map(|(info, count)| asked_pod_set(info, *count)).collect();
             let reduced_ask = ask(reduced.clone());
             let (mut assignment, targets) = assign_once(world, &reduced_ask, now);
@@ -164,8 +165,8 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
             queue: ask.queue,
             node,
             replaced: ask.replaced,
-            need: assignment.frs_needing_preemption(),
-            request: assignment.usage.clone(),
+            need: &assignment.frs_needing_preemption(),
+            request: &assignment.usage,
             placement: placement.as_ref(),
             now,
         };

@@ -1,5 +1,7 @@
 //! Going through the entries of a cycle (§5.6): admit, preempt, reserve or skip, each against what the earlier ones left.
 
+use std::sync::Arc;
+
 use super::claims::Claims;
 use super::nominate::assign;
 use super::order::EntryOrder;
@@ -178,7 +180,7 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
 fn replace(
     entry: &mut Entry,
     assignment: crate::assignment::Assignment,
-    asked: Vec<crate::assignment::AskedPodSet>,
+    asked: Arc<[crate::assignment::AskedPodSet]>,
     targets: Vec<Target>,
 ) {
     entry.message = assignment.message();

@@ -234,7 +234,7 @@ impl Engine {
     /// Every workload in a place of this queue.
     fn waiting_in(&self, queue: QueueId) -> Vec<WorkloadId> {
         let Some(room) = self.rooms.room(queue) else { return Vec::new() };
-        room.active().map(|key| key.id).chain(room.set_aside()).chain(room.in_flight).collect()
+        room.active().map(|key| key.id).chain(room.set_aside()).chain(room.in_flight()).collect()
     }
 }
 

@@ -101,8 +101,10 @@ impl Engine {
             || record.local != local
             || old.uid != facts.uid;
         let place = record.place;
-        if reorders && matches!(place, Place::Queued(_)) {
-            self.rooms.take_out(&mut self.world, id);
+        match place {
+            Place::Queued(_) if reorders => self.rooms.take_out(&mut self.world, id),
+            Place::InFlight(queue) if reorders => self.rooms.detach(queue),
+            _ => {}
         }
         let world = &mut self.world;
         if world.record(id).local != local {

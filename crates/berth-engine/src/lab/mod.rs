@@ -12,7 +12,7 @@ mod workloads;
 use std::collections::BTreeMap;
 
 use crate::assignment::search::assign_flavors;
-use crate::assignment::{Ask, Assignment, Oracle, Simulated, asked_pod_set};
+use crate::assignment::{Ask, Assignment, Oracle, Simulated};
 use crate::cycle::process::amounts_to_reserve;
 use crate::decision::{AssignmentMode, FlavorAttempt, PendingReason, PreemptionMode, PreemptionReason};
 use crate::ids::{FrId, Name, NodeId, QueueId};
@@ -300,7 +300,7 @@ impl Lab<'_> {
         let ask = Ask {
             queue,
             workload: id,
-            pod_sets: shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect(),
+            pod_sets: shape.asked().clone(),
             pinned,
             replaced,
             second_pass: false,
@@ -378,7 +378,16 @@ impl Lab<'_> {
         need.dedup();
         let world = &mut self.engine.world;
         let node = world.queue(queue).node;
-        let preemptor = Preemptor { workload: id, queue, node, replaced: None, need, request, placement: None, now };
+        let preemptor = Preemptor {
+            workload: id,
+            queue,
+            node,
+            replaced: None,
+            need: &need,
+            request: &request,
+            placement: None,
+            now,
+        };
         let (targets, _) = find_targets(world, &preemptor);
         targets.into_iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect()
     }
@@ -423,8 +432,8 @@ impl Lab<'_> {
             queue,
             node,
             replaced: None,
-            need: Vec::new(),
-            request: Vec::new(),
+            need: &[],
+            request: &Vec::new(),
             placement: None,
             now,
         };
@@ -507,7 +516,7 @@ impl Lab<'_> {
         let ask = Ask {
             queue,
             workload: id,
-            pod_sets: record.shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect(),
+            pod_sets: record.shape.asked().clone(),
             pinned: None,
             replaced: None,
             second_pass: record.holding.is_some(),

@@ -1,9 +1,10 @@
 //! Questions about topology for an assignment that is given: what has to be placed, and what it takes of which domain.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Lab;
-use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome, asked_pod_set};
+use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
 use crate::decision::AssignmentMode;
 use crate::ids::Name;
 use crate::model::{ResourceList, TopologyAssignment, WorkloadKey};
@@ -78,7 +79,7 @@ impl Lab<'_> {
         let queue = self.queue(queue)?;
         let world = &mut self.engine.world;
         let id = world.workloads.id(workload)?;
-        let pod_sets = world.record(id).shape.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect();
+        let pod_sets = world.record(id).shape.asked().clone();
         let ask =
             Ask { queue, workload: id, pod_sets, pinned: None, replaced: None, second_pass: false, resume: false };
         let mut assignment = Assignment::default();
@@ -92,7 +93,7 @@ impl Lab<'_> {
             assignment.pod_sets.push(PodSetOutcome {
                 name: set.name.clone(),
                 count: set.count,
-                requests: Vec::new(),
+                requests: Arc::default(),
                 flavors,
                 findings: Vec::new(),
                 error: None,

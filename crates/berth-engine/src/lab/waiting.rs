@@ -56,7 +56,7 @@ impl Lab<'_> {
         entry.blocked_on_gates = status == EntryStatus::PreemptionGated;
         (entry.reason, entry.message) = (shown.0, shown.1.to_owned());
         let mut outcome = CycleOutcome::default();
-        put_back(&mut self.engine.world, &mut self.engine.rooms, entry, &mut outcome, now);
+        put_back(&mut self.engine.world, &mut self.engine.rooms, &mut entry, &mut outcome, now);
         outcome.decisions.pop()
     }
 

@@ -85,7 +85,7 @@ fn from_cohort(world: &World, preemptor: &Preemptor<'_>, candidates: &mut Vec<Ca
     for cohort in tree.path_to_root(preemptor.node).skip(1) {
         let mut stack: Vec<NodeId> = tree.node(cohort).children.clone();
         while let Some(node) = stack.pop() {
-            if node == visited || tree.is_within_nominal(node, &preemptor.need) {
+            if node == visited || tree.is_within_nominal(node, preemptor.need) {
                 continue;
             }
             if !tree.node(node).is_queue {
@@ -147,7 +147,7 @@ pub(crate) fn of_queue(
             id != preemptor.workload
                 && Some(id) != preemptor.replaced
                 && !world.hidden.contains(&id)
-                && uses_any(world, id, &preemptor.need)
+                && uses_any(world, id, preemptor.need)
                 && satisfies(world, policy, preemptor.workload, id)
         })
         .collect()

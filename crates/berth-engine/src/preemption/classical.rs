@@ -91,5 +91,5 @@ fn is_covered(world: &World, preemptor: &Preemptor<'_>, candidate: &Candidate) -
         .tree
         .path_to_root(candidate.node)
         .take_while(|node| Some(*node) != candidate.common)
-        .any(|node| world.tree.is_within_nominal(node, &preemptor.need))
+        .any(|node| world.tree.is_within_nominal(node, preemptor.need))
 }

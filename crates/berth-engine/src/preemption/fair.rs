@@ -36,12 +36,12 @@ fn take_until_it_fits(
     retry: &mut Vec<WorkloadId>,
 ) -> bool {
     let strategies = world.config.fair_sharing.clone().unwrap_or_default().preemption_strategies;
-    world.add_usage(preemptor.node, &preemptor.request);
+    world.add_usage(preemptor.node, preemptor.request);
     let mut fits = first_pass(world, preemptor, candidates, strategies.first().copied(), targets, retry);
     if !fits && strategies.get(1) == Some(&PreemptionStrategy::LessThanInitialShare) {
         fits = second_pass(world, preemptor, retry, targets);
     }
-    world.remove_usage(preemptor.node, &preemptor.request);
+    world.remove_usage(preemptor.node, preemptor.request);
     fits
 }
 
@@ -85,7 +85,7 @@ fn first_pass(
 ) -> bool {
     // Judged once, before anybody leaves: victims of its own queue do not turn borrowing into reclaiming.
     let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
-        && world.tree.is_within_nominal(preemptor.node, &preemptor.need);
+        && world.tree.is_within_nominal(preemptor.node, preemptor.need);
     let mut ordering = VictimQueues::new(world, preemptor, candidates);
     while let Some(queue) = ordering.next(world, preemptor) {
         if queue == preemptor.node {
@@ -159,7 +159,7 @@ fn take(
     world.hide(id);
     targets.push(Target { workload: id, reason });
     let mark = world.mark();
-    world.remove_usage(preemptor.node, &preemptor.request);
+    world.remove_usage(preemptor.node, preemptor.request);
     let fits = preemptor.fits(world, true);
     world.rollback(mark);
     fits

@@ -35,9 +35,9 @@ pub(crate) struct Preemptor<'a> {
     /// The elastic slice it replaces: its room is counted already, so it is nobody to preempt.
     pub replaced: Option<WorkloadId>,
     /// Flavor-resources that are short.
-    pub need: Vec<FrId>,
+    pub need: &'a [FrId],
     /// All quota it would use.
-    pub request: FrAmounts,
+    pub request: &'a FrAmounts,
     /// The topology it would need; `None` where only quota counts.
     pub placement: Option<&'a PlacementRequest>,
     pub now: Time,
@@ -121,8 +121,8 @@ impl Oracle for RealOracle {
             queue: ask.queue,
             node,
             replaced: ask.replaced,
-            need: vec![fr],
-            request: vec![(fr, amount)],
+            need: &[fr],
+            request: &vec![(fr, amount)],
             placement: None,
             now: self.now,
         };

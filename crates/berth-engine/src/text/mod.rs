@@ -11,6 +11,11 @@ pub use explanation::{considered, explanation};
 /// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
 /// units where they divide evenly, everything else in decimal units.
 pub fn quantity(resource: &str, amount: i64) -> String {
+    let (amount, suffix) = canonical(resource, amount);
+    format!("{amount}{suffix}")
+}
+
+fn canonical(resource: &str, amount: i64) -> (i64, &'static str) {
     if resource == "cpu" {
         return decimal(amount, -1);
     }
@@ -21,10 +26,10 @@ pub fn quantity(resource: &str, amount: i64) -> String {
 }
 
 /// Canonical decimal form of `amount * 1000^exponent`.
-fn decimal(amount: i64, exponent: i32) -> String {
+fn decimal(amount: i64, exponent: i32) -> (i64, &'static str) {
     const SUFFIXES: [&str; 8] = ["m", "", "k", "M", "G", "T", "P", "E"];
     if amount == 0 {
-        return "0".to_owned();
+        return (0, "");
     }
     let (mut amount, mut exponent) = (amount, exponent);
     while amount % 1000 == 0 && exponent < 6 {
@@ -32,10 +37,10 @@ fn decimal(amount: i64, exponent: i32) -> String {
         exponent += 1;
     }
     let suffix = usize::try_from(exponent + 1).ok().and_then(|at| SUFFIXES.get(at)).copied().unwrap_or("");
-    format!("{amount}{suffix}")
+    (amount, suffix)
 }
 
-fn binary(amount: i64) -> String {
+fn binary(amount: i64) -> (i64, &'static str) {
     const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if amount.unsigned_abs() < 1024 {
         // Below the first binary unit the canonical form is the decimal one.
@@ -46,7 +51,46 @@ fn binary(amount: i64) -> String {
         amount /= 1024;
         at += 1;
     }
-    format!("{amount}{}", SUFFIXES[at])
+    (amount, SUFFIXES[at])
+}
+
+/// Digits of a number; what the formatting machinery does, for texts that are written a thousand times a cycle.
+fn push_number(text: &mut String, number: i64) {
+    let mut digits = [0_u8; 20];
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        text.push('-');
+    }
+    text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
+}
+
+impl Finding {
+    /// Adds its text to another, as `Display` has it.
+    pub(crate) fn write_to(&self, text: &mut String) {
+        use std::fmt::Write as _;
+        match self {
+            Finding::InsufficientQuota { resource, flavor, missing, .. } => {
+                let (amount, suffix) = canonical(resource, *missing);
+                for part in ["insufficient unused quota for ", resource, " in flavor ", flavor, ", "] {
+                    text.push_str(part);
+                }
+                push_number(text, amount);
+                text.push_str(suffix);
+                text.push_str(" more needed");
+            }
+            // A string takes whatever is written to it.
+            other => drop(write!(text, "{other}")),
+        }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -64,11 +108,11 @@ impl fmt::Display for Finding {
                 quantity(resource, *requested),
                 quantity(resource, maximum.saturated()),
             ),
-            Finding::InsufficientQuota { resource, flavor, missing, .. } => write!(
-                f,
-                "insufficient unused quota for {resource} in flavor {flavor}, {} more needed",
-                quantity(resource, *missing)
-            ),
+            Finding::InsufficientQuota { .. } => {
+                let mut text = String::new();
+                self.write_to(&mut text);
+                f.write_str(&text)
+            }
             Finding::Topology(shortage) => shortage.fmt(f),
             Finding::Other(text) => f.write_str(text),
         }

@@ -1,6 +1,7 @@
 //! Putting an assignment's pods somewhere (§8.14): on nodes as they are, on empty ones, and after victims have left.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::count::{Count, Overlay};
 use super::placement::{Placement, find, is_there};
@@ -254,7 +255,7 @@ pub(crate) fn places_in(
             .map(|set| PodSetOutcome {
                 name: set.info.name.clone(),
                 count: set.count,
-                requests: Vec::new(),
+                requests: Arc::default(),
                 flavors: Vec::new(),
                 findings: Vec::new(),
                 error: None,

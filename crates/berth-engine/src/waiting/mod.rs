@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::FeatureGates;
 use crate::decision::{PendingReason, RequeueReason};
-use crate::ids::{Id, NodeId, QueueId, WorkloadId};
+use crate::ids::{Id, IdSet, NodeId, QueueId, WorkloadId};
 use crate::model::{QueueingStrategy, Time, Workload};
 use crate::world::World;
 use crate::world::record::Place;
@@ -24,7 +24,7 @@ use second_pass::SecondPass;
 pub(crate) struct Rooms {
     rooms: Vec<Room>,
     /// Queues with a workload that may be popped.
-    candidates: BTreeSet<QueueId>,
+    candidates: IdSet<QueueId>,
     /// Trees whose set-aside workloads get another chance, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
     /// The same by time.
@@ -105,7 +105,7 @@ impl Rooms {
         let strategy = strategy(world, queue);
         let record = world.record(id);
         let generation = record.facts.generation;
-        let class = record.class;
+        let (class, local) = (record.class, record.local);
         let class_set_aside = self.room_mut(queue).no_fit_reason(class).is_some();
         if matches!(record.place, Place::Queued(_)) && !class_set_aside {
             return Requeued { active: true, ..Requeued::default() };
@@ -114,8 +114,8 @@ impl Rooms {
         let queueable = is_queueable(&record.facts, &gates) && record.holding.is_none();
         let backoff_over = is_backoff_over(&record.facts, now);
         let more_flavors = record.scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
-        self.take_out(world, id);
         if !queueable {
+            self.take_out(world, id);
             return Requeued::default();
         }
         let room = self.room_mut(queue);
@@ -133,25 +133,29 @@ impl Rooms {
             ),
         };
         if backoff_over && (immediate || room.was_flushed_since_pop() || more_flavors) {
-            room.unpark_class(class);
-            self.put_in_line(world, queue, id, false);
+            self.put_back_in_line(world, queue, id, false);
+            self.room_mut(queue).unpark_class(class);
+            self.note_candidates(queue);
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }
         if was_aside {
+            self.take_out(world, id);
             self.put_aside(world, queue, id);
             return Requeued::default();
         }
         let hashing = world.config.gates.scheduling_equivalence_hashing;
         if !hashing || strategy != QueueingStrategy::BestEffortFifo || !sets_class_aside(reason) {
+            self.take_out(world, id);
             self.put_aside(world, queue, id);
             return Requeued { added: true, active: false, bypassed: Vec::new() };
         }
-        let bypassed = self.room_mut(queue).park(class, shown);
-        if backoff_over && world.is_selected(queue, world.record(id).local) {
-            self.put_in_line(world, queue, id, true);
+        if backoff_over && world.is_selected(queue, local) {
+            self.put_back_in_line(world, queue, id, true);
         } else {
+            self.take_out(world, id);
             self.put_aside(world, queue, id);
         }
+        let bypassed = self.room_mut(queue).park(class, shown, id);
         self.note_candidates(queue);
         Requeued { added: true, active: false, bypassed }
     }
@@ -180,7 +184,7 @@ impl Rooms {
                 self.note_candidates(queue);
             }
             Place::Aside(queue) => self.room_mut(queue).remove_aside(id),
-            Place::InFlight(queue) => self.room_mut(queue).in_flight = None,
+            Place::InFlight(queue) => self.room_mut(queue).land(),
         }
     }
 
@@ -199,6 +203,21 @@ impl Rooms {
         self.note_candidates(queue);
     }
 
+    /// Puts a workload in line that was popped from there, or is in no place that counts any more.
+    fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
+        if world.record(id).place == Place::InFlight(queue) && self.room_mut(queue).put_back(told) {
+            world.set_place(id, Place::Queued(queue));
+            return;
+        }
+        self.take_out(world, id);
+        self.put_in_line(world, queue, id, told);
+    }
+
+    /// Says that what a popped workload is ordered by is about to change.
+    pub fn detach(&mut self, queue: QueueId) {
+        self.room_mut(queue).detach();
+    }
+
     fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
         world.set_place(id, Place::Aside(queue));
         self.room_mut(queue).insert_aside(id);
@@ -207,7 +226,7 @@ impl Rooms {
     /// Keeps the list of queues with candidates true.
     fn note_candidates(&mut self, queue: QueueId) {
         if self.rooms[queue.index()].has_no_candidate() {
-            self.candidates.remove(&queue);
+            self.candidates.remove(queue);
         } else {
             self.candidates.insert(queue);
         }
@@ -218,28 +237,30 @@ impl Rooms {
         let sticky = strategy(world, queue) == QueueingStrategy::BestEffortFifo;
         let room = self.room_mut(queue);
         room.pop_cycle += 1;
+        room.detach();
         let preemptor = room.preemptor;
-        let id = order::first(world, queue, self.room_mut(queue), preemptor.map(|(id, _)| id).filter(|_| sticky))?;
-        self.take_out(world, id);
+        let id = order::first(world, queue, room, preemptor.map(|(id, _)| id).filter(|_| sticky))?;
+        let key = order::key(world, queue, id);
+        room.pop(&key, world.record(id).class);
+        self.note_candidates(queue);
         world.set_place(id, Place::InFlight(queue));
-        self.room_mut(queue).in_flight = Some(id);
         let record = world.record(id);
         Some((id, preemptor == Some((id, record.facts.generation))))
     }
 
     /// The queues with a workload that may be popped.
     pub fn queues_with_candidates(&self) -> Vec<QueueId> {
-        self.candidates.iter().copied().collect()
+        self.candidates.iter().collect()
     }
 
     /// True if a workload may be popped from a queue that takes part in cycles.
     pub fn has_schedulable_candidates(&self, world: &World) -> bool {
-        self.candidates.iter().any(|queue| world.is_schedulable(*queue))
+        self.candidates.iter().any(|queue| world.is_schedulable(queue))
     }
 
     /// True if some active queue has a workload to look at.
     pub fn has_candidates(&self, world: &World) -> bool {
-        self.candidates.iter().any(|queue| world.queue(*queue).is_active())
+        self.candidates.iter().any(|queue| world.queue(queue).is_active())
     }
 
     /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).

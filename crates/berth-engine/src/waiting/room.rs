@@ -17,18 +17,19 @@ pub(crate) struct Room {
     lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
     heads: BTreeSet<(HeapKey, ClassId)>,
-    /// Lines of classes that are set aside.
-    parked: BTreeSet<LineId>,
     /// Workloads in lines that may be popped, and in lines that are set aside.
     active: usize,
     waiting: usize,
     /// Workloads set aside one by one.
     aside: BTreeSet<WorkloadId>,
-    pub in_flight: Option<WorkloadId>,
+    in_flight: Option<WorkloadId>,
+    /// The line that the popped workload still stands in, at its front: most come back to where they were. It counts as
+    /// popped everywhere else.
+    attached: Option<LineId>,
     /// The workload that waits for preemptions it started, and the generation that started them (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
-    /// Classes that do not fit until something changes (§4.8).
-    no_fit: BTreeMap<ClassId, PendingReason>,
+    /// Classes that do not fit until something changes (§4.8), in order: their lines are set aside.
+    no_fit: Vec<(ClassId, PendingReason)>,
     /// Number of the last pop, and of the last pop before the last flush; pops count from 1.
     pub pop_cycle: u64,
     flush_cycle: Option<u64>,
@@ -74,13 +75,13 @@ impl Room {
 
     /// Workloads that may be popped, in no particular order of classes.
     pub fn active(&self) -> impl Iterator<Item = &HeapKey> {
-        self.heads.iter().filter_map(|(key, class)| self.lines.get(&(*class, key.lane))).flat_map(Line::keys)
+        let lines = self.heads.iter().filter_map(|(key, class)| self.lines.get(&(*class, key.lane)));
+        lines.flat_map(Line::keys).filter(|key| Some(key.id) != self.in_flight)
     }
 
     /// Workloads set aside until something changes.
     pub fn set_aside(&self) -> impl Iterator<Item = WorkloadId> {
-        let parked = self.parked.iter().filter_map(|line| self.lines.get(line)).flat_map(Line::keys);
-        parked.map(|key| key.id).chain(self.aside.iter().copied())
+        self.in_parked_lines().chain(self.aside.iter().copied())
     }
 
     /// Workloads in any place.
@@ -95,18 +96,18 @@ impl Room {
 
     /// Adds a workload to its line. `told` says that it knows the reason its class is set aside for.
     pub fn insert(&mut self, key: HeapKey, class: ClassId, told: bool) {
+        self.detach();
         let id = (class, key.lane);
-        let parked = self.no_fit.contains_key(&class);
+        let reason = self.no_fit_reason(class);
+        let parked = reason.is_some();
         self.waiting += 1;
         self.active += usize::from(!parked);
         match self.lines.get_mut(&id) {
             None => {
-                if parked {
-                    self.parked.insert(id);
-                } else {
+                if !parked {
                     self.heads.insert((key.clone(), class));
                 }
-                let reason = self.no_fit.get(&class).copied().filter(|_| told);
+                let reason = reason.filter(|_| told);
                 self.lines
                     .insert(id, Line { first: key, rest: BTreeSet::new(), told: reason, untold: BTreeSet::new() });
             }
@@ -130,8 +131,13 @@ impl Room {
 
     /// Takes a workload out of its line.
     pub fn remove(&mut self, key: &HeapKey, class: ClassId) {
+        self.detach();
+        self.unlink(key, class);
+    }
+
+    fn unlink(&mut self, key: &HeapKey, class: ClassId) {
         let id = (class, key.lane);
-        let parked = self.no_fit.contains_key(&class);
+        let parked = self.no_fit_reason(class).is_some();
         let Some(line) = self.lines.get_mut(&id) else {
             debug_assert!(false, "a workload's class changed while it waited");
             return;
@@ -156,7 +162,6 @@ impl Room {
             }
             None => {
                 self.lines.remove(&id);
-                self.parked.remove(&id);
             }
         }
     }
@@ -178,23 +183,86 @@ impl Room {
 
     /// Workloads of lines that are set aside.
     pub fn parked(&self) -> Vec<WorkloadId> {
-        self.parked.iter().filter_map(|line| self.lines.get(line)).flat_map(Line::keys).map(|key| key.id).collect()
+        self.in_parked_lines().collect()
     }
 
-    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet.
-    pub fn park(&mut self, class: ClassId, reason: PendingReason) -> Vec<WorkloadId> {
-        if self.no_fit.insert(class, reason).is_some() {
-            return Vec::new();
+    fn in_parked_lines(&self) -> impl Iterator<Item = WorkloadId> {
+        let lines = self.no_fit.iter().flat_map(|(class, _)| self.lines.range(lines_of(*class)));
+        lines.flat_map(|(_, line)| line.keys()).map(|key| key.id)
+    }
+
+    /// The workload that was popped, while it is being decided about.
+    pub fn in_flight(&self) -> Option<WorkloadId> {
+        self.in_flight
+    }
+
+    /// Notes that a workload in line is popped.
+    pub fn pop(&mut self, key: &HeapKey, class: ClassId) {
+        self.detach();
+        self.in_flight = Some(key.id);
+        let id = (class, key.lane);
+        if self.lines.get(&id).is_some_and(|line| line.first.id == key.id) {
+            self.attached = Some(id);
+            self.waiting -= 1;
+            self.active -= 1;
+        } else {
+            self.unlink(key, class);
+        }
+    }
+
+    /// Takes the popped workload out for good.
+    pub fn land(&mut self) {
+        self.detach();
+        self.in_flight = None;
+    }
+
+    /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `told` as for
+    /// [`Room::insert`].
+    pub fn put_back(&mut self, told: bool) -> bool {
+        let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|line| self.lines.get_mut(&line))) else {
+            return false;
+        };
+        if told {
+            line.untold.remove(&id);
+        } else if line.told.is_some() {
+            line.untold.insert(id);
+        }
+        self.attached = None;
+        self.in_flight = None;
+        self.waiting += 1;
+        self.active += 1;
+        true
+    }
+
+    /// Takes the popped workload out of the line it stands in; before anything that looks at who is in front, and before
+    /// what orders it changes.
+    pub fn detach(&mut self) {
+        let Some(id) = self.attached.take() else { return };
+        self.waiting += 1;
+        self.active += 1;
+        if let Some(key) = self.lines.get(&id).map(|line| line.first.clone()) {
+            self.unlink(&key, id.0);
+        }
+    }
+
+    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet, but for the one that `knows`.
+    pub fn park(&mut self, class: ClassId, reason: PendingReason, knows: WorkloadId) -> Vec<WorkloadId> {
+        self.detach();
+        match self.no_fit.binary_search_by_key(&class, |(class, _)| *class) {
+            Ok(at) => {
+                self.no_fit[at].1 = reason;
+                return Vec::new();
+            }
+            Err(at) => self.no_fit.insert(at, (class, reason)),
         }
         let mut untold = Vec::new();
-        for (&id, line) in self.lines.range_mut(lines_of(class)) {
+        for line in self.lines.range_mut(lines_of(class)).map(|(_, line)| line) {
             self.heads.remove(&(line.first.clone(), class));
-            self.parked.insert(id);
             self.active -= 1 + line.rest.len();
             if line.told == Some(reason) {
                 untold.extend(std::mem::take(&mut line.untold));
             } else {
-                untold.extend(line.keys().map(|key| key.id));
+                untold.extend(line.keys().map(|key| key.id).filter(|id| *id != knows));
                 line.told = Some(reason);
                 line.untold.clear();
             }
@@ -204,11 +272,14 @@ impl Room {
 
     /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.
     pub fn unpark_class(&mut self, class: ClassId) {
-        if self.no_fit.remove(&class).is_none() {
-            return;
-        }
-        for (id, line) in self.lines.range(lines_of(class)) {
-            self.parked.remove(id);
+        let Ok(at) = self.no_fit.binary_search_by_key(&class, |(class, _)| *class) else { return };
+        self.no_fit.remove(at);
+        self.line_up(class);
+    }
+
+    /// Lets the lines of a class that was set aside be popped from.
+    fn line_up(&mut self, class: ClassId) {
+        for line in self.lines.range(lines_of(class)).map(|(_, line)| line) {
             self.active += 1 + line.rest.len();
             self.heads.insert((line.first.clone(), class));
         }
@@ -216,27 +287,26 @@ impl Room {
 
     /// Why workloads of a class are set aside unseen, if they are.
     pub fn no_fit_reason(&self, class: ClassId) -> Option<PendingReason> {
-        self.no_fit.get(&class).copied()
+        self.no_fit.binary_search_by_key(&class, |(class, _)| *class).ok().map(|at| self.no_fit[at].1)
     }
 
     /// Forgets which classes do not fit; for when nothing is in line.
     pub fn forget_no_fit(&mut self) {
-        debug_assert!(self.parked.is_empty(), "a line that is set aside would be lost");
+        debug_assert!(self.in_parked_lines().next().is_none(), "a line that is set aside would be lost");
         self.no_fit.clear();
     }
 
     /// Gives the classes that were set aside another chance; what is in flight may not be set aside (§4.5). The number of
     /// workloads that may be popped again.
     pub fn unpark(&mut self) -> usize {
-        self.no_fit.clear();
         self.flush_cycle = Some(self.pop_cycle);
         let before = self.active;
-        for id in std::mem::take(&mut self.parked) {
-            if let Some(line) = self.lines.get(&id) {
-                self.active += 1 + line.rest.len();
-                self.heads.insert((line.first.clone(), id.0));
-            }
+        let mut classes = std::mem::take(&mut self.no_fit);
+        for (class, _) in &classes {
+            self.line_up(*class);
         }
+        classes.clear();
+        self.no_fit = classes;
         self.active - before
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use crate::assignment::ScanState;
+use crate::assignment::{AskedPodSet, ScanState, asked_pod_set};
 use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
 use crate::model::{Admission, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey};
 use crate::quota::FrAmounts;
@@ -78,13 +78,19 @@ pub(crate) struct Holding {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shape {
     pub pod_sets: Vec<Arc<PodSetInfo>>,
-    /// See [`Shape::totals`]; worked out once for all who ask for the same.
+    /// See [`Shape::totals`] and [`Shape::asked`]; worked out once for all who ask for the same.
     totals: OnceLock<Arc<Vec<(Name, ResourceList)>>>,
+    asked: OnceLock<Arc<[AskedPodSet]>>,
 }
 
 impl Shape {
     pub fn new(pod_sets: Vec<Arc<PodSetInfo>>) -> Shape {
-        Shape { pod_sets, totals: OnceLock::new() }
+        Shape { pod_sets, totals: OnceLock::new(), asked: OnceLock::new() }
+    }
+
+    /// Every pod set with all of its pods, as decisions ask for it.
+    pub fn asked(&self) -> &Arc<[AskedPodSet]> {
+        self.asked.get_or_init(|| self.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect())
     }
 
     /// Total requests per pod set, for `status.resourceRequests` (§5.10).
