@@ -207,7 +207,6 @@ impl Engine {
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);
-        self.note_queues(id, effects);
     }
 
     /// Puts a workload that holds nothing where it belongs in its queue, if it may wait there.

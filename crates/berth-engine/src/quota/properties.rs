@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::tree::{NodeQuota, QuotaTree};
+use super::tree::{Cell, NodeQuota, QuotaTree};
 use crate::amount::Amount;
 use crate::ids::{FrId, Id, Name, NodeId, QueueId};
 
@@ -55,6 +55,53 @@ fn quota(plan: &Plan) -> NodeQuota {
         borrowing_limit: plan.borrowing.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
         lending_limit: plan.lending.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
     }
+}
+
+const COHORTS: usize = 5;
+const QUEUES: usize = 4;
+
+/// A change of a tree: one node is configured anew, some quota is taken up.
+#[derive(Debug, Clone)]
+struct Step {
+    node: usize,
+    parent: Option<usize>,
+    alive: bool,
+    quota: Plan,
+    usage: Option<(usize, i64)>,
+    /// Whether anybody looks at the tree before the next change.
+    refresh: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let usage = proptest::option::of((0..QUEUES, 0_i64..12));
+    // Any cohort may be the parent of any other: cycles come and go.
+    let place = (0..COHORTS + QUEUES, proptest::option::of(0..COHORTS), prop_oneof![5 => Just(true), 1 => Just(false)]);
+    (place, plan(1), usage, any::<bool>()).prop_map(|((node, parent, alive), quota, usage, refresh)| Step {
+        node,
+        parent,
+        alive,
+        quota,
+        usage,
+        refresh,
+    })
+}
+
+fn bare() -> (QuotaTree, Vec<NodeId>) {
+    let mut tree = QuotaTree::default();
+    let cohorts = (0..COHORTS).map(|at| (format!("cohort-{at}"), None));
+    let queues = (0..QUEUES).map(|at| (format!("queue-{at}"), Some(QueueId::from_index(at))));
+    let nodes = cohorts.chain(queues).map(|(name, queue)| tree.add_node(Name::from(name), queue)).collect();
+    (tree, nodes)
+}
+
+fn apply(tree: &mut QuotaTree, nodes: &[NodeId], step: &Step) {
+    let quota = NodeQuota {
+        borrowing_limit: step.quota.borrowing.map(Amount::Bounded),
+        lending_limit: step.quota.lending.map(Amount::Bounded),
+        ..quota(&step.quota)
+    };
+    tree.configure(nodes[step.node], step.parent.map(|at| nodes[at]), 1000, &[(fr(), quota)]);
+    tree.set_alive(nodes[step.node], step.alive);
 }
 
 fn fr() -> FrId {
@@ -174,6 +221,45 @@ proptest! {
             prop_assert_eq!(cell.usage, reference.usage(node));
             prop_assert_eq!(tree.available(id, fr()), reference.available(node));
             prop_assert_eq!(tree.potential(id, fr()), reference.potential(node));
+        }
+    }
+
+    #[test]
+    fn a_tree_that_was_changed_is_the_tree_made_so_at_once(
+        steps in proptest::collection::vec(step(), 1..40),
+    ) {
+        let (mut tree, nodes) = bare();
+        let mut last: BTreeMap<usize, Step> = BTreeMap::new();
+        let mut usage: Vec<(usize, i64)> = Vec::new();
+        for step in &steps {
+            apply(&mut tree, &nodes, step);
+            last.insert(step.node, step.clone());
+            if step.refresh {
+                tree.refresh();
+            }
+            if let Some((queue, amount)) = step.usage {
+                tree.add_usage(nodes[COHORTS + queue], fr(), amount);
+                usage.push((queue, amount));
+            }
+        }
+        tree.refresh();
+        let (mut fresh, nodes) = bare();
+        for step in last.values() {
+            apply(&mut fresh, &nodes, step);
+        }
+        fresh.refresh();
+        for (queue, amount) in usage {
+            fresh.add_usage(nodes[COHORTS + queue], fr(), amount);
+        }
+        for id in nodes {
+            let look = |tree: &QuotaTree| {
+                let node = tree.node(id);
+                let place = (node.parent, node.children.clone(), node.cyclic, node.root, node.height);
+                // That a child once had quota a cohort goes on to list, as none.
+                let cell = Cell { declared: true, ..tree.cell(id, fr()) };
+                (place, cell, tree.queues_of_root(id).to_vec())
+            };
+            prop_assert_eq!(look(&tree), look(&fresh));
         }
     }
 

@@ -2,11 +2,14 @@
 //!
 //! Leaves are cluster queues, inner nodes cohorts. Usage enters at a leaf and climbs only as far as it exceeds what each
 //! node keeps for itself, so adding or removing a workload costs its flavor-resources times the depth. Changes of
-//! configuration mark the tree dirty; [`QuotaTree::refresh`] then derives everything again from the leaves, once per
-//! batch of changes.
+//! configuration are noted; [`QuotaTree::refresh`] then moves what hangs elsewhere now, and derives the nodes again that
+//! changed or lost or gained a child, with everything above them, once per batch of changes.
 //!
 //! Decisions try things out on the live tree: after [`QuotaTree::mark`] every change of usage is logged, and
 //! [`QuotaTree::rollback`] restores the exact values, also where saturated arithmetic could not be reversed.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::amount::Amount;
 use crate::ids::{FrId, Id, Name, NodeId, QueueId};
@@ -61,8 +64,9 @@ pub(crate) struct TreeNode {
     pub queue: Option<QueueId>,
     /// Exists: as an object, or because another node names it.
     pub alive: bool,
-    /// Parent by configuration.
+    /// Parent by configuration, and who names this one.
     pub declared_parent: Option<NodeId>,
+    declared_children: Vec<NodeId>,
     /// Parent in effect: none at the root and none anywhere on or below a cycle.
     pub parent: Option<NodeId>,
     /// Children in effect, in name order (queues and cohorts mixed).
@@ -101,8 +105,9 @@ pub(crate) struct QuotaTree {
     nodes: Vec<TreeNode>,
     log: Vec<Undo>,
     open_marks: u32,
-    dirty: bool,
-    /// Queues of each tree, by root.
+    /// Nodes whose configuration or usage changed since the last refresh.
+    changed: Vec<NodeId>,
+    /// Queues of each tree, by root, in order.
     queues: Vec<Vec<QueueId>>,
 }
 
@@ -116,6 +121,7 @@ impl QuotaTree {
             queue,
             alive: true,
             declared_parent: None,
+            declared_children: Vec::new(),
             parent: None,
             children: Vec::new(),
             cyclic: false,
@@ -124,7 +130,7 @@ impl QuotaTree {
             fair_weight_milli: 1000,
             cells: Vec::new(),
         });
-        self.dirty = true;
+        self.queues.push(queue.into_iter().collect());
         id
     }
 
@@ -135,8 +141,9 @@ impl QuotaTree {
 
     /// Marks a node as existing or gone.
     pub fn set_alive(&mut self, id: NodeId, alive: bool) {
-        self.nodes[id.index()].alive = alive;
-        self.dirty = true;
+        if std::mem::replace(&mut self.nodes[id.index()].alive, alive) != alive {
+            self.changed.push(id);
+        }
     }
 
     /// Changes configuration. Usage stays. True if anything changed.
@@ -156,7 +163,7 @@ impl QuotaTree {
         let changed = node.declared_parent != parent
             || node.fair_weight_milli != fair_weight_milli
             || if own_declared { before != wanted } else { node.own_quotas() != wanted };
-        node.declared_parent = parent;
+        let parent_before = std::mem::replace(&mut node.declared_parent, parent);
         node.fair_weight_milli = fair_weight_milli;
         for (_, cell) in &mut node.cells {
             cell.quota = NodeQuota::default();
@@ -167,55 +174,94 @@ impl QuotaTree {
             cell.quota = quota;
             cell.declared = true;
         }
-        self.dirty = true;
+        if parent_before != parent {
+            if let Some(before) = parent_before {
+                self.nodes[before.index()].declared_children.retain(|child| *child != id);
+            }
+            if let Some(parent) = parent {
+                self.nodes[parent.index()].declared_children.push(id);
+            }
+        }
+        self.changed.push(id);
         changed
     }
 
-    /// Derives parents, heights, subtree quotas and cohort usage again if configuration changed.
+    /// Brings parents, heights, subtree quotas and cohort usage in line with what changed.
     pub fn refresh(&mut self) {
-        if !self.dirty {
+        if self.changed.is_empty() {
             return;
         }
         debug_assert_eq!(self.open_marks, 0, "configuration changes during a decision");
-        self.dirty = false;
-        self.link();
-        for id in self.bottom_up() {
+        let changed = std::mem::take(&mut self.changed);
+        let mut outdated: BTreeSet<NodeId> = changed.iter().copied().collect();
+        let places = changed.into_iter().filter(|id| self.place(*id) != (self.node(*id).cyclic, self.node(*id).parent));
+        let moved = self.declared_below(places.collect());
+        for &id in &moved {
+            outdated.extend(self.hang(id));
+        }
+        for &id in &moved {
+            self.note_root(id);
+        }
+        for id in self.bottom_up(&outdated) {
             self.derive(id);
         }
     }
 
-    /// Finds cycles, then sets effective parents, children and roots.
-    fn link(&mut self) {
-        let count = self.nodes.len();
-        for index in 0..count {
-            let cyclic = self.leads_to_cycle(NodeId::from_index(index));
-            let node = &mut self.nodes[index];
-            node.children.clear();
-            node.cyclic = cyclic;
-            node.parent = if cyclic || !node.alive { None } else { node.declared_parent };
-        }
-        for index in 0..count {
-            let id = NodeId::from_index(index);
-            if let Some(parent) = self.nodes[index].parent {
-                self.nodes[parent.index()].children.push(id);
+    /// Whether a node is on or below a cycle, and the parent it has in effect.
+    fn place(&self, id: NodeId) -> (bool, Option<NodeId>) {
+        let cyclic = self.leads_to_cycle(id);
+        (cyclic, self.node(id).declared_parent.filter(|_| !cyclic && self.node(id).alive))
+    }
+
+    /// Nodes and everything below them by configuration.
+    fn declared_below(&self, mut stack: Vec<NodeId>) -> BTreeSet<NodeId> {
+        let mut below = BTreeSet::new();
+        while let Some(id) = stack.pop() {
+            if below.insert(id) {
+                stack.extend(&self.node(id).declared_children);
             }
-            let mut root = id;
-            while let Some(parent) = self.nodes[root.index()].parent {
-                root = parent;
+        }
+        below
+    }
+
+    /// Hangs a node where it belongs. The parents that lost and gained it.
+    fn hang(&mut self, id: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        let (cyclic, parent) = self.place(id);
+        let node = &mut self.nodes[id.index()];
+        node.cyclic = cyclic;
+        let before = std::mem::replace(&mut node.parent, parent);
+        if before != parent {
+            if let Some(before) = before
+                && let Ok(at) = self.child_at(before, id)
+            {
+                self.nodes[before.index()].children.remove(at);
             }
-            self.nodes[index].root = root;
+            if let Some(parent) = parent
+                && let Err(at) = self.child_at(parent, id)
+            {
+                self.nodes[parent.index()].children.insert(at, id);
+            }
         }
-        self.queues = vec![Vec::new(); count];
-        for node in &self.nodes {
-            self.queues[node.root.index()].extend(node.queue);
+        [before, parent].into_iter().flatten()
+    }
+
+    /// Where a child is among the children of a parent, or where it would have to be.
+    fn child_at(&self, parent: NodeId, child: NodeId) -> Result<usize, usize> {
+        let key = |id: NodeId| (&self.node(id).name, self.node(id).is_queue, id);
+        self.node(parent).children.binary_search_by(|id| key(*id).cmp(&key(child)))
+    }
+
+    /// Finds the root of a node that was hung elsewhere, or below one that was.
+    fn note_root(&mut self, id: NodeId) {
+        let root = self.path_to_root(id).last().unwrap_or(id);
+        let node = &mut self.nodes[id.index()];
+        let before = std::mem::replace(&mut node.root, root);
+        let Some(queue) = node.queue.filter(|_| before != root) else { return };
+        if let Ok(at) = self.queues[before.index()].binary_search(&queue) {
+            self.queues[before.index()].remove(at);
         }
-        for index in 0..count {
-            let mut children = std::mem::take(&mut self.nodes[index].children);
-            children.sort_by(|a, b| {
-                let (a, b) = (self.node(*a), self.node(*b));
-                (&a.name, a.is_queue).cmp(&(&b.name, b.is_queue))
-            });
-            self.nodes[index].children = children;
+        if let Err(at) = self.queues[root.index()].binary_search(&queue) {
+            self.queues[root.index()].insert(at, queue);
         }
     }
 
@@ -230,16 +276,15 @@ impl QuotaTree {
         true
     }
 
-    fn bottom_up(&self) -> Vec<NodeId> {
-        let mut order: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
-        let mut stack: Vec<NodeId> =
-            (0..self.nodes.len()).map(NodeId::from_index).filter(|id| self.node(*id).parent.is_none()).collect();
-        while let Some(id) = stack.pop() {
-            order.push(id);
-            stack.extend(&self.node(id).children);
+    /// Nodes and everything above them, each after what is below it.
+    fn bottom_up(&self, nodes: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let mut above: BTreeSet<NodeId> = BTreeSet::new();
+        for &id in nodes {
+            above.extend(self.path_to_root(id));
         }
-        order.reverse();
-        order
+        let mut order: Vec<(usize, NodeId)> = above.iter().map(|id| (self.path_to_root(*id).count(), *id)).collect();
+        order.sort_by_key(|(depth, id)| (Reverse(*depth), *id));
+        order.into_iter().map(|(_, id)| id).collect()
     }
 
     fn derive(&mut self, id: NodeId) {
@@ -358,8 +403,9 @@ impl QuotaTree {
             let cell = self.cell(id, fr);
             self.set_usage(id, fr, cell.usage + amount);
             match cell.climbs_when_added(amount) {
-                Some(rest) if !self.dirty => amount = rest,
-                _ => return,
+                Some(rest) if self.changed.is_empty() => amount = rest,
+                Some(_) => return self.changed.push(id),
+                None => return,
             }
             at = self.node(id).parent;
         }
@@ -373,8 +419,9 @@ impl QuotaTree {
             let cell = self.cell(id, fr);
             self.set_usage(id, fr, cell.usage - amount);
             match cell.climbs_when_removed(amount) {
-                Some(part) if !self.dirty => amount = part,
-                _ => return,
+                Some(part) if self.changed.is_empty() => amount = part,
+                Some(_) => return self.changed.push(id),
+                None => return,
             }
             at = self.node(id).parent;
         }
