@@ -42,8 +42,7 @@ impl Condenser {
     /// of no use for longest.
     pub fn condense(&mut self, text: &[u8]) -> Condensed {
         for at in 0..self.references.len() {
-            let steps = self.references[at].steps_to(text);
-            if steps.len() <= text.len() / 2 {
+            if let Some(steps) = self.references[at].steps_to(text, text.len() / 2) {
                 self.references[..=at].rotate_right(1);
                 let (reference, steps) = (self.references[0].text.clone(), steps.into_boxed_slice());
                 return Condensed { reference, steps, length: text.len() };
@@ -56,7 +55,7 @@ impl Condenser {
             return Condensed { reference: Arc::from([]), steps: steps.into_boxed_slice(), length: text.len() };
         }
         let reference = Reference::new(text);
-        let steps = reference.steps_to(text).into_boxed_slice();
+        let steps = reference.steps_to(text, usize::MAX).unwrap_or_default().into_boxed_slice();
         let condensed = Condensed { reference: reference.text.clone(), steps, length: text.len() };
         self.references.truncate(REFERENCES_MAX - 1);
         self.references.insert(0, reference);
@@ -105,8 +104,8 @@ impl Reference {
         Self { text: Arc::from(text), places }
     }
 
-    /// What makes `text` from this one.
-    fn steps_to(&self, text: &[u8]) -> Vec<u8> {
+    /// What makes `text` from this one, unless that takes more than `most` bytes: then the search ends as soon as it is clear.
+    fn steps_to(&self, text: &[u8], most: usize) -> Option<Vec<u8>> {
         let mut steps = Vec::with_capacity(text.len() / 4);
         let (mut done, mut at) = (0, 0);
         // Where the last copy ended, in the reference: what differs is mostly as long in both.
@@ -120,6 +119,9 @@ impl Reference {
                 places.into_iter().flatten().find(|place| self.text.get(*place..*place + COPY_MIN) == Some(part));
             let Some(place) = found else {
                 at += 1;
+                if steps.len() + (at - done) > most {
+                    return None;
+                }
                 continue;
             };
             let before = text[done..at].iter().rev().zip(self.text[..place].iter().rev());
@@ -137,7 +139,7 @@ impl Reference {
             put_number(&mut steps, text.len() - done);
             steps.extend_from_slice(&text[done..]);
         }
-        steps
+        (steps.len() <= most).then_some(steps)
     }
 }
 
