@@ -5,7 +5,7 @@ use berth_apimachinery::meta;
 use berth_store::{CommitFuture, Write};
 use serde_json::{Value, json};
 
-use crate::{ApiServer, auth, objects, strategy};
+use crate::{ApiServer, aggregation, auth, objects, strategy};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
@@ -29,6 +29,7 @@ pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
         })
     }));
     wanted.extend(auth::bootstrap::objects());
+    wanted.extend(server.inner.config.front_proxy.as_ref().map(aggregation::authentication));
     wanted.into_iter().filter_map(|object| create(server, object)).collect()
 }
 
@@ -40,6 +41,15 @@ fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
     if let Some(record) = server.store().get(&key) {
         // Default roles of an older version get the rules they lack; everything else stays as it is.
         let stored = record.value();
+        if meta::name(&object) == aggregation::AUTHENTICATION && meta::kind(&object) == "ConfigMap" {
+            // Certificates are of this start; what somebody added to it stays.
+            let mut value = (*stored).clone();
+            for (field, text) in object["data"].as_object().into_iter().flatten() {
+                value["data"][field] = text.clone();
+            }
+            return (value != *stored)
+                .then(|| server.store().commit(Write::Update { key, expected: record.revision, value }));
+        }
         let value = auth::reconcile::is_wanted(&stored).then(|| auth::reconcile::object(&object, &stored)).flatten()?;
         return Some(server.store().commit(Write::Update { key, expected: record.revision, value }));
     }

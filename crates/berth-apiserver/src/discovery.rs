@@ -12,8 +12,9 @@ use berth_apimachinery::meta::compare_versions;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Map, Value, json};
 
+use crate::aggregation::Remote;
 use crate::registry::{Subresource, VersionInfo};
-use crate::{Body, Extension, Registry, RequestInfo, ResourceInfo, extension};
+use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension};
 
 /// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
 pub const GIT_VERSION: &str = "v1.35.0+berth";
@@ -43,10 +44,48 @@ const GROUP_ORDER: [&str; 20] = [
     "flowcontrol.apiserver.k8s.io",
 ];
 
+/// Everything that is served: here, by others in the process, and by programs elsewhere.
+pub(crate) struct Served<'a> {
+    pub(crate) registry: &'a Registry,
+    extensions: &'a [Arc<dyn Extension>],
+    remotes: Arc<Vec<Arc<Remote>>>,
+    server: &'a ApiServer,
+}
+
+impl<'a> Served<'a> {
+    /// What this server and those it sends requests on to serve.
+    pub(crate) fn by(server: &'a ApiServer, registry: &'a Registry) -> Served<'a> {
+        Served { registry, extensions: &server.inner.config.extensions, remotes: server.remotes(), server }
+    }
+
+    /// The groups: those of which something is served here first.
+    fn groups(&self) -> Vec<Group<'_>> {
+        let mut groups = groups(self.registry);
+        for remote in self.remotes.iter().filter(|remote| !self.is_extension(&remote.group)) {
+            let version = remote.version.as_str();
+            match groups.iter_mut().find(|(group, _)| *group == remote.group) {
+                Some((_, versions)) if versions.contains(&version) => {}
+                Some((_, versions)) => versions.push(version),
+                None => groups.push((&remote.group, vec![version])),
+            }
+        }
+        groups
+    }
+
+    /// Who serves a version elsewhere.
+    fn remote(&self, group: &str, version: &str) -> Option<&Remote> {
+        self.remotes.iter().map(Arc::as_ref).find(|remote| remote.group == group && remote.version == version)
+    }
+
+    /// What is served in the process needs nobody elsewhere.
+    fn is_extension(&self, group: &str) -> bool {
+        self.extensions.iter().any(|extension| extension.group() == group)
+    }
+}
+
 /// Answers requests for discovery, version and health; `None` when the path is none of these.
-pub fn handle(
-    registry: &Registry,
-    extensions: &[Arc<dyn Extension>],
+pub(crate) fn handle(
+    served: &Served<'_>,
     info: &RequestInfo,
     headers: &http::HeaderMap,
 ) -> Option<http::Response<Body>> {
@@ -56,18 +95,18 @@ pub fn handle(
     let path = info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let document = match parts.as_slice() {
-        [""] => json!({"paths": paths(registry, extensions)}),
+        [""] => json!({"paths": paths(served)}),
         ["version"] => version(),
         [first, rest @ ..] if HEALTH_PATHS.iter().any(|path| path[1..] == **first) => return health(first, rest),
         ["api"] | ["apis"] => {
             if let Some(version) = aggregated::accepted(headers) {
-                return Some(aggregated::response(registry, extensions, parts[0] == "api", version));
+                return Some(aggregated::response(served, parts[0] == "api", version));
             }
-            if parts[0] == "api" { api_versions() } else { group_list(registry, extensions) }
+            if parts[0] == "api" { api_versions() } else { group_list(served) }
         }
-        ["api", version] => resource_list(registry, "", version)?,
-        ["apis", group] => group_document(&groups(registry), group)?,
-        ["apis", group, version] if !group.is_empty() => resource_list(registry, group, version)?,
+        ["api", version] => resource_list(served.registry, "", version)?,
+        ["apis", group] => group_document(&served.groups(), group)?,
+        ["apis", group, version] if !group.is_empty() => resource_list(served.registry, group, version)?,
         _ => return None,
     };
     let mut response = json_response(200, &document);
@@ -140,10 +179,11 @@ fn group_value((group, versions): &Group<'_>) -> Value {
     json!({"name": group, "preferredVersion": versions[0], "versions": versions})
 }
 
-fn group_list(registry: &Registry, extensions: &[Arc<dyn Extension>]) -> Value {
-    let groups = groups(registry);
+fn group_list(served: &Served<'_>) -> Value {
+    let groups = served.groups();
     let own = groups.iter().filter(|(group, _)| !group.is_empty()).map(group_value);
-    let groups: Vec<Value> = own.chain(extensions.iter().map(|it| extension::group_value(it.as_ref()))).collect();
+    let groups: Vec<Value> =
+        own.chain(served.extensions.iter().map(|it| extension::group_value(it.as_ref()))).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -242,13 +282,13 @@ fn health(name: &str, rest: &[&str]) -> Option<http::Response<Body>> {
     Some(response)
 }
 
-fn paths(registry: &Registry, extensions: &[Arc<dyn Extension>]) -> Vec<String> {
+fn paths(served: &Served<'_>) -> Vec<String> {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
-    for (group, versions) in groups(registry).iter().filter(|(group, _)| !group.is_empty()) {
+    for (group, versions) in served.groups().iter().filter(|(group, _)| !group.is_empty()) {
         paths.push(format!("/apis/{group}"));
         paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
     }
-    for extension in extensions {
+    for extension in served.extensions {
         let group = extension.group();
         paths.push(format!("/apis/{group}"));
         paths.extend(extension.versions().iter().map(|version| format!("/apis/{group}/{version}")));
@@ -286,7 +326,10 @@ mod tests {
         let mut headers = http::HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().expect("a header"));
         let info = RequestInfo::parse(&http::Method::GET, path, "");
-        let response = handle(&Registry::builtin(), &[], &info, &headers)?;
+        let now = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
+        let store = Arc::new(berth_store::MemoryStore::new());
+        let server = ApiServer::new(crate::Config::new(store, Arc::new(move || now)));
+        let response = handle(&Served::by(&server, &server.registry()), &info, &headers)?;
         let (parts, body) = response.into_parts();
         let body = futures::FutureExt::now_or_never(http_body_util::BodyExt::collect(body))
             .expect("all there")

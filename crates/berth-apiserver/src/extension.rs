@@ -29,11 +29,7 @@ pub(crate) fn group_value(extension: &dyn Extension) -> Value {
 }
 
 /// The answer to a request for the group; `None` when it is about another one.
-pub(crate) fn answer(
-    extension: &dyn Extension,
-    info: &RequestInfo,
-    query: &str,
-) -> Option<Result<Response<Body>, Status>> {
+pub fn answer(extension: &dyn Extension, info: &RequestInfo, query: &str) -> Option<Result<Response<Body>, Status>> {
     let group = extension.group();
     let path = info.path.trim_matches('/');
     let rest = path.strip_prefix("apis/")?.strip_prefix(group)?;

@@ -10,6 +10,7 @@
 //! plugged in through [`admission::AdmissionPlugin`].
 
 pub mod admission;
+mod aggregation;
 pub mod audit;
 pub mod auth;
 pub mod body;

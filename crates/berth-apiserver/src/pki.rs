@@ -1,7 +1,8 @@
-//! The certificates of one embedded cluster: a certificate authority that lives as long as its data directory, and the
-//! serving and client certificates it signs at each start.
+//! The certificates of one embedded cluster: a certificate authority that lives as long as its data directory, the
+//! serving and client certificates it signs at each start, and an authority of its own for what the server shows to
+//! aggregated API servers.
 //!
-//! Only the authority and the key of service-account tokens are kept on disk (mode 0600, written whole or not at all).
+//! Only the authorities and the key of service-account tokens are kept on disk (mode 0600, written whole or not at all).
 //! Everything else is signed anew, which costs a millisecond and leaves nothing to expire or to renew; certificates
 //! handed out earlier stay valid until their own end because the authority stays. Elliptic curves (P-256) throughout.
 
@@ -70,22 +71,89 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// The certificate authority of one cluster and the secrets that live beside it.
+/// Keys are nobody's business in a log.
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Identity").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
+    }
+}
+
+/// Common name of the certificate the server shows to aggregated API servers.
+pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
+
+/// What makes aggregated API servers believe the server when it says on whose behalf it asks.
+#[derive(Clone, Debug)]
+pub struct FrontProxy {
+    /// The certificate the server shows them.
+    pub identity: Identity,
+    /// The authority behind it, PEM. It signs nothing else, so that no client of the cluster can speak for another one.
+    pub authority_pem: String,
+    /// The authority behind clients' own certificates, PEM.
+    pub client_authority_pem: String,
+}
+
+/// The certificate authorities of one cluster and the secrets that live beside them.
 pub struct Pki {
-    certificate_pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    clients: Authority,
+    front_proxy: Authority,
     token_key: TokenKey,
     today: jiff::civil::Date,
 }
+
+/// An authority that can sign.
+struct Authority {
+    certificate_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(name: &str, today: jiff::civil::Date) -> Result<Authority, PkiError> {
+        let (certificate_pem, key) = new_authority(name, today)?;
+        Ok(Authority { certificate_pem, issuer: issuer(name, key) })
+    }
+
+    /// The authority kept in `FILE.crt` and `FILE.key` of a directory; made when there is none that lasts a month.
+    fn load_or_create(directory: &Path, file: &str, name: &str, now: jiff::Timestamp) -> Result<Authority, PkiError> {
+        let certificate_path = directory.join(format!("{file}.crt"));
+        let key_path = directory.join(format!("{file}.key"));
+        if let (Some(certificate_pem), Some(key_pem)) =
+            (read_if_present(&certificate_path)?, read_if_present(&key_path)?)
+        {
+            let key = KeyPair::from_pem(&key_pem)
+                .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
+            let end = not_after(&certificate_pem)
+                .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
+            if end > now + jiff::SignedDuration::from_hours(24 * 30) {
+                return Ok(Authority { certificate_pem, issuer: issuer(name, key) });
+            }
+        }
+        let (certificate_pem, key) = new_authority(name, date(now))?;
+        write_private(&key_path, key.serialize_pem().as_bytes())?;
+        write_private(&certificate_path, certificate_pem.as_bytes())?;
+        Ok(Authority { certificate_pem, issuer: issuer(name, key) })
+    }
+
+    fn sign(&self, params: CertificateParams, subject: &str) -> Result<Identity, PkiError> {
+        let failed = |source| PkiError::Generate { subject: subject.to_owned(), source };
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    }
+}
+
+/// Common names of the authorities.
+const CLIENTS: &str = "berth-ca";
+const FRONT_PROXY: &str = "berth-front-proxy-ca";
 
 impl Pki {
     /// An authority that lives in memory only.
     ///
     /// `now` is the real time, not that of an embedded cluster whose clock may run faster: clients check against theirs.
     pub fn ephemeral(now: jiff::Timestamp) -> Result<Pki, PkiError> {
-        let (certificate_pem, key) = new_authority(date(now))?;
         let (_, token_key) = new_token_key()?;
-        Ok(Pki { certificate_pem, issuer: issuer(key), token_key, today: date(now) })
+        let today = date(now);
+        let (clients, front_proxy) = (Authority::new(CLIENTS, today)?, Authority::new(FRONT_PROXY, today)?);
+        Ok(Pki { clients, front_proxy, token_key, today })
     }
 
     /// The authority kept in `directory`; made, with the directory, on first use. `now` as in [`Pki::ephemeral`].
@@ -94,26 +162,8 @@ impl Pki {
     /// replaced: kubeconfigs written before then have to be fetched again.
     pub fn load_or_create(directory: &Path, now: jiff::Timestamp) -> Result<Pki, PkiError> {
         create_private_directory(directory)?;
-        let (certificate_path, key_path) = (directory.join("ca.crt"), directory.join("ca.key"));
-        let kept = match (read_if_present(&certificate_path)?, read_if_present(&key_path)?) {
-            (Some(certificate_pem), Some(key_pem)) => {
-                let key = KeyPair::from_pem(&key_pem)
-                    .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
-                let end = not_after(&certificate_pem)
-                    .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
-                (end > now + jiff::SignedDuration::from_hours(24 * 30)).then_some((certificate_pem, key))
-            }
-            _ => None,
-        };
-        let (certificate_pem, key) = match kept {
-            Some(kept) => kept,
-            None => {
-                let (certificate_pem, key) = new_authority(date(now))?;
-                write_private(&key_path, key.serialize_pem().as_bytes())?;
-                write_private(&certificate_path, certificate_pem.as_bytes())?;
-                (certificate_pem, key)
-            }
-        };
+        let clients = Authority::load_or_create(directory, "ca", CLIENTS, now)?;
+        let front_proxy = Authority::load_or_create(directory, "front-proxy-ca", FRONT_PROXY, now)?;
         let token_path = directory.join("sa.key");
         let token_key = match read_if_present(&token_path)? {
             Some(pem) => {
@@ -127,12 +177,12 @@ impl Pki {
                 key
             }
         };
-        Ok(Pki { certificate_pem, issuer: issuer(key), token_key, today: date(now) })
+        Ok(Pki { clients, front_proxy, token_key, today: date(now) })
     }
 
     /// The authority's certificate, PEM: what clients trust.
     pub fn authority_pem(&self) -> &str {
-        &self.certificate_pem
+        &self.clients.certificate_pem
     }
 
     /// The key service-account tokens are signed with.
@@ -157,39 +207,42 @@ impl Pki {
                 params.subject_alt_names.push(san);
             }
         }
-        self.sign(params, "berth-apiserver")
+        self.clients.sign(params, "berth-apiserver")
     }
 
     /// A client certificate that authenticates as `user`, member of `group`.
     pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, PkiError> {
-        self.sign(leaf(self.today, user, group, ExtendedKeyUsagePurpose::ClientAuth), user)
+        self.clients.sign(leaf(self.today, user, group, ExtendedKeyUsagePurpose::ClientAuth), user)
     }
 
-    fn sign(&self, params: CertificateParams, subject: &str) -> Result<Identity, PkiError> {
-        let failed = |source| PkiError::Generate { subject: subject.to_owned(), source };
-        let key = KeyPair::generate().map_err(failed)?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    /// What the server shows to aggregated API servers.
+    pub fn front_proxy(&self) -> Result<FrontProxy, PkiError> {
+        let params = leaf(self.today, FRONT_PROXY_NAME, None, ExtendedKeyUsagePurpose::ClientAuth);
+        Ok(FrontProxy {
+            identity: self.front_proxy.sign(params, FRONT_PROXY_NAME)?,
+            authority_pem: self.front_proxy.certificate_pem.clone(),
+            client_authority_pem: self.clients.certificate_pem.clone(),
+        })
     }
 }
 
 /// The parameters every authority has, apart from its dates: also what signing needs to know about a kept one.
-fn authority() -> CertificateParams {
+fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "berth-ca");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
-fn issuer(key: KeyPair) -> Issuer<'static, KeyPair> {
-    Issuer::new(authority(), key)
+fn issuer(name: &str, key: KeyPair) -> Issuer<'static, KeyPair> {
+    Issuer::new(authority(name), key)
 }
 
-fn new_authority(today: jiff::civil::Date) -> Result<(String, KeyPair), PkiError> {
-    let failed = |source| PkiError::Generate { subject: "the certificate authority".to_owned(), source };
-    let mut params = authority();
+fn new_authority(name: &str, today: jiff::civil::Date) -> Result<(String, KeyPair), PkiError> {
+    let failed = |source| PkiError::Generate { subject: name.to_owned(), source };
+    let mut params = authority(name);
     set_validity(&mut params, today, AUTHORITY_YEARS);
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
@@ -295,7 +348,7 @@ mod tests {
         assert_eq!(first.authority_pem(), second.authority_pem());
         assert_eq!(first.token_key().key_set(), second.token_key().key_set());
         #[cfg(unix)]
-        for file in ["ca.key", "ca.crt", "sa.key"] {
+        for file in ["ca.key", "ca.crt", "front-proxy-ca.key", "front-proxy-ca.crt", "sa.key"] {
             use std::os::unix::fs::PermissionsExt;
             let mode = fs::metadata(path.join(file)).expect("present").permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");

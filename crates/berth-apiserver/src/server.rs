@@ -23,7 +23,7 @@ use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::crd::{Converter, CustomKind};
 use crate::registry::{Registry, ResourceInfo, SchemaSource};
-use crate::{Body, Objects, UserInfo, bootstrap, crd, rest};
+use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest};
 
 /// What time it is, as the embedded cluster counts it.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -67,6 +67,8 @@ pub struct Config {
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Where requests are recorded; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
+    /// What aggregated API servers believe this one by; without it they are not shown any certificate.
+    pub front_proxy: Option<crate::pki::FrontProxy>,
     /// Groups served by somebody else in the process.
     pub extensions: Vec<Arc<dyn crate::Extension>>,
     /// Figures to serve under `/metrics`; `None` leaves the path unserved.
@@ -87,6 +89,7 @@ impl Config {
             admission: Vec::new(),
             pod_logs: None,
             audit: None,
+            front_proxy: None,
             extensions: Vec::new(),
             metrics: None,
             token_key: None,
@@ -111,6 +114,8 @@ pub(crate) struct Inner {
     pub(crate) policies: admission::policies::Cache<Policy>,
     /// Those that change objects.
     pub(crate) mutating_policies: admission::policies::Cache<MutatingPolicy>,
+    /// Groups served by programs elsewhere.
+    pub(crate) services: aggregation::Services,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
     tokens: Option<Arc<Tokens>>,
@@ -146,6 +151,7 @@ impl ApiServer {
                 hooks: admission::webhooks::Cache::default(),
                 policies: Default::default(),
                 mutating_policies: Default::default(),
+                services: Default::default(),
                 quotas: admission::quota::Namespaces::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),

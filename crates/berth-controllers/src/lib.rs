@@ -6,6 +6,7 @@
 //!
 //! What is deliberately absent: any knowledge of whether the cluster is real, embedded or simulated.
 
+pub mod aggregated;
 pub mod conditions;
 pub mod config;
 pub mod configuration;

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
-use crate::explain;
 use crate::jobs::described::for_each_described;
+use crate::{aggregated, explain};
 
 /// Namespace of an installation.
 pub const NAMESPACE: &str = "berth-system";
@@ -156,6 +156,7 @@ pub fn rules() -> Vec<Value> {
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
         ("apiextensions.k8s.io", "customresourcedefinitions", converted_kinds()),
+        ("apiregistration.k8s.io", "apiservices", aggregated::names()),
     ] {
         rules.push(
             json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": ["get", "patch"]}),
@@ -183,7 +184,7 @@ pub fn objects(namespace: &str) -> Vec<Value> {
             "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": NAME, "labels": labels(&[])},
             "roleRef": reference("ClusterRole", NAME), "subjects": subject,
         }),
-        // Names cannot be given for creation; everything else is about one Lease and one Secret.
+        // Names cannot be given for creation; everything else is about one Lease, one Secret and one EndpointSlice.
         json!({
             "apiVersion": RBAC, "kind": "Role",
             "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
@@ -194,12 +195,22 @@ pub fn objects(namespace: &str) -> Vec<Value> {
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
                 {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [WEBHOOK_SECRET],
                  "verbs": ["get", "update"]},
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["create"]},
+                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"],
+                 "resourceNames": [aggregated::SERVICE], "verbs": ["patch"]},
             ],
         }),
         json!({
             "apiVersion": RBAC, "kind": "RoleBinding",
             "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
             "roleRef": reference("Role", NAME), "subjects": subject,
+        }),
+        // How the API server proves that a request comes from it is said where every aggregated API server reads it.
+        json!({
+            "apiVersion": RBAC, "kind": "RoleBinding",
+            "metadata": {"name": format!("{NAME}-authentication-reader"), "namespace": "kube-system",
+                         "labels": labels(&[])},
+            "roleRef": reference("Role", "extension-apiserver-authentication-reader"), "subjects": subject,
         }),
     ];
     objects.extend(user_roles());

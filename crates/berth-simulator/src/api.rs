@@ -10,12 +10,13 @@ use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
-use berth_apiserver::{ApiServer, Config, Converter, Extension, LogPart, Objects, RequestInfo, UserInfo};
+use berth_apiserver::pki::FrontProxy;
+use berth_apiserver::{ApiServer, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
-use berth_controllers::{Installed, rights};
-use berth_runtime::Clock;
+use berth_controllers::{Installed, aggregated, rights};
+use berth_runtime::{Clock, ObjectKey};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -44,6 +45,10 @@ pub struct ApiOptions {
     pub token_key: Option<TokenKey>,
     /// Where requests are recorded; `None` records none.
     pub audit: Option<Log>,
+    /// What aggregated API servers believe this one by.
+    pub front_proxy: Option<FrontProxy>,
+    /// The controllers run in another process: what they can tell is asked of them as of any aggregated API server.
+    pub controllers_elsewhere: bool,
 }
 
 /// An API server that has what Berth brings. Cheap to clone.
@@ -71,8 +76,10 @@ impl Apiserver {
         config.admission.push(Arc::new(JobSetPodWebhook));
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(installed.clone()));
-        config.extensions.push(Arc::new(Explanations(installed.clone())));
-        config.extensions.push(Arc::new(PendingWorkloads(installed.clone(), config.store.clone())));
+        config.front_proxy = options.front_proxy;
+        if !options.controllers_elsewhere {
+            config.extensions = extensions(&installed);
+        }
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         for kind in conversion::KINDS {
@@ -90,7 +97,10 @@ impl Apiserver {
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
         install_definitions(&client).await?;
         install_namespaces(&client).await?;
-        install_rights(&client).await?;
+        install_objects(&client, rights::objects(rights::NAMESPACE)).await?;
+        if options.controllers_elsewhere {
+            install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
+        }
         Ok(Self { server, logs, installed })
     }
 
@@ -153,8 +163,20 @@ impl berth_apiserver::Metrics for Controllers {
     }
 }
 
+/// The groups that tell what the controllers know.
+fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
+    vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
+}
+
+/// The same of controllers that are there, for whoever serves them behind an API server in another process.
+pub fn extensions_of(installed: Installed) -> Vec<Arc<dyn Extension>> {
+    let controllers = Controllers::default();
+    let _ = controllers.0.set(installed);
+    extensions(&controllers)
+}
+
 /// `visibility.kueue.x-k8s.io`, as an aggregated API server serves it in a real cluster.
-struct PendingWorkloads(Controllers, Arc<dyn Store>);
+struct PendingWorkloads(Controllers);
 
 impl Extension for PendingWorkloads {
     fn group(&self) -> &str {
@@ -184,16 +206,16 @@ impl Extension for PendingWorkloads {
         let resource = GroupResource::new(visibility::GROUP, &info.resource);
         let missing = || Status::not_found(&resource, &info.name);
         let Some(installed) = self.0.0.get() else {
-            return Err(Status::service_unavailable("the controllers run in another process"));
+            return Err(Status::service_unavailable("the controllers are starting"));
         };
         let page = Page::parse(query).map_err(Status::bad_request)?;
         let (visibility, version) = (&installed.visibility, info.api_version.as_str());
         match (info.resource.as_str(), info.namespace.as_str()) {
             ("clusterqueues", "") => visibility.of_cluster_queue(&info.name, version, page).ok_or_else(missing),
             ("localqueues", namespace) if !namespace.is_empty() => {
-                let queue = Objects::new(self.1.clone()).get(KUEUE_GROUP, "localqueues", namespace, &info.name);
+                let queue = installed.stores.local_queues.get(&ObjectKey::namespaced(namespace, &info.name));
                 let queue = queue.ok_or_else(missing)?;
-                let cluster_queue = queue["spec"]["clusterQueue"].as_str().unwrap_or_default();
+                let cluster_queue = queue.spec.cluster_queue.as_str();
                 visibility.of_local_queue(namespace, &info.name, cluster_queue, version, page).ok_or_else(missing)
             }
             _ => Err(Status::no_such_path()),
@@ -240,10 +262,10 @@ async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
-/// The controllers' service account and rights, and the roles users are given. What somebody changed stays changed but
-/// for the rules, which follow the version.
-async fn install_rights(client: &Client) -> Result<(), EmbeddedError> {
-    for object in rights::objects(rights::NAMESPACE) {
+/// Makes what an installation has: the controllers' service account and rights, the roles users are given. What somebody
+/// changed stays changed but for the rules, which follow the version.
+async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), EmbeddedError> {
+    for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let failed = |error| EmbeddedError::Install { what: format!("{kind} {name}"), source: ApiFailure(error) };

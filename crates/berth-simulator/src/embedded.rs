@@ -9,6 +9,7 @@ use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
+use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
 use berth_controllers::configuration;
 use berth_runtime::{Clock, Manager, ManagerError};
@@ -49,6 +50,8 @@ pub struct Options {
     pub token_key: Option<TokenKey>,
     /// Where requests are recorded; `None` records none.
     pub audit: Option<Log>,
+    /// What aggregated API servers believe this one by.
+    pub front_proxy: Option<FrontProxy>,
     /// The controllers share no cache with the simulated cluster and have only the rights of an installation, as when they
     /// run in a process of their own.
     pub apart: bool,
@@ -57,8 +60,18 @@ pub struct Options {
 impl Options {
     /// A cluster in memory.
     pub fn in_memory(clock: Clock, seed: u64, cluster: Option<Value>, configuration: Option<Value>) -> Self {
-        let (root_ca, token_key, audit, apart) = (None, None, None, false);
-        Self { clock, seed, storage: Storage::Memory, cluster, configuration, root_ca, token_key, audit, apart }
+        Self {
+            clock,
+            seed,
+            storage: Storage::Memory,
+            cluster,
+            configuration,
+            root_ca: None,
+            token_key: None,
+            audit: None,
+            front_proxy: None,
+            apart: false,
+        }
     }
 }
 
@@ -152,6 +165,8 @@ impl Embedded {
             controllers: controllers.clone(),
             token_key: options.token_key,
             audit: options.audit,
+            front_proxy: options.front_proxy,
+            controllers_elsewhere: false,
         })
         .await?;
         let server = api.server().clone();

@@ -34,7 +34,7 @@ impl Extension for Explanations {
             return Err(Status::no_such_path());
         }
         let Some(installed) = self.0.installed() else {
-            return Err(Status::service_unavailable("the controllers run in another process"));
+            return Err(Status::service_unavailable("the controllers are starting"));
         };
         installed.explain.of(&info.namespace, &info.name).map_err(|error| match error {
             Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(GROUP, "workloads"), &info.name),

@@ -49,6 +49,8 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         controllers: controller_configuration(read(&options.controller_config)?)?,
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
+        front_proxy: Some(front.pki().front_proxy()?),
+        controllers_elsewhere: true,
     })
     .await?;
     // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.

@@ -108,10 +108,16 @@ impl Front {
     pub fn serve(self, server: ApiServer) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
         let authenticator = Authenticator::new(Default::default(), server.tokens());
-        let task = tokio::spawn(self.listener.serve(server, Arc::new(authenticator), async move {
+        let following = server.clone().follow_services();
+        let serving = self.listener.serve(server, Arc::new(authenticator), async move {
             // A dropped sender also means that the process is on its way out.
             let _ = stopped.await;
-        }));
+        });
+        let task = tokio::spawn(async move {
+            let following = tokio::spawn(following);
+            serving.await;
+            following.abort();
+        });
         Serving { stop, task, folder: self.folder }
     }
 }

@@ -55,6 +55,7 @@ const EDIT: &[(&str, &str)] = &[
 /// The ClusterRoles and ClusterRoleBindings to create when they are missing. Users may change them afterwards.
 pub fn objects() -> Vec<Value> {
     let mut objects = roles();
+    objects.push(authentication_reader());
     objects.extend([
         binding("cluster-admin", "cluster-admin", &["system:masters"]),
         binding("system:basic-user", "system:basic-user", &["system:authenticated"]),
@@ -115,6 +116,14 @@ fn roles() -> Vec<Value> {
             vec![paths("/healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/*")],
         ),
         role(
+            "system:auth-delegator",
+            None,
+            vec![
+                rule("authentication.k8s.io", "tokenreviews", "create"),
+                rule("authorization.k8s.io", "subjectaccessreviews", "create"),
+            ],
+        ),
+        role(
             "system:basic-user",
             None,
             vec![
@@ -129,6 +138,15 @@ fn roles() -> Vec<Value> {
         role("system:aggregate-to-edit", Some("edit"), edit),
         role("system:aggregate-to-view", Some("view"), view),
     ]
+}
+
+/// Aggregated API servers read in that ConfigMap whom to believe.
+fn authentication_reader() -> Value {
+    let mut rule = rule("", "configmaps", READ);
+    rule["resourceNames"] = json!([crate::aggregation::AUTHENTICATION]);
+    let mut metadata = metadata("extension-apiserver-authentication-reader", None);
+    metadata["namespace"] = json!("kube-system");
+    json!({"apiVersion": API_VERSION, "kind": "Role", "metadata": metadata, "rules": [rule]})
 }
 
 fn words(text: &str) -> Vec<&str> {

@@ -106,6 +106,22 @@ pub fn apply(
     Ok(UserInfo { name, uid, groups, extra })
 }
 
+/// A key of extras as headers can spell it; read back by [`decode_key`].
+pub(super) fn encode_key(key: &str) -> String {
+    let mut encoded = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        match byte {
+            // What HTTP allows in a header's name, but for the escape itself.
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => encoded.push(char::from(byte)),
+            b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    encoded
+}
+
 /// Keys of extras are percent-encoded where headers could not spell them; what is not valid encoding stays as it is.
 pub(super) fn decode_key(key: &str) -> String {
     let bytes = key.as_bytes();

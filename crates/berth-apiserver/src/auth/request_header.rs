@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::impersonation::decode_key;
+use super::impersonation::{decode_key, encode_key};
 use crate::UserInfo;
 
 /// Which headers say what. Names are compared without regard to case.
@@ -58,6 +58,25 @@ impl RequestHeaders {
             groups: self.groups.iter().flat_map(|group| values(group)).collect(),
             extra,
         })
+    }
+
+    /// What says who `user` is, to be read back by [`RequestHeaders::user`]: the first name of each kind is used.
+    pub fn headers(&self, user: &UserInfo) -> Vec<(String, String)> {
+        let mut headers = Vec::new();
+        let mut add = |names: &[String], value: &str| {
+            if let Some(name) = names.first().filter(|_| !value.is_empty()) {
+                headers.push((name.clone(), value.to_owned()));
+            }
+        };
+        add(&self.names, &user.name);
+        add(&self.uids, &user.uid);
+        user.groups.iter().for_each(|group| add(&self.groups, group));
+        for (key, values) in &user.extra {
+            let prefixed: Vec<String> =
+                self.extra_prefixes.iter().map(|prefix| format!("{prefix}{}", encode_key(key))).collect();
+            values.iter().for_each(|value| add(&prefixed, value));
+        }
+        headers
     }
 
     /// Whether a header is one of these, and so no business of what comes after authentication.

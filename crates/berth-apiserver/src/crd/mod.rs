@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
-use crate::{ApiServer, objects};
+use crate::{ApiServer, aggregation, objects};
 use webhook_converter::WebhookConverter;
 
 pub(crate) use cel::Rules;
@@ -143,6 +143,9 @@ pub(crate) fn after_write<'a>(
         server.inner.hooks.forget();
         server.inner.policies.forget();
         server.inner.mutating_policies.forget();
+    }
+    if row.group == aggregation::GROUP {
+        server.inner.services.forget();
     }
     if is_definitions(row) {
         if gone {

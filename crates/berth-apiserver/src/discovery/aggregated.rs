@@ -1,13 +1,12 @@
 //! Aggregated discovery: all groups, versions and resources in one document (`APIGroupDiscoveryList`).
 
-use std::sync::Arc;
-
 use http::header::{CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Value, json};
 
-use super::{accept_clauses, groups, json_response, rows};
+use super::{Served, accept_clauses, json_response, rows};
+use crate::aggregation::discovery;
 use crate::registry::{Subresource, VersionInfo};
-use crate::{Body, Extension, Registry, ResourceInfo};
+use crate::{Body, Extension, ResourceInfo};
 
 /// The version of the aggregated form that a request prefers over the plain one, if it does.
 pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
@@ -30,18 +29,13 @@ pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
 }
 
 /// The document for `/api` or `/apis`.
-pub(super) fn response(
-    registry: &Registry,
-    extensions: &[Arc<dyn Extension>],
-    core: bool,
-    version: &'static str,
-) -> http::Response<Body> {
-    let groups = groups(registry);
+pub(super) fn response(served: &Served<'_>, core: bool, version: &'static str) -> http::Response<Body> {
+    let groups = served.groups();
     let mut items: Vec<Value> = groups
         .iter()
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
-            let versions: Vec<Value> = versions.iter().map(|version| version_value(registry, group, version)).collect();
+            let versions: Vec<Value> = versions.iter().map(|version| version_value(served, group, version)).collect();
             let metadata = if core {
                 json!({"creationTimestamp": null})
             } else {
@@ -52,7 +46,7 @@ pub(super) fn response(
         .collect();
     if !core {
         // Last: names of kinds mean the stored ones.
-        items.extend(extensions.iter().map(|it| extension_value(it.as_ref())));
+        items.extend(served.extensions.iter().map(|it| extension_value(it.as_ref())));
     }
     let document = json!({
         "kind": "APIGroupDiscoveryList",
@@ -74,40 +68,23 @@ pub(super) fn response(
 fn extension_value(extension: &dyn Extension) -> Value {
     let group = extension.group();
     let all = extension.resources();
-    let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
     let versions: Vec<Value> = extension
         .versions()
         .iter()
         .map(|version| {
-            let kind = |resource: &Value| json!({"group": group, "version": version, "kind": resource["kind"]});
-            let resources = all.iter().filter(|resource| !text(resource, "name").contains('/')).map(|resource| {
-                let name = text(resource, "name");
-                let of = |other: &Value| text(other, "name").strip_prefix(&name)?.strip_prefix('/').map(str::to_owned);
-                let subresources: Vec<Value> = all
-                    .iter()
-                    .filter_map(|other| {
-                        let sub = of(other)?;
-                        Some(json!({"subresource": sub, "responseKind": kind(other), "verbs": other["verbs"]}))
-                    })
-                    .collect();
-                json!({
-                    "resource": name,
-                    "responseKind": kind(resource),
-                    "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
-                    "singularResource": resource["singularName"],
-                    "verbs": resource["verbs"],
-                    "subresources": subresources,
-                })
-            });
-            json!({"version": version, "resources": resources.collect::<Vec<_>>(), "freshness": "Current"})
+            let resources = discovery::resources(group, version, &all);
+            json!({"version": version, "resources": resources, "freshness": "Current"})
         })
         .collect();
     json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
 }
 
-fn version_value(registry: &Registry, group: &str, version: &str) -> Value {
+fn version_value(served: &Served<'_>, group: &str, version: &str) -> Value {
+    if let Some(remote) = served.remote(group, version) {
+        return discovery::version(served.server, remote);
+    }
     let resources: Vec<Value> =
-        rows(registry, group, version).map(|(row, version)| resource_value(row, version)).collect();
+        rows(served.registry, group, version).map(|(row, version)| resource_value(row, version)).collect();
     json!({"version": version, "resources": resources, "freshness": "Current"})
 }
 

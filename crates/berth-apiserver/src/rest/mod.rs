@@ -31,10 +31,12 @@ use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::{BodyExt, Limited};
 
 use crate::admission::Annotations;
+use crate::aggregation::Forwarded;
+use crate::discovery::Served;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
-use crate::{ApiServer, Body, UserInfo, audit, auth, discovery, extension, openapi};
+use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, openapi};
 
 /// Largest request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -154,6 +156,10 @@ async fn answer(
         return answer;
     }
     let kinds = server.kinds();
+    if let Some(remote) = aggregation::find(server, &kinds.registry, &info) {
+        let (path, user) = (info.path.as_str(), &user);
+        return aggregation::forward(server, &remote, Forwarded { method, path, query, headers, body, user }).await;
+    }
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
             return Ok(metrics_response(metrics.text()));
@@ -161,7 +167,7 @@ async fn answer(
         if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
             return Ok(answer);
         }
-        return discovery::handle(&kinds.registry, &server.inner.config.extensions, &info, headers)
+        return discovery::handle(&Served::by(server, &kinds.registry), &info, headers)
             .or_else(|| openapi::handle(&kinds.registry, &info, headers))
             .ok_or_else(Status::no_such_path);
     }

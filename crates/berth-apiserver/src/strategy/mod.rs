@@ -2,6 +2,7 @@
 //! this is where it asks. Custom resources have one strategy, most built-in kinds share another, a few have their own.
 
 mod admission_policy;
+mod api_service;
 mod definition;
 mod job;
 mod limit_range;
@@ -129,6 +130,7 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("apps", "statefulsets") => &workloads::StatefulSets,
         ("apps", "daemonsets") => &workloads::DaemonSets,
         ("scheduling.k8s.io", "priorityclasses") => &priority_class::PriorityClasses,
+        ("apiregistration.k8s.io", _) => &api_service::ApiServices,
         ("apiextensions.k8s.io", _) => &definition::Definitions,
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &meta_only::Roles,
         ("rbac.authorization.k8s.io", _) => &meta_only::Bindings,

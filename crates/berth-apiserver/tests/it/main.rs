@@ -1,6 +1,7 @@
 //! The API server through its public face: requests in, responses out, no sockets, paused time.
 
 mod access;
+mod aggregation;
 mod audit;
 mod client;
 mod crds;

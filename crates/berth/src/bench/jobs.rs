@@ -136,6 +136,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         configuration: None,
         root_ca: None,
         token_key: None,
+        front_proxy: None,
         audit: None,
         apart: false,
     };

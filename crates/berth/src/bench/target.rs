@@ -258,7 +258,17 @@ impl Server {
 
 async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::Config) -> anyhow::Result<Apiserver> {
     let (seed, storage) = (process::entropy()?, Storage::Durable(folder.to_owned()));
-    Ok(Apiserver::start(ApiOptions { clock, seed, storage, controllers, token_key: None, audit: None }).await?)
+    Ok(Apiserver::start(ApiOptions {
+        clock,
+        seed,
+        storage,
+        controllers,
+        token_key: None,
+        audit: None,
+        front_proxy: None,
+        controllers_elsewhere: false,
+    })
+    .await?)
 }
 
 fn apiserver_process(folder: &Path) -> anyhow::Result<Running> {

@@ -15,6 +15,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -99,18 +100,33 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
     }
 }
 
+/// Certificates a client has shown that it has the key of, its own first; nobody has looked yet who signed them.
+#[derive(Clone)]
+pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
+
 async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) {
     let _ = stream.set_nodelay(true);
-    let Some(acceptor) = acceptor else { return converse(stream, peer, handler).await };
+    let Some(acceptor) = acceptor else { return converse(stream, peer, None, handler).await };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => converse(stream, peer, handler).await,
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().map(|chain| PeerCertificates(chain.to_vec().into()));
+            converse(stream, peer, shown, handler).await;
+        }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake"),
         Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr, handler: Handler) {
-    let service = hyper::service::service_fn(move |request| {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    shown: Option<PeerCertificates>,
+    handler: Handler,
+) {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        if let Some(shown) = &shown {
+            request.extensions_mut().insert(shown.clone());
+        }
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });

@@ -9,12 +9,11 @@ pub mod listen;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_runtime::{Clock, Elector, LeaderElection, Manager};
 use clap::Args;
 use kube::Client;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::process;
 use crate::time::TimeOptions;
@@ -37,13 +36,24 @@ pub struct ComponentOptions {
 
 /// Whether this replica acts; clones share the answer.
 #[derive(Clone, Default)]
-pub struct Leading(Arc<AtomicBool>);
+pub struct Leading(Arc<watch::Sender<bool>>);
 
 impl Leading {
+    /// Whether it does now.
+    pub fn is(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it does.
+    pub async fn begun(&self) {
+        // The sender is this very one: it cannot be gone.
+        let _ = self.0.subscribe().wait_for(|leads| *leads).await;
+    }
+
     /// The answer in the Prometheus text format, under client-go's name. `name` is the component's.
     pub fn text(&self, name: &str) -> String {
         const NAME: &str = "leader_election_master_status";
-        let leads = u8::from(self.0.load(Ordering::Relaxed));
+        let leads = u8::from(self.is());
         format!("# HELP {NAME} Whether this replica leads\n# TYPE {NAME} gauge\n{NAME}{{name=\"{name}\"}} {leads}\n")
     }
 }
@@ -98,7 +108,7 @@ pub async fn run(
 async fn lead(elector: Option<&mut Elector>, start: oneshot::Sender<()>, leading: &Leading) -> String {
     // Nobody listens when the manager has ended, and that is what is reported then.
     let act = || {
-        leading.0.store(true, Ordering::Relaxed);
+        leading.0.send_replace(true);
         let _ = start.send(());
     };
     let Some(elector) = elector else {
@@ -109,6 +119,6 @@ async fn lead(elector: Option<&mut Elector>, start: oneshot::Sender<()>, leading
     tracing::info!("this replica leads");
     act();
     let reason = elector.hold().await;
-    leading.0.store(false, Ordering::Relaxed);
+    leading.0.send_replace(false);
     reason
 }

@@ -1,7 +1,9 @@
 //! `berth controller`: the queueing controllers against any cluster, with the rights of their service account.
 
+mod aggregated;
 mod webhook;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use berth_apimachinery::status::Status;
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::{Config, rights};
 use berth_runtime::Manager;
+use berth_simulator::api::extensions_of;
 use berth_simulator::embedded::controller_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
@@ -21,6 +24,7 @@ use crate::component::endpoints::Endpoints;
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::process;
+use aggregated::Aggregated;
 use webhook::WebhookOptions;
 
 /// Ports of Kueue's configuration file's defaults.
@@ -41,6 +45,10 @@ pub struct Options {
     /// Requests at once after a pause. Default: clientConnection.burst of the configuration.
     #[arg(long, value_name = "BURST", requires = "kube_api_qps")]
     kube_api_burst: Option<u32>,
+    /// Address under which the API server reaches this replica's webhook port, for what is asked of the controllers through
+    /// it (pending workloads, explanations). Default: the address bound, else the one this machine has towards the API server.
+    #[arg(long, value_name = "IP", env = "POD_IP")]
+    advertise_address: Option<IpAddr>,
     #[command(flatten)]
     component: ComponentOptions,
     #[command(flatten)]
@@ -58,6 +66,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, true)?;
     let connection = component.connect.config().await?;
+    let api_server = connection.cluster_url.clone();
     let bound = component.endpoints.bind(HEALTH, METRICS).await?;
     let hooks = options.webhooks.bind().await?;
     let requests = Requests::default();
@@ -78,17 +87,21 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
 
     let mut manager = Manager::new(client.clone(), clock);
     let installed = berth_controllers::install(&mut manager, config.clone());
-    let (metrics, explain) = (installed.metrics, installed.explain);
+    let (metrics, explain, stores) = (installed.metrics.clone(), installed.explain.clone(), installed.stores.clone());
     let mut tasks = JoinSet::new();
+    let leading = Leading::default();
     let certificate = match hooks {
         Some(hooks) => {
             let namespace = election::own_namespace();
-            Some(hooks.serve(client.clone(), namespace, config, installed.stores, &mut tasks)?)
+            let address = aggregated::advertised(options.advertise_address, hooks.address()?, &api_server).await;
+            let aggregated = Aggregated::new(extensions_of(installed), leading.clone());
+            tasks.spawn(aggregated.clone().follow_front_proxy(client.clone()));
+            tasks.spawn(aggregated::advertise(client.clone(), namespace.clone(), address, leading.clone()));
+            Some(hooks.serve(client.clone(), namespace, config, stores, aggregated, &mut tasks)?)
         }
         None => None,
     };
     let caches = manager.cache_state();
-    let leading = Leading::default();
     let leads = leading.clone();
     let endpoints = Endpoints {
         pending: Arc::new(move || {

@@ -1,6 +1,7 @@
 //! The objects of an installation, from a few values.
 
 use anyhow::Context;
+use berth_controllers::aggregated;
 use berth_controllers::rights::{self, NAME, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use serde_json::{Value, json};
 
@@ -48,6 +49,7 @@ pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
     }
     objects.extend(rights::objects(&values.namespace));
     objects.extend(workload(values));
+    objects.extend(aggregated::objects(&values.namespace));
     objects.push(webhooks(values, "MutatingWebhookConfiguration", parts));
     objects.push(webhooks(values, "ValidatingWebhookConfiguration", parts));
     if parts.hold_policy {
@@ -135,7 +137,10 @@ fn workload(values: &Values) -> Vec<Value> {
                             "name": "controller",
                             "image": values.image,
                             "args": ["controller", "--config=/etc/berth/config.yaml"],
-                            "env": [{"name": "POD_NAME", "valueFrom": field("metadata.name")}],
+                            "env": [
+                                {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+                                {"name": "POD_IP", "valueFrom": field("status.podIP")},
+                            ],
                             "ports": [port("webhook", 9443), port("metrics", 8080), port("health", 8081)],
                             "livenessProbe": probe("/healthz"),
                             "readinessProbe": probe("/readyz"),

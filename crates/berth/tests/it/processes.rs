@@ -130,6 +130,63 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
 }
 
 #[test]
+fn what_the_controllers_know_is_asked_through_the_api_server() {
+    if !kubectl_present("what_the_controllers_know_is_asked_through_the_api_server") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    let pending = |cluster: &Cluster, version: &str| {
+        let path = format!("/apis/visibility.kueue.x-k8s.io/{version}/clusterqueues/full/pendingworkloads");
+        cluster.kubectl(&["get", "--raw", &path])
+    };
+    // Nobody is there to answer.
+    let refused = String::from_utf8_lossy(&pending(&cluster, "v1beta2").stderr).into_owned();
+    assert!(refused.contains("ServiceUnavailable"), "{refused}");
+    let services = cluster.run(&["get", "apiservices"]);
+    assert!(services.contains("berth-system/berth-visibility"), "{services}");
+
+    let first = Process::controller(&cluster, &[]);
+    first.wait_logged("this replica leads");
+    let _second = Process::controller(&cluster, &[]);
+    let kueue = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    apply(&cluster, &kueue("ResourceFlavor", "default", json!({})));
+    let quota = json!([{"coveredResources": ["cpu"], "flavors": [
+        {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 0}]}]}]);
+    apply(&cluster, &kueue("ClusterQueue", "full", json!({"namespaceSelector": {}, "resourceGroups": quota})));
+    let mut queue = kueue("LocalQueue", "main", json!({"clusterQueue": "full"}));
+    queue["metadata"]["namespace"] = json!("default");
+    apply(&cluster, &queue);
+    apply(&cluster, &job("waiting", "default"));
+    let waiting = |cluster: &Cluster, version: &str| -> Option<Value> {
+        let output = pending(cluster, version);
+        let summary: Value = output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())??;
+        Some(summary["items"][0]["metadata"]["ownerReferences"][0]["name"].clone())
+    };
+    for version in ["v1beta1", "v1beta2"] {
+        cluster.wait_until("the waiting job to be listed", 30, |c| waiting(c, version) == Some(json!("waiting")));
+    }
+    for name in ["v1beta1.visibility.kueue.x-k8s.io", "v1beta2.visibility.kueue.x-k8s.io", "v1alpha1.explain.berth.dev"]
+    {
+        cluster.wait_until("the service to be available", 30, |c| {
+            c.get(&["apiservice", name])["status"]["conditions"][0]["status"] == "True"
+        });
+    }
+    assert!(cluster.run(&["api-versions"]).contains("visibility.kueue.x-k8s.io/v1beta2"));
+    let explained = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/waiting/explanation";
+    let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", explained])).expect("JSON");
+    assert_eq!(explained["clusterQueue"], "full");
+
+    // Whoever asks needs the right to, and needs to ask through the API server.
+    let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
+    let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
+    assert!(refused.contains("forbidden"), "{refused}");
+
+    // The replica that takes over answers next.
+    first.kill();
+    cluster.wait_until("the other replica to answer", 30, |c| waiting(c, "v1beta2") == Some(json!("waiting")));
+}
+
+#[test]
 fn options_that_contradict_each_other_are_refused() {
     let berth = |arguments: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth")).args(arguments).output().expect("runs");

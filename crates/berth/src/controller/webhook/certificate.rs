@@ -24,6 +24,8 @@ use rcgen::{
 pub const SECRET: &str = berth_controllers::rights::WEBHOOK_SECRET;
 /// When the certificate ends, RFC 3339.
 const NOT_AFTER: &str = "berth.dev/not-after";
+/// The names the certificate is for, separated by blanks.
+const NAMES: &str = "berth.dev/names";
 /// Clocks of machines differ a little.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
@@ -58,14 +60,14 @@ impl Certificates {
         loop {
             let kept = self.api.get_opt(SECRET).await.context("reading the webhook certificate's Secret")?;
             let now = self.clock.now();
-            if let Some((material, end)) = kept.as_ref().and_then(read)
+            if let Some((material, end)) = kept.as_ref().filter(|kept| self.is_for_us(kept)).and_then(read)
                 && end.duration_since(now) > SignedDuration::try_from(self.lifetime / 3)?
             {
                 return Ok(material);
             }
             let before = kept.as_ref().and_then(read).map(|(material, _)| material.authorities_pem);
             let (material, end) = make(&self.names, before.as_deref(), now, self.lifetime)?;
-            let wanted = secret(kept.as_ref(), &material, end);
+            let wanted = secret(kept.as_ref(), &material, end, &self.names);
             let params = PostParams::default();
             let written = match kept {
                 Some(_) => self.api.replace(SECRET, &params, &wanted).await,
@@ -82,6 +84,12 @@ impl Certificates {
             }
         }
     }
+
+    /// Whether a certificate is for the names this server is reached under.
+    fn is_for_us(&self, secret: &Secret) -> bool {
+        let names = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(NAMES));
+        names.is_some_and(|names| self.names.iter().all(|name| names.split(' ').any(|known| known == name)))
+    }
 }
 
 fn read(secret: &Secret) -> Option<(Material, Timestamp)> {
@@ -93,13 +101,15 @@ fn read(secret: &Secret) -> Option<(Material, Timestamp)> {
     Some((material, end))
 }
 
-fn secret(before: Option<&Secret>, material: &Material, end: Timestamp) -> Secret {
+fn secret(before: Option<&Secret>, material: &Material, end: Timestamp, names: &[String]) -> Secret {
     let mut secret = before.cloned().unwrap_or_else(|| Secret {
         metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..ObjectMeta::default() },
         type_: Some("kubernetes.io/tls".to_owned()),
         ..Secret::default()
     });
-    secret.metadata.annotations.get_or_insert_default().insert(NOT_AFTER.to_owned(), end.to_string());
+    let annotations = secret.metadata.annotations.get_or_insert_default();
+    annotations.insert(NOT_AFTER.to_owned(), end.to_string());
+    annotations.insert(NAMES.to_owned(), names.join(" "));
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     secret.data = Some(BTreeMap::from([
         ("tls.crt".to_owned(), bytes(&material.certificate_pem)),
@@ -178,7 +188,7 @@ mod tests {
         assert_eq!([&first, &second, &third].map(|made| certificates(&made.authorities_pem)), [1, 2, 2]);
         assert!(second.authorities_pem.contains(first.authorities_pem.trim()));
         assert!(!third.authorities_pem.contains(first.authorities_pem.trim()));
-        let kept = secret(None, &third, end);
+        let kept = secret(None, &third, end, &names);
         assert_eq!(read(&kept), Some((third, end)));
     }
 }

@@ -1,15 +1,18 @@
-//! The webhook server: what Kueue's admission and conversion webhooks do, for API servers that are not ours.
+//! The webhook server: what Kueue's admission and conversion webhooks do, for API servers that are not ours. The API groups
+//! the controllers serve ([`super::aggregated`]) are on the same port, under the same certificate.
 //!
 //! Every replica serves, leader or not. What it looks up comes from the controllers' caches.
 
 mod certificate;
 mod trust;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use berth_controllers::aggregated::SERVICE;
 use berth_controllers::webhooks::review::{self, Stage};
 use berth_controllers::webhooks::{Lookup, Webhooks};
 use berth_controllers::{Config, Stores, duration, rights};
@@ -28,6 +31,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::aggregated::{Aggregated, Anybody};
 use crate::component::listen::{self, BindAddress, Handler};
 use certificate::{Certificates, Material};
 
@@ -117,6 +121,11 @@ impl ResolvesServerCert for Certificate {
 }
 
 impl Bound {
+    /// The address bound.
+    pub fn address(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
+    }
+
     /// What is served where, for people.
     pub fn describe(&self) -> Option<String> {
         Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
@@ -129,16 +138,21 @@ impl Bound {
         namespace: String,
         config: Config,
         stores: Stores,
+        aggregated: Aggregated,
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Certificate> {
         let certificate = Certificate::default();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
+            .with_client_cert_verifier(Arc::new(Anybody::default()))
             .with_cert_resolver(Arc::new(certificate.clone()));
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        tasks.spawn(listen::serve(self.listener, Some(Arc::new(tls)), handler(Webhooks::new(config), stores)));
+        tasks.spawn(listen::serve(
+            self.listener,
+            Some(Arc::new(tls)),
+            handler(Webhooks::new(config), stores, aggregated),
+        ));
         tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
         Ok(certificate)
     }
@@ -152,6 +166,7 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
         Source::Made { service, lifetime } => {
             let mut names =
                 vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
+            names.push(format!("{SERVICE}.{namespace}.svc"));
             names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
             Some((Certificates::new(client.clone(), &namespace, names, *lifetime), *lifetime))
         }
@@ -214,11 +229,16 @@ fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
     Ok(certified)
 }
 
-fn handler(webhooks: Webhooks, stores: Stores) -> Handler {
-    let shared = Arc::new((webhooks, stores));
+fn handler(webhooks: Webhooks, stores: Stores, aggregated: Aggregated) -> Handler {
+    let shared = Arc::new((webhooks, stores, aggregated));
     Arc::new(move |request| {
         let shared = shared.clone();
-        Box::pin(async move { answer(request, &shared.0, &shared.1).await })
+        Box::pin(async move {
+            if request.uri().path().starts_with("/apis/") {
+                return shared.2.answer(&request);
+            }
+            answer(request, &shared.0, &shared.1).await
+        })
     })
 }
 

@@ -1,11 +1,12 @@
-//! Tells the API server whom to trust: writes the authorities into the webhook configurations and the kinds that name
-//! this server. What they say otherwise is the installation's (`berth install`, the chart); what is not installed is left
+//! Tells the API server whom to trust: writes the authorities into the webhook configurations, the kinds and the APIServices
+//! that name this server. What they say otherwise is the installation's (`berth install`, the chart); what is not installed is left
 //! alone.
 
 use base64::Engine;
-use berth_controllers::rights;
+use berth_controllers::{aggregated, rights};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -37,6 +38,17 @@ pub async fn publish(client: &Client, authorities_pem: &str) -> Result<(), kube:
         if conversion["strategy"] == "Webhook" && trusted != Some(&bundle) {
             let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": bundle}}}}});
             kinds.patch(&name, &params, &Patch::Merge(&patch)).await?;
+        }
+    }
+    let services: Api<APIService> = Api::all(client.clone());
+    for name in aggregated::names() {
+        let Some(installed) = services.get_opt(&name).await? else { continue };
+        let installed = json!(installed);
+        let spec = &installed["spec"];
+        // One that trusts anybody is so on purpose.
+        let ours = spec["service"]["name"] == aggregated::SERVICE && spec["insecureSkipTLSVerify"] != true;
+        if ours && spec["caBundle"] != bundle {
+            services.patch(&name, &params, &Patch::Merge(&json!({"spec": {"caBundle": bundle}}))).await?;
         }
     }
     Ok(())

@@ -1,0 +1,191 @@
+//! Asks the programs behind APIServices whether they are there, and writes the answer into the condition `Available`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_store::{CommitError, Watcher, Write};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{join_all, select_all};
+use http::{HeaderMap, Method};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::proxy::{self, Forwarded};
+use super::{GROUP, PLURAL, Remote};
+use crate::crd::conditions::{self, Condition};
+use crate::webhook::service::Unreachable;
+use crate::{ApiServer, UserInfo, objects};
+
+/// Type of the condition.
+pub(super) const AVAILABLE: &str = "Available";
+/// Time an answer may take, as upstream.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How often one that answers is asked again, as upstream.
+const AGAIN: Duration = Duration::from_secs(30);
+/// How often one that does not is.
+const RETRY: Duration = Duration::from_secs(2);
+/// Largest list of resources that is read.
+const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Says of an APIService without a Service that it is there: it stands for what is served here.
+pub(crate) fn set_local(object: &mut Value, now: &str) {
+    let message = "Local APIServices are always available";
+    conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);
+}
+
+/// What an APIService depended on when it was last looked at, and when to look again.
+struct Looked {
+    inputs: (String, Result<(String, u16), Unreachable>),
+    due: Instant,
+}
+
+impl ApiServer {
+    /// Looks after the APIServices whose group is served elsewhere: asks their servers now and then, and at once when an
+    /// APIService, its Service or its endpoints change. Runs until dropped; beside the listener, not in virtual time.
+    pub async fn follow_services(self) {
+        let mut looked: BTreeMap<String, Looked> = BTreeMap::new();
+        loop {
+            // Watched first, looked at then: no change is missed between the two.
+            let Some(mut watchers) = self.watch_inputs() else { continue };
+            loop {
+                let due = self.look(&mut looked).await;
+                let changed = select_all(watchers.iter_mut().map(|watcher| watcher.next().boxed()));
+                let wait = async {
+                    match due {
+                        Some(due) => tokio::time::sleep_until(due).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let ended = tokio::select! {
+                    (change, ..) = changed => change.is_err(),
+                    () = wait => false,
+                };
+                // Whatever else has changed meanwhile is part of the same look.
+                if ended || watchers.iter_mut().any(|watcher| drain(watcher).is_err()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn watch_inputs(&self) -> Option<Vec<Watcher>> {
+        let kinds = [(GROUP, PLURAL), ("", "services"), ("", "endpoints"), ("discovery.k8s.io", "endpointslices")];
+        let watch = |(group, plural)| {
+            let prefix = objects::prefix(group, plural, None);
+            self.store().watch(&prefix, self.store().revision()).ok()
+        };
+        kinds.into_iter().map(watch).collect()
+    }
+
+    /// Asks those that changed or are due; returns when the next one is.
+    async fn look(&self, looked: &mut BTreeMap<String, Looked>) -> Option<Instant> {
+        let remotes = self.remotes();
+        looked.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        for remote in remotes.iter() {
+            let object = self.inner.objects.get(GROUP, PLURAL, "", &remote.name);
+            let spec = object.map(|object| object["spec"].to_string()).unwrap_or_default();
+            let inputs = (spec, remote.address(&self.inner.objects));
+            if looked.get(&remote.name).is_some_and(|before| before.inputs == inputs && before.due > now) {
+                continue;
+            }
+            asked.push(async move { (remote, self.ask(remote).await, inputs) });
+        }
+        for (remote, answer, inputs) in join_all(asked).await {
+            let after = if answer.is_ok() { AGAIN } else { RETRY };
+            looked.insert(remote.name.clone(), Looked { inputs, due: Instant::now() + after });
+            let (status, reason, message) = match answer {
+                Ok(resources) => {
+                    self.inner.services.learn(&remote.name, resources);
+                    ("True", "Passed", "all checks passed".to_owned())
+                }
+                Err((reason, message)) => ("False", reason, message),
+            };
+            let condition = Condition { kind: AVAILABLE, status, reason, message: &message };
+            self.write_condition(&remote.name, &condition).await;
+        }
+        looked.values().map(|looked| looked.due).min()
+    }
+
+    /// The resources a program serves; the error is a condition's reason and message.
+    async fn ask(&self, remote: &Remote) -> Result<Vec<Value>, (&'static str, String)> {
+        let (service, namespace) = (&remote.service, &remote.namespace);
+        match remote.address(&self.inner.objects) {
+            Ok(_) => {}
+            Err(Unreachable::NoService(_)) => {
+                return Err(("ServiceNotFound", format!("service/{service} in {namespace:?} is not present")));
+            }
+            Err(Unreachable::NoPort { port, .. }) => {
+                let message = format!("service/{service} in {namespace:?} is not listening on port {port}");
+                return Err(("ServicePortError", message));
+            }
+            Err(why @ Unreachable::NotAPort(_)) => return Err(("ServicePortError", why.to_string())),
+            Err(Unreachable::NoEndpoints(_)) => {
+                let message = format!("endpoints for service/{service} in {namespace:?} have no addresses");
+                return Err(("MissingEndpoints", message));
+            }
+        }
+        let path = format!("/apis/{}/{}", remote.group, remote.version);
+        let user = UserInfo::master("system:kube-aggregator");
+        let request = Forwarded {
+            method: &Method::GET,
+            path: &path,
+            query: "",
+            headers: &HeaderMap::new(),
+            body: Bytes::new(),
+            user: &user,
+        };
+        let asked = async {
+            let response = proxy::send(self, remote, request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| error.to_string())?.to_bytes();
+            if !status.is_success() {
+                let text: String = String::from_utf8_lossy(&body).chars().take(256).collect();
+                return Err(format!("bad status {status}: {text}"));
+            }
+            let list: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+            Ok(list["resources"].as_array().cloned().unwrap_or_default())
+        };
+        let asked = tokio::time::timeout(TIMEOUT, asked).await;
+        asked.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|why| {
+            let url = format!("https://{service}.{namespace}.svc:{}{path}", remote.port);
+            ("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
+        })
+    }
+
+    /// Writes the condition unless it says so already.
+    async fn write_condition(&self, name: &str, condition: &Condition<'_>) {
+        let key = objects::key(GROUP, PLURAL, "", name);
+        while let Some(record) = self.store().get(&key) {
+            let stored = record.value();
+            let found = conditions::find(&stored, condition.kind);
+            let says = |field: &str| found.and_then(|found| found[field].as_str()).unwrap_or_default();
+            if (says("status"), says("reason"), says("message"))
+                == (condition.status, condition.reason, condition.message)
+            {
+                return;
+            }
+            let mut value = (*stored).clone();
+            conditions::set(&mut value, condition, self.timestamp().as_str().unwrap_or_default());
+            let write = Write::Update { key: key.clone(), expected: record.revision, value };
+            match self.store().commit(write).await {
+                Err(CommitError::Conflict { .. }) => {}
+                Ok(_) => {
+                    tracing::info!(name, available = condition.status, "{}", condition.message);
+                    return self.inner.services.forget();
+                }
+                Err(error) => return tracing::warn!(name, %error, "writing whether an APIService is available"),
+            }
+        }
+    }
+}
+
+/// Takes what has come meanwhile.
+fn drain(watcher: &mut Watcher) -> Result<(), berth_store::WatchEnd> {
+    while watcher.try_next()?.is_some() {}
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! API groups that programs elsewhere serve: an APIService names the Service behind a group's version. Requests for it are
+//! authorized here and sent on with a certificate that says they come from this server, and headers that say on whose
+//! behalf; discovery lists its resources among the others.
+//!
+//! Built-in kinds are never handed to somebody else. An APIService without a Service stands for what is served here, as
+//! in a cluster where every version has one; here they are only kept.
+
+mod availability;
+pub(crate) mod discovery;
+mod proxy;
+
+pub(crate) use availability::set_local;
+pub(crate) use proxy::{Forwarded, forward};
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use berth_apimachinery::meta;
+use serde_json::{Value, json};
+
+use crate::pki::{FRONT_PROXY_NAME, FrontProxy};
+use crate::registry::Origin;
+use crate::webhook::connection;
+use crate::webhook::service::{self, Unreachable};
+use crate::{ApiServer, Objects, Registry, RequestInfo};
+
+/// Group of APIServices.
+pub(crate) const GROUP: &str = "apiregistration.k8s.io";
+/// Their plural name.
+pub(crate) const PLURAL: &str = "apiservices";
+/// The Service's port when the APIService does not say.
+pub(crate) const PORT: i64 = 443;
+
+/// A group's version behind a Service.
+pub(crate) struct Remote {
+    /// Name of the APIService.
+    pub(crate) name: String,
+    pub(crate) group: String,
+    pub(crate) version: String,
+    group_priority: i64,
+    version_priority: i64,
+    namespace: String,
+    service: String,
+    port: i64,
+    tls: Result<Arc<rustls::ClientConfig>, String>,
+    /// What was last found out: status and message of the condition `Available`.
+    available: Option<(bool, String)>,
+}
+
+impl Remote {
+    fn new(object: &Value, front_proxy: Option<&FrontProxy>) -> Option<Remote> {
+        let spec = &object["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if !spec["service"].is_object() {
+            return None;
+        }
+        let found = crate::crd::conditions::find(object, availability::AVAILABLE);
+        Some(Remote {
+            name: meta::name(object).to_owned(),
+            group: text(&spec["group"]),
+            version: text(&spec["version"]),
+            group_priority: spec["groupPriorityMinimum"].as_i64().unwrap_or_default(),
+            version_priority: spec["versionPriority"].as_i64().unwrap_or_default(),
+            namespace: text(&spec["service"]["namespace"]),
+            service: text(&spec["service"]["name"]),
+            port: spec["service"]["port"].as_i64().unwrap_or(PORT),
+            tls: connection::authenticated(
+                spec["caBundle"].as_str(),
+                spec["insecureSkipTLSVerify"] == true,
+                front_proxy.map(|proxy| &proxy.identity),
+            ),
+            available: found.map(|it| (it["status"] == "True", text(&it["message"]))),
+        })
+    }
+
+    /// Where it is now.
+    fn address(&self, objects: &Objects) -> Result<(String, u16), Unreachable> {
+        service::address(objects, &self.namespace, &self.service, self.port)
+    }
+}
+
+/// The APIServices with a Service as last looked at, and what their servers say they serve.
+#[derive(Default)]
+pub(crate) struct Services {
+    remotes: RwLock<Option<Arc<Vec<Arc<Remote>>>>>,
+    /// Resources by the name of the APIService, as its server's discovery lists them.
+    resources: RwLock<BTreeMap<String, Arc<Vec<Value>>>>,
+}
+
+impl Services {
+    /// To be called when an APIService was written.
+    pub(crate) fn forget(&self) {
+        *self.remotes.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn resources(&self, name: &str) -> Option<Arc<Vec<Value>>> {
+        self.resources.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn learn(&self, name: &str, resources: Vec<Value>) {
+        let mut known = self.resources.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(name.to_owned(), Arc::new(resources));
+    }
+}
+
+impl ApiServer {
+    /// The versions behind Services, most important first: by their group's priority, then by their own.
+    pub(crate) fn remotes(&self) -> Arc<Vec<Arc<Remote>>> {
+        let services = &self.inner.services;
+        if let Some(remotes) = services.remotes.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return remotes.clone();
+        }
+        let mut slot = services.remotes.write().unwrap_or_else(PoisonError::into_inner);
+        let load = || {
+            let objects = self.inner.objects.list(GROUP, PLURAL, None);
+            let front_proxy = self.inner.config.front_proxy.as_ref();
+            let mut remotes: Vec<Arc<Remote>> =
+                objects.iter().filter_map(|object| Remote::new(object, front_proxy)).map(Arc::new).collect();
+            let priority = |remote: &Remote| {
+                let of_group = remotes.iter().filter(|other| other.group == remote.group);
+                of_group.map(|other| other.group_priority).max().unwrap_or_default()
+            };
+            let groups: BTreeMap<String, i64> =
+                remotes.iter().map(|remote| (remote.group.clone(), priority(remote))).collect();
+            remotes.sort_by(|a, b| {
+                let key = |it: &Remote| (Reverse(groups[&it.group]), it.group.clone(), Reverse(it.version_priority));
+                key(a).cmp(&key(b)).then_with(|| meta::compare_versions(&a.version, &b.version))
+            });
+            Arc::new(remotes)
+        };
+        slot.get_or_insert_with(load).clone()
+    }
+}
+
+/// Who serves the version a request is about, if it is a program elsewhere.
+pub(crate) fn find(server: &ApiServer, registry: &Registry, info: &RequestInfo) -> Option<Arc<Remote>> {
+    let remotes = server.remotes();
+    if remotes.is_empty() {
+        return None;
+    }
+    let rest = info.path.strip_prefix("/apis/")?;
+    let mut parts = rest.split('/');
+    let (group, version) = (parts.next()?, parts.next()?);
+    let remote = remotes.iter().find(|remote| remote.group == group && remote.version == version)?;
+    let is_ours = registry.rows().any(|row| row.group == group && !matches!(row.origin, Origin::Custom(_)));
+    (!is_ours).then(|| remote.clone())
+}
+
+/// What programs read to find out whom to believe: `kube-system/extension-apiserver-authentication`.
+pub(crate) fn authentication(front_proxy: &FrontProxy) -> Value {
+    let list = |items: &[&str]| json!(items).to_string();
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": AUTHENTICATION, "namespace": "kube-system"},
+        "data": {
+            "client-ca-file": front_proxy.client_authority_pem,
+            "requestheader-allowed-names": list(&[FRONT_PROXY_NAME]),
+            "requestheader-client-ca-file": front_proxy.authority_pem,
+            "requestheader-extra-headers-prefix": list(&["X-Remote-Extra-"]),
+            "requestheader-group-headers": list(&["X-Remote-Group"]),
+            "requestheader-uid-headers": list(&["X-Remote-Uid"]),
+            "requestheader-username-headers": list(&["X-Remote-User"]),
+        },
+    })
+}
+
+/// Name of that ConfigMap.
+pub(crate) const AUTHENTICATION: &str = "extension-apiserver-authentication";

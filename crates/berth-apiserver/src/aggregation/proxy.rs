@@ -1,0 +1,163 @@
+//! Sends a request on to the program that serves its group's version, and its answer back as it comes.
+
+use std::time::Duration;
+
+use berth_apimachinery::status::Status;
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+
+use super::Remote;
+use crate::auth::request_header::RequestHeaders;
+use crate::webhook::connection;
+use crate::webhook::service;
+use crate::{ApiServer, Body, UserInfo};
+
+/// Time until an answer begins: what Kubernetes gives a whole request that is not a watch.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Headers that are about one connection, not about the request; and the one that would have the answer compressed twice.
+const OWN_HEADERS: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::AUTHORIZATION,
+    header::ACCEPT_ENCODING,
+];
+
+/// What is sent on.
+pub(crate) struct Forwarded<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) user: &'a UserInfo,
+}
+
+/// The answer of the program behind `remote`.
+///
+/// # Errors
+/// 503 when it is known not to answer, or does not; 400 for connections that would become something else.
+pub(crate) async fn forward(
+    server: &ApiServer,
+    remote: &Remote,
+    request: Forwarded<'_>,
+) -> Result<Response<Body>, Status> {
+    if request.headers.contains_key(header::UPGRADE) {
+        return Err(Status::bad_request("connections to aggregated API servers cannot be upgraded"));
+    }
+    let unavailable =
+        |why: &str| Status::service_unavailable(format!("{}/{} is not available: {why}", remote.group, remote.version));
+    match &remote.available {
+        Some((true, _)) => {}
+        Some((false, message)) => return Err(unavailable(message)),
+        None => return Err(unavailable("nobody has asked its server yet")),
+    }
+    match tokio::time::timeout(ANSWER_TIMEOUT, send(server, remote, request)).await {
+        Ok(answer) => answer.map_err(|why| unavailable(&why)),
+        Err(_) => Err(Status::timeout("the aggregated API server did not answer in time", 0)),
+    }
+}
+
+/// Sends a request over a connection of its own. The error says why there is no answer.
+pub(super) async fn send(
+    server: &ApiServer,
+    remote: &Remote,
+    request: Forwarded<'_>,
+) -> Result<Response<Body>, String> {
+    let (host, port) = remote.address(&server.inner.objects).map_err(|why| why.to_string())?;
+    let name = service::server_name(&remote.namespace, &remote.service);
+    let stream = connection::open(&host, port, name.clone(), remote.tls.clone()?).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
+    // Drives the exchange until the answer's body has been read or dropped.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection to an aggregated API server");
+        }
+    });
+    let separator = if request.query.is_empty() { "" } else { "?" };
+    let mut sent = Request::builder()
+        .method(request.method)
+        .uri(format!("{}{separator}{}", request.path, request.query))
+        .body(Full::new(request.body))
+        .map_err(|error| error.to_string())?;
+    *sent.headers_mut() = headers(request.headers, request.user);
+    let host = HeaderValue::from_str(&format!("{name}:{}", remote.port)).map_err(|error| error.to_string())?;
+    sent.headers_mut().insert(header::HOST, host);
+    let (mut parts, body) = sender.send_request(sent).await.map_err(|error| error.to_string())?.into_parts();
+    for own in OWN_HEADERS {
+        parts.headers.remove(own);
+    }
+    let chunks = futures::stream::unfold(body, |mut body| async move {
+        loop {
+            match body.frame().await? {
+                Ok(frame) => {
+                    if let Ok(chunk) = frame.into_data() {
+                        return Some((chunk, body));
+                    }
+                }
+                // The head is gone already; the client sees an answer that is cut short.
+                Err(error) => {
+                    tracing::debug!(%error, "answer of an aggregated API server");
+                    return None;
+                }
+            }
+        }
+    });
+    Ok(Response::from_parts(parts, Body::stream(chunks)))
+}
+
+/// The request's headers without those of its connection and without claims about the user, which are ours to make.
+fn headers(given: &HeaderMap, user: &UserInfo) -> HeaderMap {
+    let standard = RequestHeaders::standard();
+    let mut headers = given.clone();
+    let claims: Vec<HeaderName> = given
+        .keys()
+        .filter(|name| standard.is_one(name.as_str()) || name.as_str().starts_with("impersonate-"))
+        .cloned()
+        .collect();
+    for name in OWN_HEADERS.into_iter().chain(claims) {
+        headers.remove(name);
+    }
+    for (name, value) in standard.headers(user) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_is_said_by_the_server_alone() {
+        let given = HeaderMap::from_iter([
+            (HeaderName::from_static("x-remote-user"), HeaderValue::from_static("system:admin")),
+            (HeaderName::from_static("x-remote-extra-scope"), HeaderValue::from_static("all")),
+            (header::ACCEPT, HeaderValue::from_static("application/json")),
+            (header::AUTHORIZATION, HeaderValue::from_static("Bearer secret")),
+        ]);
+        let mut user = UserInfo::new("ann", &["team-a", "team-b"]);
+        user.extra.insert("example.com/a b".to_owned(), vec!["1".to_owned()]);
+        let sent = headers(&given, &user);
+        assert_eq!(sent.get_all("x-remote-user").iter().collect::<Vec<_>>(), ["ann"]);
+        let groups: Vec<_> = sent.get_all("x-remote-group").iter().map(|value| value.to_str().unwrap()).collect();
+        assert_eq!(groups, ["team-a", "team-b", "system:authenticated"]);
+        assert_eq!(sent["x-remote-extra-example.com%2fa%20b"], "1");
+        assert!(sent.contains_key(header::ACCEPT) && !sent.contains_key(header::AUTHORIZATION));
+        assert!(!sent.contains_key("x-remote-extra-scope"));
+        // And is read back as it was.
+        let pairs: Vec<_> = sent.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let read = RequestHeaders::standard().user(&pairs).expect("a user");
+        assert_eq!((read.name, read.groups, read.extra), (user.name, user.groups, user.extra));
+    }
+}

@@ -1,0 +1,106 @@
+//! TLS connections to programs that are called: whose certificates are believed, and with which one of our own.
+
+use std::sync::{Arc, OnceLock};
+
+use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::client_config::certificates;
+use super::verifier::{Anybody, Verifier};
+use crate::pki::Identity;
+
+/// Whose certificates count.
+pub(crate) enum Trust {
+    /// Those of a `caBundle`.
+    Bundle(Arc<rustls::ClientConfig>),
+    /// The system's.
+    System,
+}
+
+impl Trust {
+    /// What a `caBundle` says; the system's authorities without one.
+    pub(crate) fn new(bundle: Option<&str>) -> Result<Trust, String> {
+        let Some(bundle) = bundle.filter(|bundle| !bundle.is_empty()) else { return Ok(Trust::System) };
+        tls(trusting(bundle)?, None).map(Trust::Bundle)
+    }
+
+    /// The system's authorities are read at the first call that needs them: most definitions name a webhook that a server
+    /// of one stored version never calls.
+    pub(crate) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
+        static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
+        match self {
+            Trust::Bundle(config) => Ok(config.clone()),
+            Trust::System => SYSTEM.get_or_init(|| tls(trusting_system()?, None)).clone(),
+        }
+    }
+}
+
+/// How to talk to an aggregated API server, showing it `identity`: believing the `caBundle`, the system's authorities
+/// without one, or (`insecure`) anybody.
+pub(crate) fn authenticated(
+    bundle: Option<&str>,
+    insecure: bool,
+    identity: Option<&Identity>,
+) -> Result<Arc<rustls::ClientConfig>, String> {
+    let verifier: Arc<dyn ServerCertVerifier> = match bundle.filter(|bundle| !bundle.is_empty()) {
+        _ if insecure => Arc::new(Anybody::new(provider())),
+        Some(bundle) => trusting(bundle)?,
+        None => trusting_system()?,
+    };
+    tls(verifier, identity)
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn trusting(bundle: &str) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    let bundle = certificates(bundle)?;
+    for certificate in &bundle {
+        roots.add(certificate.clone()).map_err(|error| format!("caBundle: {error}"))?;
+    }
+    Ok(Arc::new(Verifier::new(roots, bundle, provider())?))
+}
+
+fn trusting_system() -> Result<Arc<dyn ServerCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Ok(Arc::new(Verifier::new(roots, Vec::new(), provider())?))
+}
+
+fn tls(
+    verifier: Arc<dyn ServerCertVerifier>,
+    identity: Option<&Identity>,
+) -> Result<Arc<rustls::ClientConfig>, String> {
+    let builder = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let Some(identity) = identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
+    let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes());
+    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes());
+    let (certificate, key) = (certificate.map_err(|error| error.to_string())?, key.map_err(|error| error.to_string())?);
+    builder.with_client_auth_cert(vec![certificate], key).map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// A connection to who can prove to be `server_name`.
+pub(crate) async fn open(
+    host: &str,
+    port: u16,
+    server_name: String,
+    tls: Arc<rustls::ClientConfig>,
+) -> Result<TokioIo<TlsStream<TcpStream>>, String> {
+    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let _ = stream.set_nodelay(true);
+    let name = ServerName::try_from(server_name).map_err(|error| error.to_string())?;
+    let stream = TlsConnector::from(tls).connect(name, stream).await;
+    stream.map(TokioIo::new).map_err(|error| error.to_string())
+}

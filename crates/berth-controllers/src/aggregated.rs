@@ -1,0 +1,64 @@
+//! The API groups the controllers serve themselves, behind the API server: who waits ([`crate::visibility`]) and why
+//! ([`crate::explain`]). An APIService per version tells the API server where; the Service has no selector, because only the
+//! replica that acts can answer: it writes its own address.
+
+use serde_json::{Value, json};
+
+use crate::{explain, rights, visibility};
+
+/// Service under which the API server reaches the acting replica; also the name of its EndpointSlice.
+pub const SERVICE: &str = "berth-visibility";
+
+/// Name of the port, in the Service and in the EndpointSlice.
+const PORT: &str = "https";
+/// After every group of Kubernetes' own and before nobody's, as Kueue's.
+const GROUP_PRIORITY: i64 = 100;
+
+/// Group and version of everything that is served this way, the preferred version of a group first.
+fn versions() -> Vec<(&'static str, &'static str)> {
+    let mut versions: Vec<_> = visibility::VERSIONS.iter().map(|version| (visibility::GROUP, *version)).collect();
+    versions.push((explain::GROUP, explain::VERSION));
+    versions
+}
+
+/// Names of the APIServices.
+pub fn names() -> Vec<String> {
+    versions().into_iter().map(|(group, version)| format!("{version}.{group}")).collect()
+}
+
+/// The Service and the APIServices of an installation in this namespace. Whom the API server is to trust is written by the
+/// controllers.
+pub fn objects(namespace: &str) -> Vec<Value> {
+    let mut objects = vec![json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": rights::labels(&[])},
+        "spec": {"ports": [{"name": PORT, "port": 443, "protocol": "TCP"}]},
+    })];
+    for (place, (group, version)) in versions().into_iter().enumerate() {
+        let place = i64::try_from(place).unwrap_or_default();
+        objects.push(json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": format!("{version}.{group}"), "labels": rights::labels(&[])},
+            "spec": {
+                "group": group, "version": version,
+                "groupPriorityMinimum": GROUP_PRIORITY, "versionPriority": 100 - place,
+                "service": {"name": SERVICE, "namespace": namespace, "port": 443},
+            },
+        }));
+    }
+    objects
+}
+
+/// Where the acting replica is, for server-side apply.
+pub fn endpoint(namespace: &str, address: std::net::SocketAddr) -> Value {
+    let mut labels = rights::labels(&[]);
+    labels["kubernetes.io/service-name"] = json!(SERVICE);
+    labels["endpointslice.kubernetes.io/managed-by"] = json!(rights::NAME);
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels},
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address.ip()], "conditions": {"ready": true}}],
+        "ports": [{"name": PORT, "port": address.port(), "protocol": "TCP"}],
+    })
+}

@@ -1,0 +1,270 @@
+//! The API groups the controllers serve behind the API server, as an aggregated API server: to the API server alone, which
+//! has authorized what it sends on, and proves who it is by the front proxy's certificate.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use berth_apimachinery::status::Status;
+use berth_apiserver::auth::authn::x509_user;
+use berth_apiserver::auth::request_header::RequestHeaders;
+use berth_apiserver::{Extension, RequestInfo, UserInfo, extension};
+use berth_controllers::{aggregated, rights};
+use berth_runtime::Clock;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use tokio::sync::Notify;
+
+use crate::component::Leading;
+use crate::component::listen::{self, PeerCertificates};
+
+/// Where every cluster says how its API server proves who it is.
+const NAMESPACE: &str = "kube-system";
+const CONFIG_MAP: &str = "extension-apiserver-authentication";
+/// How often that is read again.
+const LOOK: Duration = Duration::from_secs(60);
+/// The same while something is wrong; also the least time between two looks that strangers cause.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Whom to believe: a front proxy and how it says on whose behalf it asks.
+struct Believed {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Common names of its certificate; any when there are none.
+    names: Vec<String>,
+    headers: RequestHeaders,
+}
+
+/// Serves the groups; clones share what they know.
+#[derive(Clone)]
+pub struct Aggregated {
+    groups: Arc<[Arc<dyn Extension>]>,
+    leading: Leading,
+    believed: Arc<RwLock<Option<Believed>>>,
+    /// Somebody came with a certificate nobody knows: the API server may have a new one.
+    stranger: Arc<Notify>,
+}
+
+impl Aggregated {
+    /// Serves these groups once the front proxy is known.
+    pub fn new(groups: Vec<Arc<dyn Extension>>, leading: Leading) -> Self {
+        Self { groups: groups.into(), leading, believed: Arc::default(), stranger: Arc::default() }
+    }
+
+    /// Answers a request below `/apis/`.
+    pub fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let answered = self.user(request).and_then(|user| {
+            let query = request.uri().query().unwrap_or_default();
+            let info = RequestInfo::parse(request.method(), request.uri().path(), query);
+            tracing::debug!(user = %user.name, path = %info.path, "asked through the API server");
+            if info.is_resource_request && !self.leading.is() {
+                return Err(Status::service_unavailable("this replica of the controllers does not act"));
+            }
+            let mut groups = self.groups.iter();
+            let answer = groups.find_map(|group| extension::answer(group.as_ref(), &info, query));
+            answer.unwrap_or_else(|| Err(Status::no_such_path()))
+        });
+        match answered {
+            Ok(response) => {
+                let (parts, body) = response.into_parts();
+                Response::from_parts(parts, Full::new(body.bytes().cloned().unwrap_or_default()))
+            }
+            Err(status) => {
+                let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                listen::answer(code, "application/json", status.to_value().to_string())
+            }
+        }
+    }
+
+    /// On whose behalf the front proxy asks. Nobody else is believed.
+    fn user(&self, request: &Request<Incoming>) -> Result<UserInfo, Status> {
+        let refused = || Status::unauthorized("only the API server is answered here");
+        let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
+        let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
+        let believed = self.believed.read().unwrap_or_else(PoisonError::into_inner);
+        let known = believed.as_ref().filter(|believed| believed.is_front_proxy(leaf, chain));
+        let Some(believed) = known else {
+            self.stranger.notify_one();
+            return Err(refused());
+        };
+        let headers = request.headers().iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        believed.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
+    }
+
+    /// Keeps knowing the front proxy, until dropped.
+    pub async fn follow_front_proxy(self, client: Client) {
+        let clock = Clock::system();
+        let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+        let mut said = String::new();
+        loop {
+            let read = api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| Believed::read(&found));
+            let wait = match read {
+                Ok(believed) => {
+                    *self.believed.write().unwrap_or_else(PoisonError::into_inner) = Some(believed);
+                    said.clear();
+                    LOOK
+                }
+                Err(error) => {
+                    let problem = format!("{error:#}");
+                    if problem != said {
+                        tracing::warn!(
+                            "configmap {NAMESPACE}/{CONFIG_MAP}: {problem}; pending workloads are not served"
+                        );
+                        said = problem;
+                    }
+                    RETRY
+                }
+            };
+            clock.sleep(RETRY).await;
+            tokio::select! {
+                () = self.stranger.notified() => {}
+                () = clock.sleep(wait.saturating_sub(RETRY)) => {}
+            }
+        }
+    }
+}
+
+impl Believed {
+    /// What the ConfigMap says.
+    fn read(found: &ConfigMap) -> anyhow::Result<Self> {
+        let text = |key: &str| found.data.as_ref().and_then(|data| data.get(key)).map(String::as_str);
+        let list = |key: &str| -> anyhow::Result<Vec<String>> {
+            match text(key) {
+                Some(json) => serde_json::from_str(json).with_context(|| format!("data.{key}")),
+                None => Ok(Vec::new()),
+            }
+        };
+        const AUTHORITY: &str = "requestheader-client-ca-file";
+        let pem = text(AUTHORITY).ok_or_else(|| anyhow!("no {AUTHORITY}: the API server does not aggregate"))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            roots.add(certificate.map_err(|error| anyhow!("data.{AUTHORITY}: {error}"))?)?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        Ok(Self {
+            verifier: verifier.with_context(|| format!("data.{AUTHORITY}"))?,
+            names: list("requestheader-allowed-names")?,
+            headers: RequestHeaders {
+                names: list("requestheader-username-headers")?,
+                uids: list("requestheader-uid-headers")?,
+                groups: list("requestheader-group-headers")?,
+                extra_prefixes: list("requestheader-extra-headers-prefix")?,
+            },
+        })
+    }
+
+    fn is_front_proxy(&self, leaf: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> bool {
+        let now = u64::try_from(Clock::system().now().as_second()).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let named = || x509_user(leaf.as_ref()).is_some_and(|user| self.names.contains(&user.name));
+        self.verifier.verify_client_cert(leaf, chain, now).is_ok() && (self.names.is_empty() || named())
+    }
+}
+
+/// Takes any certificate whose key the client has, or none: webhooks are called by whoever the API server is, with whatever
+/// certificate; [`Aggregated`] looks at who signed it.
+#[derive(Debug)]
+pub struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+
+impl Default for Anybody {
+    fn default() -> Self {
+        Self(Arc::new(rustls::crypto::ring::default_provider()))
+    }
+}
+
+impl ClientCertVerifier for Anybody {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The address to tell the API server: the one given, the one bound, or the one this machine has towards the API server.
+pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &http::Uri) -> Option<SocketAddr> {
+    if let Some(address) = given {
+        return Some(SocketAddr::new(address, bound.port()));
+    }
+    if !bound.ip().is_unspecified() {
+        return Some(bound);
+    }
+    // Connecting such a socket sends nothing; it makes the system choose the address it would send from.
+    let towards = async {
+        let host = api_server.host()?.trim_matches(['[', ']']);
+        let server = tokio::net::lookup_host((host, api_server.port_u16().unwrap_or(443))).await.ok()?.next()?;
+        let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+        let socket = tokio::net::UdpSocket::bind((any, 0)).await.ok()?;
+        socket.connect(server).await.ok()?;
+        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), bound.port()))
+    };
+    towards.await
+}
+
+/// Once this replica acts, tells the API server where it is.
+pub async fn advertise(client: Client, namespace: String, address: Option<SocketAddr>, leading: Leading) {
+    leading.begun().await;
+    let Some(address) = address else {
+        return tracing::warn!("no address to be reached under: give --advertise-address to serve pending workloads");
+    };
+    let clock = Clock::system();
+    let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
+    let slice = aggregated::endpoint(&namespace, address);
+    let params = PatchParams::apply(rights::NAME).force();
+    let mut wait = RETRY;
+    loop {
+        match api.patch(aggregated::SERVICE, &params, &Patch::Apply(&slice)).await {
+            Ok(_) => return tracing::info!("serving pending workloads to the API server at {address}"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell the API server where pending workloads are served");
+                clock.sleep(wait).await;
+                wait = (wait * 2).min(LOOK);
+            }
+        }
+    }
+}
