@@ -1,12 +1,14 @@
 //! The OpenAPI document of built-in kinds as schemas.
 //!
-//! The document is large and most of it is never asked for, so definitions are parsed when first needed, with
-//! everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
+//! The document is large and most of it is never asked for, so its definitions are texts that are parsed when first
+//! needed, as schemas with everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::meta::GroupVersionKind;
 use crate::schema::{AdditionalProperties, Schema, parse_built_in};
@@ -14,9 +16,51 @@ use crate::schema::{AdditionalProperties, Schema, parse_built_in};
 /// Definition of `resource.Quantity`, the one text type with arithmetic.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
+/// The part of either kind of document that is read.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    definitions: BTreeMap<String, Box<RawValue>>,
+    #[serde(default)]
+    components: Components,
+}
+
+#[derive(Default, Deserialize)]
+struct Components {
+    #[serde(default)]
+    schemas: BTreeMap<String, Box<RawValue>>,
+}
+
+/// What a definition says about the kinds it is of.
+#[derive(Deserialize)]
+struct Described {
+    #[serde(default, rename = "x-kubernetes-group-version-kind")]
+    kinds: Vec<WrittenKind>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WrittenKind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+/// A definition as written.
+struct Definition {
+    text: Box<str>,
+    value: OnceLock<Value>,
+}
+
+impl Definition {
+    fn value(&self) -> &Value {
+        self.value.get_or_init(|| serde_json::from_str(&self.text).expect("a part of a JSON text is JSON"))
+    }
+}
+
 /// A published OpenAPI document.
 pub struct Document {
-    definitions: BTreeMap<String, Value>,
+    definitions: BTreeMap<String, Definition>,
     kinds: BTreeMap<GroupVersionKind, String>,
     parsed: Mutex<BTreeMap<String, Arc<Schema>>>,
 }
@@ -28,25 +72,22 @@ impl std::fmt::Debug for Document {
 }
 
 impl Document {
-    /// Takes the document apart; nothing is parsed yet.
-    pub fn new(document: Value) -> Self {
-        let mut document = document;
-        let definitions = match document.get_mut("definitions").map(Value::take) {
-            Some(definitions) => definitions,
-            None => document.pointer_mut("/components/schemas").map(Value::take).unwrap_or_default(),
-        };
-        let Value::Object(definitions) = definitions else {
-            return Document { definitions: BTreeMap::new(), kinds: BTreeMap::new(), parsed: Mutex::default() };
-        };
-        let mut kinds = BTreeMap::new();
-        for (name, definition) in &definitions {
-            let entries = definition.get("x-kubernetes-group-version-kind").and_then(Value::as_array);
-            for entry in entries.into_iter().flatten() {
-                let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
-                kinds.insert(GroupVersionKind::new(text("group"), text("version"), text("kind")), name.clone());
+    /// Takes the text of a document apart; no definition is parsed yet.
+    ///
+    /// # Errors
+    /// What the text is not a document.
+    pub fn new(text: &str) -> Result<Self, serde_json::Error> {
+        let Written { definitions, components } = serde_json::from_str(text)?;
+        let written = if definitions.is_empty() { components.schemas } else { definitions };
+        let mut document = Document { definitions: BTreeMap::new(), kinds: BTreeMap::new(), parsed: Mutex::default() };
+        for (name, text) in written {
+            let Described { kinds } = serde_json::from_str(text.get())?;
+            for WrittenKind { group, version, kind } in kinds {
+                document.kinds.insert(GroupVersionKind { group, version, kind }, name.clone());
             }
+            document.definitions.insert(name, Definition { text: text.into(), value: OnceLock::new() });
         }
-        Document { definitions: definitions.into_iter().collect(), kinds, parsed: Mutex::default() }
+        Ok(document)
     }
 
     /// The schema of a kind.
@@ -64,14 +105,14 @@ impl Document {
         self.kinds.keys()
     }
 
-    /// All definitions as written, by name.
-    pub fn definitions(&self) -> &BTreeMap<String, Value> {
-        &self.definitions
+    /// The names of all definitions, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.definitions.keys().map(String::as_str)
     }
 
     /// A definition as written.
     pub fn raw(&self, name: &str) -> Option<&Value> {
-        self.definitions.get(name)
+        self.definitions.get(name).map(Definition::value)
     }
 
     /// The schema of a definition, with everything it refers to linked. Definitions that cannot be parsed, or do not
@@ -88,7 +129,7 @@ impl Document {
             if parsed.contains_key(&name) {
                 continue;
             }
-            let Some(mut schema) = self.definitions.get(&name).and_then(|raw| parse_built_in(raw).ok()) else {
+            let Some(mut schema) = self.raw(&name).and_then(|raw| parse_built_in(raw).ok()) else {
                 continue;
             };
             if name == QUANTITY {
@@ -132,11 +173,13 @@ mod tests {
 
     #[test]
     fn references_are_followed_even_in_circles() {
-        let document = Document::new(json!({"definitions": {
+        let text = json!({"definitions": {
             "Node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}, "q": {"$ref": format!("#/definitions/{QUANTITY}")}},
                 "x-kubernetes-group-version-kind": [{"group": "g", "version": "v1", "kind": "Node"}]},
             QUANTITY: {"type": "string"}
-        }}));
+        }})
+        .to_string();
+        let document = Document::new(&text).expect("a document");
         let schema = document.by_gvk(&GroupVersionKind::new("g", "v1", "Node")).expect("is defined");
         let deep = schema.at(&["next", "next", "q"]).expect("is reachable");
         assert!(deep.quantity);

@@ -113,7 +113,7 @@ fn index(registry: &Registry) -> Value {
             for (row, version) in rows(registry, group, version) {
                 content.push(format!("{row:?}"));
                 if let SchemaSource::Custom(custom) = &version.schema {
-                    content.push(custom.raw.to_string());
+                    content.push(custom.text().to_owned());
                 }
             }
             let parts: Vec<&[u8]> = content.iter().map(String::as_bytes).collect();
@@ -215,7 +215,7 @@ mod tests {
         let raw = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer", "nullable": true},
             "port": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true}}}}});
-        let schema = Schema::parse_crd(&raw).expect("a schema");
+        let schema = CustomSchema::new(&raw).expect("a schema");
         let mut registry = Registry::builtin();
         registry.insert(ResourceInfo {
             group: "shop.example.com".to_owned(),
@@ -235,7 +235,7 @@ mod tests {
                 served: true,
                 deprecation_warning: None,
                 subresources: Vec::new(),
-                schema: SchemaSource::Custom(Arc::new(CustomSchema { raw, schema })),
+                schema: SchemaSource::Custom(Arc::new(schema)),
                 columns: Vec::new(),
                 selectable_fields: Vec::new(),
             }],

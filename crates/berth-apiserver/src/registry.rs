@@ -10,7 +10,7 @@ pub mod events;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_apimachinery::schema::Schema;
+use berth_apimachinery::schema::{Schema, SchemaError};
 use serde_json::Value;
 
 /// One kind: group, names, versions and what can be done with it.
@@ -121,10 +121,30 @@ pub enum SchemaSource {
 /// A structural schema from a CustomResourceDefinition.
 #[derive(Debug)]
 pub struct CustomSchema {
-    /// `openAPIV3Schema` as written (what OpenAPI publishes and CEL types are made from).
-    pub raw: Value,
-    /// The same, parsed.
+    /// As written, as JSON: a tree of it takes some hundred kilobytes, and few ask for it.
+    text: Box<str>,
+    /// Parsed.
     pub schema: Arc<Schema>,
+}
+
+impl CustomSchema {
+    /// A schema as written.
+    ///
+    /// # Errors
+    /// What cannot be read of it.
+    pub fn new(written: &Value) -> Result<Self, SchemaError> {
+        Ok(Self { text: written.to_string().into(), schema: Schema::parse_crd(written)? })
+    }
+
+    /// As written.
+    pub fn written(&self) -> Value {
+        serde_json::from_str(&self.text).expect("the text of a JSON value is JSON")
+    }
+
+    /// As written, as JSON.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 /// Where a row comes from.

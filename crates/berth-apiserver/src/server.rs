@@ -239,7 +239,7 @@ impl ApiServer {
         let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || {
             let schema = match row.version(version).map(|version| &version.schema) {
-                Some(SchemaSource::Custom(custom)) => crd::schema_with_metadata(&custom.raw),
+                Some(SchemaSource::Custom(custom)) => crd::schema_with_metadata(custom.written()),
                 _ => row.schema(version),
             };
             Arc::new(schema.map_or_else(Types::deduced, |schema| Types::from_schema(&schema)))

@@ -92,8 +92,8 @@ impl CustomKind {
 
 /// The schema of a custom resource together with what every object has (a definition need not declare it): whose
 /// fields those are is tracked too. `None` when the schema cannot be read, which validation prevents.
-pub(crate) fn schema_with_metadata(raw: &Value) -> Option<Arc<Schema>> {
-    let mut whole = raw.clone();
+pub(crate) fn schema_with_metadata(written: Value) -> Option<Arc<Schema>> {
+    let mut whole = written;
     let properties = meta::map_mut(meta::map_mut(&mut whole).entry("properties").or_insert_with(|| json!({})));
     for field in ["apiVersion", "kind"] {
         properties.insert(field.to_owned(), json!({"type": "string"}));
@@ -269,7 +269,7 @@ fn put(kinds: &mut crate::server::Kinds, row: ResourceInfo, custom: Arc<CustomKi
 fn same_schemas(a: &ResourceInfo, b: &ResourceInfo) -> bool {
     let same = |(a, b): (&VersionInfo, &VersionInfo)| {
         let same_schema = match (&a.schema, &b.schema) {
-            (SchemaSource::Custom(a), SchemaSource::Custom(b)) => a.raw == b.raw,
+            (SchemaSource::Custom(a), SchemaSource::Custom(b)) => a.text() == b.text(),
             _ => false,
         };
         a.name == b.name && same_schema

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use berth_apimachinery::meta;
-use berth_apimachinery::schema::Schema;
 use serde_json::{Value, json};
 
 use crate::registry::{
@@ -54,12 +53,12 @@ pub(crate) fn row_of(definition: &Value) -> Result<ResourceInfo, String> {
 fn version_of(group: &str, kind: &str, version: &Value) -> Result<VersionInfo, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let name = text(&version["name"]);
-    let raw = version["schema"]["openAPIV3Schema"].clone();
-    let schema = if raw.is_null() {
+    let written = &version["schema"]["openAPIV3Schema"];
+    let schema = if written.is_null() {
         SchemaSource::None
     } else {
-        let schema = Schema::parse_crd(&raw).map_err(|error| format!("schema of version {name}: {error}"))?;
-        SchemaSource::Custom(Arc::new(CustomSchema { raw, schema }))
+        let schema = CustomSchema::new(written).map_err(|error| format!("schema of version {name}: {error}"))?;
+        SchemaSource::Custom(Arc::new(schema))
     };
     let deprecation_warning = (version["deprecated"] == true).then(|| {
         version["deprecationWarning"]

@@ -41,7 +41,7 @@ impl Definitions {
             }
             custom => {
                 let raw = match custom {
-                    SchemaSource::Custom(custom) => custom.raw.clone(),
+                    SchemaSource::Custom(custom) => custom.written(),
                     _ => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
                 };
                 let name = custom_name(&row.group, &version.name, &row.kind);
