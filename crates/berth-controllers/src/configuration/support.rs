@@ -9,13 +9,11 @@ use crate::jobs;
 const MISSING: &[&str] = &[
     "CustomMetricLabels",
     "FailureRecoveryPolicy",
-    "FastQuotaReleaseInPodIntegration",
     "KueueDRAIntegrationConsumableCapacity",
     "MultiKueueClusterProfile",
     "MultiKueueManagerQuotaAutomation",
     "SchedulerLibraryIntegration",
     "SparkApplicationIntegration",
-    "TASReplaceNodeDueToNotReadyOverFixedTime",
 ];
 
 /// Fields that would change what is decided, but cannot be honoured.

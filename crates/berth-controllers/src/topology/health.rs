@@ -131,8 +131,12 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
     };
     let progressing = pods.iter().any(|pod| is_progressing(pod));
     if ready.status != "True" {
-        if view.gates.on("TASReplaceNodeOnPodTermination") {
-            return if progressing { Health::Good } else { Health::Failed };
+        let by_pods = view.gates.on("TASReplaceNodeOnPodTermination");
+        if by_pods && !progressing {
+            return Health::Failed;
+        }
+        if by_pods && !view.gates.on("TASReplaceNodeDueToNotReadyOverFixedTime") {
+            return Health::Good;
         }
         let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
         let passed = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();

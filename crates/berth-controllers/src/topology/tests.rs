@@ -195,6 +195,18 @@ fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
 }
 
 #[test]
+fn where_time_decides_too_a_node_fails_by_whichever_comes_first() {
+    let gates =
+        Gates::from_map(&[("TASReplaceNodeDueToNotReadyOverFixedTime".to_owned(), true)].into()).expect("gates");
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let away = || vec![node("a", "False", json!({}))];
+    let running = look(&workload, &[pod(0, Some("a"), "Running")], away(), &gates);
+    assert_eq!((unhealthy(&running), running.again), (None, Some(std::time::Duration::from_secs(20))));
+    let ended = look(&workload, &[pod(0, Some("a"), "Failed")], away(), &gates);
+    assert_eq!(unhealthy(&ended), Some(vec!["a".to_owned()]));
+}
+
+#[test]
 fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];

@@ -118,9 +118,11 @@ impl<'a> Group<'a> {
         self.pods.iter().filter(|pod| !is_gated(pod) && !is_terminated(pod))
     }
 
-    /// Has it pods that run?
-    pub fn is_active(&self) -> bool {
-        self.pods.iter().any(|pod| phase(pod) == "Running")
+    /// Has it pods that run? Those that are on their way out need no quota any more where that is to be released fast
+    /// (§19.2).
+    pub fn is_active(&self, gates: &Gates) -> bool {
+        let fast = gates.on("FastQuotaReleaseInPodIntegration");
+        self.pods.iter().any(|pod| phase(pod) == "Running" && !(fast && is_deleting(pod)))
     }
 
     /// Are all its pods ready or done?

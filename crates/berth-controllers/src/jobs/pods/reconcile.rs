@@ -454,7 +454,7 @@ impl Look<'_> {
     fn leave(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
         self.stop("WorkloadEvicted", &evicted.message, false);
-        if !self.group.is_active()
+        if !self.group.is_active(self.context.gates)
             && status::has_quota_reservation(&workload)
             && status::release_after_eviction(&mut workload, self.context.gates, self.context.now)
         {

@@ -46,10 +46,13 @@ impl World {
     }
 
     fn look(&self, pods: &[Value]) -> Plan<Pod> {
+        self.look_with(pods, &Gates::default())
+    }
+
+    fn look_with(&self, pods: &[Value], gates: &Gates) -> Plan<Pod> {
         let pods: Vec<Arc<Pod>> = pods.iter().map(|pod| Arc::new(read(pod.clone()))).collect();
         let now = "2026-01-01T01:00:00Z".parse().expect("a timestamp");
-        let gates = Gates::default();
-        let context = Context { stores: &self.stores, config: &self.config, gates: &gates, now };
+        let context = Context { stores: &self.stores, config: &self.config, gates, now };
         reconcile(context, "ns", &Unit::Group { name: "g".to_owned() }, &pods)
     }
 
@@ -152,6 +155,35 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
     let plan = world.look(&running);
     assert_eq!(status_of(&plan, keys::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
     assert!(patched(&plan).is_empty(), "the pods stay until others take their places");
+}
+
+#[test]
+fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
+    let world = World::new();
+    world.with_workload(&[
+        ADMITTED[0],
+        ADMITTED[1],
+        ("Evicted", "Preempted"),
+        ("WaitingForReplacementPods", "Preempted"),
+    ]);
+    let mut leaving = [pod("a", "r", false, "Running"), pod("b", "r", false, "Running")];
+    let fast = Gates::from_map(&[("FastQuotaReleaseInPodIntegration".to_owned(), true)].into()).expect("gates");
+    let is_released = |pods: &[Value], gates: &Gates| {
+        // The Workload may be told what it lacks first.
+        (0..3).any(|_| {
+            let plan = world.look_with(pods, gates);
+            if let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() {
+                world.stores.workloads.observe(*told);
+            }
+            status_of(&plan, keys::QUOTA_RESERVED).as_deref() == Some("False/PendingEvaluation: why")
+        })
+    };
+    assert!(!is_released(&leaving, &fast), "they run");
+    for pod in &mut leaving {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+    }
+    assert!(!is_released(&leaving, &Gates::default()), "they have not ended");
+    assert!(is_released(&leaving, &fast));
 }
 
 #[test]
