@@ -203,7 +203,7 @@ async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them()
     cluster.pass(5).await;
     watch.abort();
 
-    let states = states.lock().unwrap();
+    let states = states.lock().unwrap().clone();
     let told = |name: &str| -> Vec<String> {
         let of = states.iter().filter(|it| it["metadata"]["ownerReferences"][0]["name"] == name);
         let mut told: Vec<String> = of.map(|it| condition(it, "QuotaReserved")).collect();
