@@ -1,4 +1,4 @@
-//! Discovery documents: `/api`, `/apis`, group and version lists, their aggregated form, `/version`, health.
+//! Discovery documents: `/api`, `/apis`, group and version lists, their aggregated form, `/version`.
 //!
 //! All are made from the [`Registry`] when asked: a new CustomResourceDefinition shows at once. Only kinds that are
 //! really served are listed.
@@ -14,11 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::aggregation::Remote;
 use crate::registry::{Subresource, VersionInfo};
-use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension};
+use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
 
 /// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
 pub const GIT_VERSION: &str = "v1.35.0+berth";
-const HEALTH_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// Groups in the order clients should look kinds up, as kube-apiserver ranks its own; others follow by name.
 const GROUP_ORDER: [&str; 20] = [
@@ -83,7 +82,7 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Answers requests for discovery, version and health; `None` when the path is none of these.
+/// Answers requests for discovery and version; `None` when the path is none of these.
 pub(crate) fn handle(
     served: &Served<'_>,
     info: &RequestInfo,
@@ -97,7 +96,6 @@ pub(crate) fn handle(
     let document = match parts.as_slice() {
         [""] => json!({"paths": paths(served)}),
         ["version"] => version(),
-        [first, rest @ ..] if HEALTH_PATHS.iter().any(|path| path[1..] == **first) => return health(first, rest),
         ["api"] | ["apis"] => {
             if let Some(version) = aggregated::accepted(headers) {
                 return Some(aggregated::response(served, parts[0] == "api", version));
@@ -269,19 +267,6 @@ fn version() -> Value {
     })
 }
 
-/// Ready as soon as it answers: there is nothing to wait for that would not have failed the start.
-fn health(name: &str, rest: &[&str]) -> Option<http::Response<Body>> {
-    if !matches!(rest, [] | ["ping"] | ["verbose"]) {
-        return None;
-    }
-    let mut response = http::Response::new(Body::from("ok"));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    tracing::trace!(check = name, "healthy");
-    Some(response)
-}
-
 fn paths(served: &Served<'_>) -> Vec<String> {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
     for (group, versions) in served.groups().iter().filter(|(group, _)| !group.is_empty()) {
@@ -293,7 +278,7 @@ fn paths(served: &Served<'_>) -> Vec<String> {
         paths.push(format!("/apis/{group}"));
         paths.extend(extension.versions().iter().map(|version| format!("/apis/{group}/{version}")));
     }
-    paths.extend(HEALTH_PATHS.map(str::to_owned));
+    paths.extend(health::paths());
     paths.extend(["/openapi/v2", "/openapi/v3", "/version"].map(str::to_owned));
     paths.sort();
     paths

@@ -18,6 +18,7 @@ pub mod crd;
 pub mod discovery;
 pub mod extension;
 pub mod fields;
+mod health;
 pub mod kubeconfig;
 pub mod negotiation;
 pub mod openapi;

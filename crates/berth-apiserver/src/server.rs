@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -127,6 +128,8 @@ pub(crate) struct Inner {
     random: Mutex<SmallRng>,
     /// Writes of the bootstrap that may not be on disk yet.
     starting: Mutex<Vec<berth_store::CommitFuture>>,
+    /// Whether they are.
+    started: AtomicBool,
 }
 
 /// The table of kinds and what belongs to rows of custom resources; swapped together.
@@ -162,6 +165,7 @@ impl ApiServer {
                 })),
                 random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
                 starting: Mutex::new(Vec::new()),
+                started: AtomicBool::new(false),
                 config,
             }),
         };
@@ -190,7 +194,13 @@ impl ApiServer {
         for quota in self.inner.objects.list("", admission::quota::PLURAL, None) {
             admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
         }
+        self.inner.started.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether what every cluster has is stored.
+    pub(crate) fn is_started(&self) -> bool {
+        self.inner.started.load(Ordering::Relaxed)
     }
 
     /// Read access to stored objects.

@@ -182,7 +182,10 @@ impl Call {
     fn refuse_connections(&self) -> Result<(), Status> {
         let into_pods = self.row.group.is_empty()
             && self.row.plural == "pods"
-            && matches!(self.info.subresource.as_str(), "attach" | "exec" | "portforward" | "proxy");
+            && matches!(
+                self.info.subresource.as_str(),
+                "attach" | "ephemeralcontainers" | "exec" | "portforward" | "proxy"
+            );
         if !into_pods {
             return Ok(());
         }

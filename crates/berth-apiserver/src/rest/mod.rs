@@ -36,7 +36,7 @@ use crate::discovery::Served;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::Origin;
 use crate::request::RequestInfo;
-use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, openapi};
+use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
 /// Largest request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -165,6 +165,9 @@ async fn answer(
             return Ok(metrics_response(metrics.text()));
         }
         if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
+            return Ok(answer);
+        }
+        if let Some(answer) = health::answer(server, &info, query) {
             return Ok(answer);
         }
         return discovery::handle(&Served::by(server, &kinds.registry), &info, headers)

@@ -81,6 +81,7 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
         let mut config = Config::new(Arc::new(MemoryStore::new()), clock);
         config.token_key = Some(pki.token_key().clone());
         let server = ApiServer::new(config);
+        server.ready().await.expect("stored");
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");
         let url = format!("https://{}", listener.address());

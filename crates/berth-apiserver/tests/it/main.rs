@@ -7,6 +7,7 @@ mod client;
 mod crds;
 mod crud;
 mod harness;
+mod health;
 mod kubectl;
 mod limits;
 mod owners;

@@ -104,5 +104,8 @@ async fn nobody_is_connected_to_a_simulated_container() {
         let refused = server.post(&format!("{pods}/p/{what}"), serde_json::Value::Null).await.expect(400);
         assert!(refused["message"].as_str().unwrap().contains("is not possible for pod p"), "{refused}");
     }
+    let container = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "busybox"}]}});
+    let refused = server.patch(&format!("{pods}/p/ephemeralcontainers"), "strategic-merge-patch", container).await;
+    assert!(refused.expect(400)["message"].as_str().unwrap().contains("its containers are simulated"));
     server.post(&format!("{pods}/missing/exec"), serde_json::Value::Null).await.expect(404);
 }

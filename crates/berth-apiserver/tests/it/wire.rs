@@ -60,6 +60,7 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     let listener = Listener::bind(any_port, &pki, &serving).await.expect("a free port");
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
+    server.ready().await.expect("stored");
     let tokens = [("secret".to_owned(), UserInfo { name: "alice".to_owned(), ..UserInfo::default() })];
     let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

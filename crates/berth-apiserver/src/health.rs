@@ -1,0 +1,107 @@
+//! `/healthz`, `/livez` and `/readyz`, whole and check by check, in kube-apiserver's words: `ok`, or with `?verbose` a line
+//! for each check. `?exclude=NAME` leaves a check out.
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Response, StatusCode};
+
+use crate::request::query_values;
+use crate::{ApiServer, Body, RequestInfo};
+
+/// The paths, without what may follow.
+const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+
+/// A check: its name, whether it is about being ready and not about being alive, and what is wrong.
+struct Check {
+    name: &'static str,
+    of_readiness: bool,
+    run: fn(&ApiServer) -> Result<(), &'static str>,
+}
+
+const CHECKS: [Check; 3] = [
+    Check { name: "ping", of_readiness: false, run: |_| Ok(()) },
+    // Under the name everybody asks for: where objects are kept.
+    Check {
+        name: "etcd",
+        of_readiness: false,
+        run: |server| match server
+            .store()
+            .list(&berth_store::ListQuery { limit: 1, ..berth_store::ListQuery::all("/") })
+        {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the store does not answer"),
+        },
+    },
+    Check {
+        name: "poststarthook/rbac/bootstrap-roles",
+        of_readiness: true,
+        run: |server| if server.is_started() { Ok(()) } else { Err("not finished") },
+    },
+];
+
+/// The paths, and those of their checks.
+pub(crate) fn paths() -> Vec<String> {
+    let of = |probe: &str| {
+        let checks: Vec<String> = checks(&probe[1..]).map(|check| format!("{probe}/{}", check.name)).collect();
+        std::iter::once(probe.to_owned()).chain(checks)
+    };
+    PATHS.iter().flat_map(|probe| of(probe)).collect()
+}
+
+fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
+    CHECKS.iter().filter(move |check| probe != "livez" || !check.of_readiness)
+}
+
+/// The answer to a request for one of the paths; `None` when it is for another, or for a check there is not.
+pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
+    if info.verb != "get" && info.verb != "head" {
+        return None;
+    }
+    let path = info.path.trim_end_matches('/');
+    let (probe, single) = PATHS.iter().find_map(|probe| Some((&probe[1..], path.strip_prefix(probe)?)))?;
+    let mut checks = checks(probe);
+    if !single.is_empty() {
+        let check = checks.find(|check| single.strip_prefix('/') == Some(check.name))?;
+        return Some(match (check.run)(server) {
+            Ok(()) => text(StatusCode::OK, "ok"),
+            Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
+        });
+    }
+    let mut excluded: Vec<String> = query_values(query, "exclude").filter(|name| !name.is_empty()).collect();
+    let (mut lines, mut failed) = (String::new(), false);
+    for check in checks {
+        let before = excluded.len();
+        excluded.retain(|name| name != check.name);
+        if excluded.len() < before {
+            lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
+            continue;
+        }
+        match (check.run)(server) {
+            Ok(()) => lines.push_str(&format!("[+]{} ok\n", check.name)),
+            Err(why) => {
+                failed = true;
+                lines.push_str(&format!("[-]{} failed: {why}\n", check.name));
+            }
+        }
+    }
+    if !excluded.is_empty() {
+        let names: Vec<String> = excluded.iter().map(|name| format!("{name:?}")).collect();
+        let names = names.join(",");
+        lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {names}\n"));
+    }
+    let verbose = query_values(query, "verbose").next().is_some();
+    Some(match (failed, verbose) {
+        (true, _) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{probe} check failed\n")),
+        (false, true) => text(StatusCode::OK, format!("{lines}{probe} check passed\n")),
+        (false, false) => text(StatusCode::OK, "ok"),
+    })
+}
+
+fn text(code: StatusCode, text: impl Into<String>) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.into()));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
