@@ -46,19 +46,23 @@ pub(crate) struct Collections(BTreeMap<String, Followed>);
 impl Collections {
     /// The objects at `path` as they are now, without `managedFields`.
     pub(crate) async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
-        // All of them are caught up with, lest the server keeps history for those nobody asks for any more.
-        for followed in self.0.values_mut() {
-            if !followed.catch_up()? {
-                followed.watch = None;
-            }
-        }
+        // What nobody has asked for in a while is not kept up to date: the server would keep history for it.
+        self.0.retain(|known, followed| {
+            followed.unasked = if known == path { 0 } else { followed.unasked + 1 };
+            followed.unasked < UNASKED_MAX
+        });
         self.0.entry(path.to_owned()).or_default().now(client, path).await
     }
 }
 
+/// Questions about other collections after which one is let go.
+const UNASKED_MAX: usize = 32;
+
 /// One collection.
 #[derive(Default)]
 struct Followed {
+    /// Questions about others since the last one about this.
+    unasked: usize,
     /// In the API's order: by namespace and name.
     objects: BTreeMap<String, Kept>,
     watch: Option<Lines>,
@@ -139,8 +143,10 @@ impl Followed {
         }
         let lines = std::mem::take(&mut self.line);
         let complete = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        for line in lines[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let line: Line<'_> = serde_json::from_slice(line).map_err(kube::Error::SerdeError)?;
+        let text = std::str::from_utf8(&lines[..complete])
+            .map_err(|error| kube::Error::ReadEvents(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))?;
+        for line in text.split('\n').filter(|line| !line.is_empty()) {
+            let line: Line<'_> = serde_json::from_str(line).map_err(kube::Error::SerdeError)?;
             match line.kind {
                 "ADDED" | "MODIFIED" => self.put(line.object.get())?,
                 "DELETED" => {

@@ -292,9 +292,15 @@ impl Shaper {
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
         let call = &self.call;
-        if !initial_end && call.negotiated.form == Form::Object {
+        let plain = match &call.negotiated.form {
+            _ if initial_end => None,
+            Form::Object => Some((call.row.kind.as_str(), call.api_version())),
+            Form::Metadata(version) => Some(("PartialObjectMetadata", format!("meta.k8s.io/{version}"))),
+            Form::Table(_) => None,
+        };
+        if let Some((kind, api_version)) = plain {
             // Every watch gets one every minute.
-            let (kind, api_version) = (Value::from(call.row.kind.as_str()), Value::from(call.api_version()));
+            let (kind, api_version) = (Value::from(kind), Value::from(api_version));
             let object = format!(
                 "{{\"kind\":{kind},\"apiVersion\":{api_version},\
                  \"metadata\":{{\"resourceVersion\":\"{revision}\",\"creationTimestamp\":null}}}}"
