@@ -55,7 +55,7 @@ struct Other {
 impl Stores {
     /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
     pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
-        let (workloads, jobs) = (manager.cache::<Workload>(), manager.cache::<Job>());
+        let (workloads, jobs) = (manager.cache_to_decide_by::<Workload>(), manager.cache::<Job>());
         // There may be a hundred thousand of them, waiting.
         workloads.pack_idle();
         jobs.pack_idle();
@@ -63,7 +63,7 @@ impl Stores {
             workloads_by_owner: workloads.index(owner_uids),
             workloads,
             local_queues: manager.cache(),
-            cluster_queues: manager.cache(),
+            cluster_queues: manager.cache_to_decide_by(),
             flavors: manager.cache(),
             admission_checks: manager.cache(),
             workload_priority_classes: manager.cache(),

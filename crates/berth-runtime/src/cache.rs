@@ -291,6 +291,24 @@ impl<K: Resource + 'static> Cache<K> {
         }
     }
 
+    /// Takes in that a list at `revision` did not name objects the cache holds: those that are not newer are gone.
+    pub(crate) fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>)
+    where
+        K: Clone,
+    {
+        let older = |object: &K| version_of(object).is_some_and(|version| version <= revision);
+        let gone: Vec<Arc<K>> = self.read(|state| {
+            let unlisted = state.objects.iter().filter(|(key, _)| !listed.contains(key.as_ref()));
+            unlisted.map(|(_, entry)| state.whole(entry)).filter(|object| older(object.as_ref())).collect()
+        });
+        for object in gone {
+            // A watch that lags may still show states from before the list.
+            let mut last = (*object).clone();
+            last.meta_mut().resource_version = Some(revision.to_string());
+            self.remove(&last);
+        }
+    }
+
     pub(crate) fn subscribe(&self, subscriber: Subscriber<K>) {
         self.inner.subscribers.write().expect(LOCK).push(subscriber);
     }

@@ -17,6 +17,7 @@ mod leader;
 mod manager;
 mod packing;
 mod queue;
+mod takeover;
 mod wire;
 pub mod write;
 

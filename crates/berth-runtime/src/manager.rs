@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::wire::Seen;
-use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder};
+use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, takeover};
 
 /// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
 const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
@@ -50,6 +50,8 @@ pub struct Manager {
     recorder: Recorder,
     events: BoxFuture<()>,
     caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
+    /// Fresh reads of kinds, for who has just been elected.
+    catching_up: Vec<BoxFuture<()>>,
     informers: Vec<Informer>,
     controllers: Vec<Controller>,
     tasks: Vec<(String, BoxFuture<()>)>,
@@ -79,6 +81,7 @@ impl Manager {
             recorder,
             events: Box::pin(events),
             caches: BTreeMap::new(),
+            catching_up: Vec::new(),
             informers: Vec::new(),
             controllers: Vec::new(),
             tasks: Vec::new(),
@@ -133,6 +136,18 @@ impl Manager {
         cache
     }
 
+    /// The cache of a kind that decisions rest on: a replica that takes over reads its most recent state before its controllers
+    /// start, because what the leader before has written may not have come through the watch yet.
+    pub fn cache_to_decide_by<K>(&mut self) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
+        let cache = self.cache::<K>();
+        let api = Api::<Seen<K>>::all(self.client.clone());
+        self.catching_up.push(Box::pin(takeover::catch_up(api, cache.clone(), self.clock.clone())));
+        cache
+    }
+
     /// Starts describing a controller; it is added when [`ControllerBuilder::run`] is called.
     pub fn controller(&mut self, name: &str) -> ControllerBuilder<'_> {
         let queue = Queue::new(self.clock.clone());
@@ -159,12 +174,15 @@ impl Manager {
 
     /// Fills all caches, then runs every controller until `shutdown` resolves. Reconciles in flight are dropped at
     /// their next await point, which level-triggered, idempotent controllers survive by design.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ManagerError> {
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), ManagerError> {
+        // Nobody acted before that this one could have missed: the caches were filled a moment ago.
+        self.catching_up.clear();
         self.run_when(std::future::ready(()), shutdown).await
     }
 
     /// As [`Manager::run`], but controllers start only once `elected` resolves. Caches are filled and followed
-    /// meanwhile: a replica that stands by takes over with what it knows.
+    /// meanwhile: a replica that stands by takes over with what it knows, and what it reads of
+    /// [`Manager::cache_to_decide_by`].
     pub async fn run_when(
         self,
         elected: impl Future<Output = ()>,
@@ -199,6 +217,15 @@ impl Manager {
                 biased;
                 () = &mut shutdown => return Ok(()),
                 () = &mut elected => break,
+                ended = set.join_next_with_id() => died(ended, &mut names)?,
+            }
+        }
+        let mut caught_up = pin!(futures::future::join_all(self.catching_up));
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                _ = &mut caught_up => break,
                 ended = set.join_next_with_id() => died(ended, &mut names)?,
             }
         }
@@ -406,7 +433,7 @@ where
 }
 
 /// Takes in what a watch has shown, decoding it only if it is news.
-fn take<K>(cache: &Cache<K>, object: &Seen<K>)
+pub(crate) fn take<K>(cache: &Cache<K>, object: &Seen<K>)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
 {

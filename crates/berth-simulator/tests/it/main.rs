@@ -4,6 +4,7 @@ mod bad_input;
 mod election;
 mod examples;
 mod jobsets;
+mod takeover;
 mod visibility;
 
 use berth_runtime::Clock;
