@@ -12,7 +12,10 @@ use serde_json::Value;
 pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
     raise_file_limit();
-    let code = runtime.block_on(program);
+    let code = runtime.block_on(async {
+        survive_file_size_limit();
+        program.await
+    });
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     code
 }
@@ -27,6 +30,15 @@ fn raise_file_limit() {
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
             tracing::warn!(%error, "the limit on open files stays as it is");
         }
+    }
+}
+
+/// A file that may not grow any more is an error of one write, to be answered; by default the system ends the process instead.
+fn survive_file_size_limit() {
+    let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    // Once listened for, it ends nobody; whether anybody listens on does not matter.
+    if let Err(error) = tokio::signal::unix::signal(kind) {
+        tracing::warn!(%error, "a limit on the size of files will end the process");
     }
 }
 

@@ -60,6 +60,12 @@ impl Cluster {
         Self::start("up", home, &["--data-dir", &data.display().to_string()], arguments)
     }
 
+    /// The same on a data folder.
+    pub fn durable_apiserver(data: &Path) -> Self {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        Self::start("apiserver", home, &["--data-dir", &data.display().to_string()], &[])
+    }
+
     fn start(command: &str, home: tempfile::TempDir, storage: &[&str], arguments: &[&str]) -> Self {
         let kubeconfig = home.path().join("kubeconfig");
         let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))

@@ -5,6 +5,7 @@ mod bench;
 mod clients;
 mod cluster;
 mod connections;
+mod disk;
 mod history;
 mod install;
 mod killed_leaders;

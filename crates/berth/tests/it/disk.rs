@@ -1,0 +1,62 @@
+//! A disk that takes nothing any more, under a server that runs: what a full one and one that became read-only have in common.
+//! A limit on the size of files stands in for them, because it can be set on a running process and lifted again.
+
+use std::path::Path;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::cluster::{Cluster, kubectl_present};
+
+/// Lets no file of the server's grow beyond so many bytes.
+fn limit(cluster: &Cluster, bytes: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(cluster.id()).expect("a process")).expect("a process");
+    prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("the limit can be set");
+}
+
+fn largest_file(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).expect("a folder").filter_map(|entry| entry.ok()?.metadata().ok());
+    files.map(|metadata| metadata.len()).max().unwrap_or_default()
+}
+
+#[test]
+fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
+    if !kubectl_present("a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers") {
+        return;
+    }
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let content = data.path().join("content.txt");
+    std::fs::write(&content, "x".repeat(200_000)).expect("written");
+    let from = format!("--from-file={}", content.display());
+    let cluster = Cluster::durable_apiserver(data.path());
+    let create = |number: usize| cluster.kubectl(&["create", "configmap", &format!("map-{number}"), &from]);
+    let stored = |cluster: &Cluster| {
+        let names = cluster.run(&["get", "configmaps", "-o", "name"]);
+        names.lines().filter(|name| name.contains("/map-")).count()
+    };
+    assert!(create(0).status.success());
+
+    limit(&cluster, Some(largest_file(data.path())));
+    // What the log has room for already is still taken.
+    let mut written = 1;
+    let refused = loop {
+        assert!(written < 200, "nothing was ever refused");
+        let output = create(written);
+        if !output.status.success() {
+            break String::from_utf8_lossy(&output.stderr).into_owned();
+        }
+        written += 1;
+    };
+    assert!(refused.contains("the store cannot write"), "{refused}");
+    assert!(!cluster.kubectl(&["label", "configmap", "map-0", "a=b"]).status.success(), "refused again");
+    assert_eq!(stored(&cluster), written);
+    assert_eq!(cluster.get(&["configmap", "map-0"])["metadata"]["labels"], serde_json::Value::Null);
+    assert_eq!(cluster.run(&["get", "--raw", "/livez"]), "ok");
+
+    limit(&cluster, None);
+    let again = create(written);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    // And what was acknowledged, before and after, is there for the next process.
+    cluster.kill();
+    let cluster = Cluster::durable_apiserver(data.path());
+    assert_eq!(stored(&cluster), written + 1);
+}
