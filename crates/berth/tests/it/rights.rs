@@ -10,6 +10,9 @@ use berth_apiserver::audit::{Log, Sink};
 use berth_controllers::rights;
 use serde_json::{Value, json};
 
+use crate::cluster::{Cluster, kubectl_present};
+use crate::process::Process;
+
 /// Group, resource with its subresource, verb.
 type Call = (String, String, String);
 
@@ -87,4 +90,100 @@ fn the_role_allows_exactly_the_calls_that_are_made() {
     assert!(unused.is_empty(), "in the role, but never made: {unused:#?}");
     let driven: Vec<&Call> = listed.intersection(&made).collect();
     assert!(driven.is_empty(), "listed as not driven, but made: {driven:?}");
+}
+
+/// Group, resource, verb, and the name it is allowed for; none where a right is not about one.
+type NamedCall = (String, String, String, String);
+
+/// What rules that are about single objects, or about one namespace, allow.
+fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
+    let list = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    for rule in rules.as_array().into_iter().flatten() {
+        let names = match list(&rule["resourceNames"]) {
+            names if names.is_empty() => vec![String::new()],
+            names => names,
+        };
+        for group in list(&rule["apiGroups"]) {
+            for resource in list(&rule["resources"]) {
+                for verb in list(&rule["verbs"]) {
+                    out.extend(names.iter().map(|it| (group.clone(), resource.clone(), verb.clone(), it.clone())));
+                }
+            }
+        }
+    }
+}
+
+/// A right no call shows: applying what is not there yet is allowed by it, and is a call to `patch`.
+const NOT_SHOWN: (&str, &str, &str) = ("discovery.k8s.io", "endpointslices", "create");
+
+#[test]
+fn the_rights_by_name_are_exactly_those_that_processes_use() {
+    if !kubectl_present("the_rights_by_name_are_exactly_those_that_processes_use") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = folder.path().join("audit.log");
+    let cluster = Cluster::apiserver(&["--audit-log-path", &log.display().to_string()]);
+    let kubeconfig = cluster.kubeconfig.display().to_string();
+    let installed = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["install", "--apply", "--kubeconfig", &kubeconfig])
+        .output()
+        .expect("berth runs");
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    let first = Process::controller(&cluster, &["--webhook-certificate-lifetime=60s"]);
+    first.wait_logged("serving pending workloads to the API server");
+    let second = Process::controller(&cluster, &["--webhook-certificate-lifetime=60s"]);
+    let ready = |replica: &Process| replica.logged("/readyz").is_some() && replica.get("/readyz").0 == 200;
+    cluster.wait_until("both replicas to be ready", 60, |_| ready(&first) && ready(&second));
+    // The certificate is renewed, and another replica takes over.
+    const SECRET: [&str; 4] = ["secret", rights::WEBHOOK_SECRET, "-n", rights::NAMESPACE];
+    let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
+    cluster.run(&[&["annotate", "--overwrite"][..], &SECRET, &[ended]].concat());
+    cluster.wait_until("the certificate to be renewed", 60, |cluster| {
+        let end = cluster.get(&SECRET)["metadata"]["annotations"]["berth.dev/not-after"].clone();
+        end != "2020-01-01T00:00:00Z"
+    });
+    first.terminate();
+    second.wait_logged("serving pending workloads to the API server");
+    second.terminate();
+
+    let mut allowed = BTreeSet::new();
+    for object in rights::objects(rights::NAMESPACE) {
+        if object["metadata"]["name"] != rights::NAME {
+            continue;
+        }
+        match object["kind"].as_str() {
+            Some("Role") => named_calls(&object["rules"], &mut allowed),
+            Some("ClusterRole") => {
+                let rules = object["rules"].as_array().cloned().unwrap_or_default();
+                let named: Vec<Value> = rules.into_iter().filter(|rule| rule["resourceNames"].is_array()).collect();
+                named_calls(&json!(named), &mut allowed);
+            }
+            _ => {}
+        }
+    }
+    let about: BTreeSet<(&str, &str)> = allowed.iter().map(|(group, resource, ..)| (&**group, &**resource)).collect();
+    let mut made = BTreeSet::new();
+    for line in std::fs::read_to_string(&log).expect("a log").lines() {
+        let event: Value = serde_json::from_str(line).expect("JSON");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (reference, verb) = (&event["objectRef"], text(&event["verb"]));
+        let (group, resource) = (text(&reference["apiGroup"]), text(&reference["resource"]));
+        if event["user"]["username"] != rights::USER || !about.contains(&(&*group, &*resource)) {
+            continue;
+        }
+        assert_ne!(event["responseStatus"]["code"], 403, "{line}");
+        // What is to be made has no name yet, as far as rights go.
+        let name = if verb == "create" { String::new() } else { text(&reference["name"]) };
+        made.insert((group, resource, verb, name));
+    }
+    let beyond: Vec<&NamedCall> = made.difference(&allowed).collect();
+    assert!(beyond.is_empty(), "made, but not allowed: {beyond:#?}");
+    let unused: Vec<&NamedCall> = allowed
+        .difference(&made)
+        .filter(|(group, resource, verb, _)| (&**group, &**resource, &**verb) != NOT_SHOWN)
+        .collect();
+    assert!(unused.is_empty(), "allowed, but never used: {unused:#?}");
 }
