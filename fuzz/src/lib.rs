@@ -147,8 +147,6 @@ pub fn schemas(data: &[u8]) {
 /// Requests: whatever is sent is answered, and never as our fault.
 pub fn http(data: &[u8]) {
     thread_local! {
-        static RUNTIME: tokio::runtime::Runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
         static SERVER: RefCell<(ApiServer, usize)> = RefCell::new((server(), 0));
     }
     let Some(request) = Source::new(data).request() else { return };
@@ -180,7 +178,15 @@ pub fn http(data: &[u8]) {
     });
 }
 
+thread_local! {
+    static RUNTIME: tokio::runtime::Runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+}
+
+/// A server that is ready: one that is not says so, as an error of its own.
 fn server() -> ApiServer {
     let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
-    ApiServer::new(Config::new(Arc::new(MemoryStore::with_limits(1_000, None)), Arc::new(move || now)))
+    let server = ApiServer::new(Config::new(Arc::new(MemoryStore::with_limits(1_000, None)), Arc::new(move || now)));
+    RUNTIME.with(|runtime| runtime.block_on(server.ready())).expect("memory takes every write");
+    server
 }
