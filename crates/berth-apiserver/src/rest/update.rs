@@ -93,7 +93,6 @@ async fn try_update(
 ) -> Result<Option<Stored>, Status> {
     check_name(call, &new)?;
     validation::match_namespace(&mut new, call.namespace()).map_err(Status::bad_request)?;
-    let insists = !meta::resource_version(&new).is_empty() && matches!(tracking, Tracking::Update(_));
     if !meta::resource_version(&new).is_empty() && meta::resource_version(&new) != record.revision.to_string() {
         return Err(Status::modified(&call.group_resource(), &call.info.name));
     }
@@ -164,7 +163,8 @@ async fn try_update(
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
     let committed = match call.server.store().commit(write).await {
         Ok(committed) => committed,
-        Err(CommitError::Conflict { .. }) if !insists || matches!(tracking, Tracking::Done) => return Ok(None),
+        // What insists on a revision is refused when it is tried again; a patch does not, though its result has one.
+        Err(CommitError::Conflict { .. }) => return Ok(None),
         Err(error) => return Err(commit_status(call, error)),
     };
     crd::after_write(&call.server, &call.row, &committed.value, gone).await;
