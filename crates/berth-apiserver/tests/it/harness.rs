@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apiserver::{ApiServer, Body, Config, UserInfo};
-use berth_store::MemoryStore;
+use berth_store::{MemoryStore, Store};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -30,13 +30,17 @@ impl Answer {
 }
 
 pub fn config() -> Config {
+    config_on(Arc::new(MemoryStore::new()))
+}
+
+pub fn config_on(store: Arc<dyn Store>) -> Config {
     let start = tokio::time::Instant::now();
     let epoch: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let clock = Arc::new(move || {
         let passed = jiff::SignedDuration::try_from(start.elapsed()).unwrap();
         epoch.checked_add(passed).unwrap()
     });
-    Config::new(Arc::new(MemoryStore::new()), clock)
+    Config::new(store, clock)
 }
 
 pub fn server() -> Server {

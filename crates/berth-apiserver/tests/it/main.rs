@@ -15,6 +15,7 @@ mod patches;
 mod pods;
 mod policies;
 mod quotas;
+mod races;
 mod tokens;
 mod watches;
 mod webhooks;
