@@ -118,6 +118,10 @@ pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Tim
     }
     match built_in(row) {
         Some(printer) => {
+            // Printers read the version that is stored.
+            let stored = (version.name != row.storage_version)
+                .then(|| row.convert_builtin(object.clone(), &row.api_version(&row.storage_version)));
+            let object = stored.as_ref().unwrap_or(object);
             let mut all = Vec::with_capacity(printer.headers.len() + 1);
             if printer.named {
                 all.push(meta::name(object).into());

@@ -4,6 +4,7 @@
 //! Rows of built-in kinds come from [`Registry::builtin`]; rows of custom resources are added and removed while the
 //! server runs, from CustomResourceDefinition objects. A `Registry` is an immutable snapshot: a change makes a new one.
 
+pub(crate) mod autoscalers;
 pub mod builtin;
 pub mod events;
 
@@ -215,6 +216,11 @@ impl ResourceInfo {
     /// `group/version`, or the version alone for the core group.
     pub fn api_version(&self, version: &str) -> String {
         if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
+    }
+
+    /// An object of a built-in kind in another of its versions.
+    pub(crate) fn convert_builtin(&self, object: Value, to_api_version: &str) -> Value {
+        if self.group == "autoscaling" { autoscalers::convert(object, to_api_version) } else { object }
     }
 
     /// The schema objects of `version` obey, if one is known.

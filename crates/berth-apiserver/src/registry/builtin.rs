@@ -23,7 +23,10 @@ const READ_WRITE: [&str; 3] = ["get", "patch", "update"];
 
 /// One built-in kind; lists are separated by blanks.
 struct Row {
+    /// The version that is preferred and stored.
     group_version: &'static str,
+    /// Versions served besides; `ResourceInfo::convert_builtin` converts.
+    older: &'static str,
     kind: &'static str,
     plural: &'static str,
     short_names: &'static str,
@@ -37,6 +40,7 @@ struct Row {
 const fn row(group_version: &'static str, kind: &'static str, plural: &'static str, namespaced: bool) -> Row {
     Row {
         group_version,
+        older: "",
         kind,
         plural,
         short_names: "",
@@ -61,6 +65,11 @@ const fn cluster(group_version: &'static str, kind: &'static str, plural: &'stat
 impl Row {
     const fn short(mut self, names: &'static str) -> Row {
         self.short_names = names;
+        self
+    }
+
+    const fn older(mut self, versions: &'static str) -> Row {
+        self.older = versions;
         self
     }
 
@@ -163,6 +172,7 @@ const ROWS: &[Row] = &[
     cluster(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews").verbs(Verbs::Review),
     cluster(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews").verbs(Verbs::Review),
     namespaced("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+        .older("v1")
         .short("hpa")
         .category("all")
         .sub("status"),
@@ -229,20 +239,24 @@ fn info(row: &Row) -> ResourceInfo {
         namespaced: row.namespaced,
         verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
         storage_version: version.to_owned(),
-        versions: vec![VersionInfo {
-            name: version.to_owned(),
-            served: true,
-            deprecation_warning: None,
-            subresources: row
-                .subresources
-                .split_whitespace()
-                .map(|name| subresource(row, group, version, name))
-                .collect(),
-            schema: SchemaSource::BuiltIn,
-            columns: Vec::new(),
-            selectable_fields: words(row.fields),
-        }],
+        versions: std::iter::once(version)
+            .chain(row.older.split_whitespace())
+            .map(|version| version_info(row, group, version))
+            .collect(),
         origin: if row.verbs == Verbs::Review { Origin::Virtual } else { Origin::BuiltIn },
+    }
+}
+
+fn version_info(row: &Row, group: &str, version: &str) -> VersionInfo {
+    let subresources = row.subresources.split_whitespace();
+    VersionInfo {
+        name: version.to_owned(),
+        served: true,
+        deprecation_warning: None,
+        subresources: subresources.map(|name| subresource(row, group, version, name)).collect(),
+        schema: SchemaSource::BuiltIn,
+        columns: Vec::new(),
+        selectable_fields: words(row.fields),
     }
 }
 

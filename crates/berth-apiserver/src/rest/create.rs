@@ -119,6 +119,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     tracking.keep(&mut object, applied);
 
     prepare(call, &mut object);
+    if call.has_status_subresource() && call.strategy().clears_status_on_create() {
+        call.view().keep_stored(&mut object, "status", None)?;
+    }
     let managed = call.track(&mut object, None, tracking);
     call.check_create(&object)?;
     packed::put_back(&mut object, managed);

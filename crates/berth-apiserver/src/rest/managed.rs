@@ -52,6 +52,7 @@ impl Versions for KindVersions {
             Some(custom) if from != to => {
                 custom.convert(object.clone(), to).map_err(|status| ConversionError::Failed(status.message))
             }
+            None if from != to => Ok(self.row.convert_builtin(object.clone(), to)),
             _ => Ok(object.clone()),
         }
     }

@@ -130,6 +130,13 @@ async fn try_update(
     tracking.keep(&mut new, applied);
 
     prepare(call, target, &mut new, old);
+    match target {
+        Target::Main if call.has_status_subresource() => {
+            call.view().keep_stored(&mut new, "status", Some(&record.value()))?;
+        }
+        Target::Status => call.view().keep_stored(&mut new, "spec", Some(&record.value()))?,
+        _ => {}
+    }
     let managed = call.track(&mut new, Some(old), tracking);
     call.check_update(target, &new, old)?;
     packed::put_back(&mut new, managed);

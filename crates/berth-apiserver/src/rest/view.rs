@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::meta;
 use berth_apimachinery::schema::Root;
 use berth_apimachinery::status::Status;
 use berth_store::Record;
@@ -33,6 +34,11 @@ impl View {
         self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())
     }
 
+    /// Whether this is a version of a built-in kind that is not the stored one.
+    fn is_other_builtin(&self) -> bool {
+        self.custom.is_none() && !self.is_foreign() && self.version != self.row.storage_version
+    }
+
     /// A stored object in this version.
     pub(crate) fn show(&self, record: &Record) -> Result<Arc<Value>, Status> {
         let value = record.value();
@@ -45,6 +51,9 @@ impl View {
         if self.is_foreign() {
             events::from_core(&mut object);
             return Ok(object);
+        }
+        if self.is_other_builtin() {
+            return Ok(self.row.convert_builtin(object, &self.row.api_version(&self.version)));
         }
         if let Some(custom) = &self.custom {
             let stored_api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
@@ -73,6 +82,9 @@ impl View {
             events::to_core(&mut object);
             return Ok(object);
         }
+        if self.is_other_builtin() {
+            return Ok(self.row.convert_builtin(object, &self.row.api_version(&self.row.storage_version)));
+        }
         let storage = &self.row.storage_version;
         match &self.custom {
             Some(custom) if self.version != *storage => {
@@ -82,6 +94,23 @@ impl View {
             }
             _ => Ok(object),
         }
+    }
+
+    /// What a write in a version of a built-in kind that is not the stored one may not change, but says: such a version keeps
+    /// parts of the specification and of the status in annotations. `kept` is the field (`spec`, `status`) that stays as
+    /// `stored` has it, or is absent where that is `None`.
+    pub(crate) fn keep_stored(&self, object: &mut Value, kept: &str, stored: Option<&Value>) -> Result<(), Status> {
+        if !self.is_other_builtin() {
+            return Ok(());
+        }
+        let mut whole = self.to_storage(std::mem::take(object))?;
+        let map = meta::map_mut(&mut whole);
+        match stored.and_then(|stored| stored.get(kept)) {
+            Some(value) => map.insert(kept.to_owned(), value.clone()),
+            None => map.remove(kept),
+        };
+        *object = self.convert(&whole)?;
+        Ok(())
     }
 
     /// Prunes and defaults a custom resource by the schema of `version`.

@@ -3,6 +3,7 @@
 
 mod admission_policy;
 mod api_service;
+mod autoscaler;
 mod definition;
 mod job;
 mod limit_range;
@@ -17,6 +18,7 @@ mod service;
 mod webhook_configuration;
 mod workloads;
 
+pub(crate) use autoscaler::default_behavior;
 pub(crate) use pod_defaults::service_account as pod_service_account;
 pub(crate) use pod_validation::is_extended as is_extended_resource;
 pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;
@@ -123,6 +125,7 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("", "serviceaccounts" | "endpoints" | "events" | "podtemplates") => &meta_only::Plain,
         ("", "limitranges") => &limit_range::LimitRanges,
         ("events.k8s.io", _) => &meta_only::Plain,
+        ("autoscaling", _) => &autoscaler::Autoscalers,
         ("batch", "jobs") => &job::Jobs,
         ("batch", "cronjobs") => &workloads::CronJobs,
         ("apps", "deployments") => &workloads::Deployments,

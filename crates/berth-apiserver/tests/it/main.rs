@@ -3,6 +3,7 @@
 mod access;
 mod aggregation;
 mod audit;
+mod autoscalers;
 mod client;
 mod crds;
 mod crud;

@@ -386,7 +386,10 @@ fn convert(server: &ApiServer, object: Value, target: &Target) -> Result<Value, 
     let key = (target.resource.group.clone(), target.resource.resource.clone());
     match kinds.custom.get(&key) {
         Some(custom) => custom.convert(object, &target.kind.api_version()),
-        None => Ok(object),
+        None => Ok(match kinds.registry.get(&target.resource.group, &target.resource.resource) {
+            Some(row) => row.convert_builtin(object, &target.kind.api_version()),
+            None => object,
+        }),
     }
 }
 
