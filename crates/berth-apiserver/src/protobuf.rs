@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 48;
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// Optional scalar fields that Go has as pointers: absent and zero differ, so zero is kept.
-const POINTERS: [&str; 56] = [
+const POINTERS: [&str; 62] = [
     "activeDeadlineSeconds",
     "allowPrivilegeEscalation",
     "allowVolumeExpansion",
@@ -33,8 +33,10 @@ const POINTERS: [&str; 56] = [
     "backoffLimit",
     "backoffLimitPerIndex",
     "blockOwnerDeletion",
+    "borrowingLimitPercent",
     "completions",
     "controller",
+    "currentCPUUtilizationPercentage",
     "defaultMode",
     "deletionGracePeriodSeconds",
     "enableServiceLinks",
@@ -49,11 +51,13 @@ const POINTERS: [&str; 56] = [
     "ingressClassName",
     "leaseDurationSeconds",
     "leaseTransitions",
+    "lendablePercent",
     "manualSelector",
     "maxFailedIndexes",
     "minDomains",
     "minReplicas",
     "mode",
+    "nominalConcurrencyShares",
     "optional",
     "orphanDependents",
     "parallelism",
@@ -71,11 +75,13 @@ const POINTERS: [&str; 56] = [
     "runtimeClassName",
     "setHostnameAsFQDN",
     "shareProcessNamespace",
+    "stabilizationWindowSeconds",
     "startingDeadlineSeconds",
-    "storageClassName",
     "storageCapacity",
+    "storageClassName",
     "successfulJobsHistoryLimit",
     "suspend",
+    "targetCPUUtilizationPercentage",
     "terminationGracePeriodSeconds",
     "timeZone",
     "tolerationSeconds",

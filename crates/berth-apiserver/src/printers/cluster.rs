@@ -4,7 +4,7 @@ use berth_apimachinery::meta;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::cells::{NONE, UNKNOWN, UNSET, age, condition, count, flag, items, number, since, text, text_or};
+use super::cells::{NONE, UNKNOWN, UNSET, age, condition, count, either_or, flag, items, number, since, text, text_or};
 use super::{AGE, Header, Printer, printer};
 
 const S: &str = "string";
@@ -12,6 +12,31 @@ const WEBHOOKS: &[Header] = &[("Webhooks", "integer", 0), AGE];
 const BINDING: &[Header] = &[("PolicyName", S, 0), ("ParamRef", S, 0), AGE];
 
 pub(super) const PRINTERS: &[Printer] = &[
+    printer(
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        &[
+            ("PriorityLevel", S, 0),
+            ("MatchingPrecedence", S, 0),
+            ("DistinguisherMethod", S, 0),
+            AGE,
+            ("MissingPL", S, 0),
+        ],
+        flow_schema,
+    ),
+    printer(
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        &[
+            ("Type", S, 0),
+            ("NominalConcurrencyShares", S, 0),
+            ("Queues", S, 0),
+            ("HandSize", S, 0),
+            ("QueueLengthLimit", S, 0),
+            AGE,
+        ],
+        priority_level,
+    ),
     printer(
         "",
         "Node",
@@ -335,4 +360,27 @@ fn resource_claim(object: &Value, now: Timestamp) -> Vec<Value> {
         }
     }
     vec![states.join(",").into(), age(object, now)]
+}
+
+fn flow_schema(object: &Value, now: Timestamp) -> Vec<Value> {
+    let missing = condition(object, "Dangling").map_or("?", |condition| text(condition, "/status"));
+    vec![
+        text_or(object, "/spec/priorityLevelConfiguration/name", NONE).into(),
+        number(object, "/spec/matchingPrecedence").to_string().into(),
+        text_or(object, "/spec/distinguisherMethod/type", NONE).into(),
+        age(object, now),
+        missing.into(),
+    ]
+}
+
+fn priority_level(object: &Value, now: Timestamp) -> Vec<Value> {
+    let limited = |field: &str| Value::from(either_or(object, &format!("/spec/limited/{field}"), NONE));
+    vec![
+        text(object, "/spec/type").into(),
+        limited("nominalConcurrencyShares"),
+        limited("limitResponse/queuing/queues"),
+        limited("limitResponse/queuing/handSize"),
+        limited("limitResponse/queuing/queueLengthLimit"),
+        age(object, now),
+    ]
 }

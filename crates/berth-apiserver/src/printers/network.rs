@@ -34,7 +34,26 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer("networking.k8s.io", "NetworkPolicy", &[("Pod-Selector", S, 0), AGE], |object, now| {
         vec![selector(object.pointer("/spec/podSelector")).into(), age(object, now)]
     }),
+    printer("networking.k8s.io", "IPAddress", &[("ParentRef", S, 0), AGE], |object, now| {
+        vec![parent(object).into(), age(object, now)]
+    }),
+    printer("networking.k8s.io", "ServiceCIDR", &[("CIDRs", S, 0), AGE], |object, now| {
+        let cidrs: Vec<&str> = items(object, "/spec/cidrs").filter_map(Value::as_str).collect();
+        vec![cidrs.join(",").into(), age(object, now)]
+    }),
 ];
+
+/// `services/default/kubernetes`
+fn parent(object: &Value) -> String {
+    let at = |field: &str| text(object, &format!("/spec/parentRef/{field}")).to_owned();
+    if at("resource").is_empty() {
+        return NONE.to_owned();
+    }
+    let group = at("group");
+    let resource = if group.is_empty() { at("resource") } else { format!("{}.{group}", at("resource")) };
+    let parts = [resource.to_lowercase(), at("namespace"), at("name")];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+}
 
 fn service(object: &Value, now: Timestamp) -> Vec<Value> {
     let kind = text_or(object, "/spec/type", "ClusterIP");

@@ -1,6 +1,6 @@
 //! The rows of the built-in kinds, facts as Kubernetes' discovery publishes them (release-1.36 line, the versions that
-//! are generally available). Left out on purpose: kinds of a running control plane nobody stores (component statuses,
-//! flow control), and connections into containers (exec, attach, port-forward, proxy), which a simulated node has not.
+//! are generally available). Left out on purpose: what a running control plane says of itself and nobody stores (component
+//! statuses), and connections into containers (exec, attach, port-forward, proxy), which a simulated node has not.
 
 use std::sync::Arc;
 
@@ -101,6 +101,7 @@ const APPS: &str = "apps/v1";
 const AUTHENTICATION: &str = "authentication.k8s.io/v1";
 const AUTHORIZATION: &str = "authorization.k8s.io/v1";
 const BATCH: &str = "batch/v1";
+const FLOW_CONTROL: &str = "flowcontrol.apiserver.k8s.io/v1";
 const NETWORKING: &str = "networking.k8s.io/v1";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const RESOURCE: &str = "resource.k8s.io/v1";
@@ -188,9 +189,13 @@ const ROWS: &[Row] = &[
         ".regarding.kind .regarding.namespace .regarding.name .regarding.uid .regarding.apiVersion \
          .regarding.resourceVersion .regarding.fieldPath .reason .reportingController .type",
     ),
+    cluster(FLOW_CONTROL, "FlowSchema", "flowschemas").sub("status"),
+    cluster(FLOW_CONTROL, "PriorityLevelConfiguration", "prioritylevelconfigurations").sub("status"),
+    cluster(NETWORKING, "IPAddress", "ipaddresses").short("ip"),
     cluster(NETWORKING, "IngressClass", "ingressclasses"),
     namespaced(NETWORKING, "Ingress", "ingresses").short("ing").sub("status"),
     namespaced(NETWORKING, "NetworkPolicy", "networkpolicies").short("netpol"),
+    cluster(NETWORKING, "ServiceCIDR", "servicecidrs").sub("status"),
     cluster("node.k8s.io/v1", "RuntimeClass", "runtimeclasses"),
     namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets").short("pdb").sub("status"),
     cluster(RBAC, "ClusterRoleBinding", "clusterrolebindings"),

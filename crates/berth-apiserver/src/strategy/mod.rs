@@ -1,10 +1,12 @@
 //! What is particular about single kinds: defaults, what a write may change, what must hold. One path serves every kind;
 //! this is where it asks. Custom resources have one strategy, most built-in kinds share another, a few have their own.
 
+mod addresses;
 mod admission_policy;
 mod api_service;
 mod autoscaler;
 mod definition;
+mod flow_control;
 mod job;
 mod limit_range;
 mod meta_only;
@@ -132,6 +134,10 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("apps", "replicasets") => &workloads::ReplicaSets,
         ("apps", "statefulsets") => &workloads::StatefulSets,
         ("apps", "daemonsets") => &workloads::DaemonSets,
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flow_control::FlowSchemas,
+        ("flowcontrol.apiserver.k8s.io", _) => &flow_control::PriorityLevels,
+        ("networking.k8s.io", "ipaddresses") => &addresses::IpAddresses,
+        ("networking.k8s.io", "servicecidrs") => &addresses::ServiceCidrs,
         ("scheduling.k8s.io", "priorityclasses") => &priority_class::PriorityClasses,
         ("apiregistration.k8s.io", _) => &api_service::ApiServices,
         ("apiextensions.k8s.io", _) => &definition::Definitions,

@@ -5,6 +5,7 @@ mod aggregation;
 mod audit;
 mod autoscalers;
 mod client;
+mod configuration_kinds;
 mod crds;
 mod crud;
 mod harness;

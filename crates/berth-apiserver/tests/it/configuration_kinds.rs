@@ -1,0 +1,131 @@
+//! Kinds that are kept for those who read and write them: flow control, addresses of services.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, server};
+
+const FLOW_CONTROL: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
+const NETWORKING: &str = "/apis/networking.k8s.io/v1";
+
+/// The same object under another name.
+fn renamed(mut object: Value) -> Value {
+    object["metadata"]["name"] = "b".into();
+    object
+}
+
+/// Fields an answer complains of.
+fn fields(answer: Answer) -> Vec<String> {
+    let refused = answer.expect(422);
+    let causes = refused["details"]["causes"].as_array().unwrap();
+    causes.iter().map(|cause| cause["field"].as_str().unwrap().to_owned()).collect()
+}
+
+fn level(spec: Value) -> Value {
+    json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+        "metadata": {"name": "a"}, "spec": spec})
+}
+
+#[tokio::test(start_paused = true)]
+async fn priority_levels_have_their_defaults_and_limits() {
+    let server = server();
+    let levels = format!("{FLOW_CONTROL}/prioritylevelconfigurations");
+    let limited = |queuing: Value| json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": queuing}}});
+    let created = server.post(&levels, level(limited(json!({})))).await.expect(201);
+    assert_eq!(
+        created["spec"]["limited"],
+        json!({"nominalConcurrencyShares": 30, "lendablePercent": 0, "limitResponse": {"type": "Queue",
+            "queuing": {"queues": 64, "handSize": 8, "queueLengthLimit": 50}}})
+    );
+    assert_eq!(created["metadata"]["generation"], 1);
+    let table = server.table(&levels).await.expect(200);
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "Limited", "30", "64", "8", "50", "0s"]));
+
+    let name = format!("{levels}/a");
+    let jail = json!({"spec": {"limited": {"nominalConcurrencyShares": 0}}});
+    server.patch(&name, "merge-patch", jail).await.expect(200);
+    let deep = json!({"spec": {"limited": {"limitResponse": {"queuing": {"queues": 512, "handSize": 8}}}}});
+    let expected = ["spec.limited.limitResponse.queuing.handSize"];
+    assert_eq!(fields(server.patch(&name, "merge-patch", deep).await), expected);
+    let mixed = json!({"spec": {"exempt": {}, "limited": {"lendablePercent": 101}}});
+    assert_eq!(
+        fields(server.patch(&name, "merge-patch", mixed).await),
+        ["spec.exempt", "spec.limited.lendablePercent"]
+    );
+    assert_eq!(fields(server.post(&levels, renamed(level(json!({"type": "Exempt"})))).await), ["spec.type"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flow_schemas_say_whose_requests_they_are_about() {
+    let server = server();
+    let schemas = format!("{FLOW_CONTROL}/flowschemas");
+    let schema = |precedence: i64, rule: Value| {
+        json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "a"},
+            "spec": {"priorityLevelConfiguration": {"name": "low"}, "matchingPrecedence": precedence, "rules": [rule]}})
+    };
+    let subject = json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": "team", "name": "*"}});
+    let resources = json!({"verbs": ["get", "list"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"]});
+    let good = json!({"subjects": [subject], "resourceRules": [resources]});
+    let created = server.post(&schemas, schema(0, good.clone())).await.expect(201);
+    assert_eq!(created["spec"]["matchingPrecedence"], 1000);
+    let table = server.table(&schemas).await.expect(200);
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "low", "1000", "<none>", "0s", "?"]));
+
+    assert_eq!(fields(server.post(&schemas, renamed(schema(1, good))).await), ["spec.matchingPrecedence"]);
+    let bad = json!({
+        "subjects": [{"kind": "User", "group": {"name": "g"}}, {"kind": "Robot"}],
+        "resourceRules": [{"verbs": ["get", "*"], "apiGroups": [], "resources": ["pods"], "namespaces": ["Bad_"]}],
+        "nonResourceRules": [{"verbs": ["fly"], "nonResourceURLs": ["healthz", "/a*/b"]}],
+    });
+    assert_eq!(
+        fields(server.post(&schemas, renamed(schema(10, bad))).await),
+        [
+            "spec.rules[0].subjects[0].user",
+            "spec.rules[0].subjects[0].group",
+            "spec.rules[0].subjects[1].kind",
+            "spec.rules[0].resourceRules[0].verbs",
+            "spec.rules[0].resourceRules[0].apiGroups",
+            "spec.rules[0].resourceRules[0].namespaces[0]",
+            "spec.rules[0].nonResourceRules[0].verbs",
+            "spec.rules[0].nonResourceRules[0].nonResourceURLs[0]",
+            "spec.rules[0].nonResourceRules[0].nonResourceURLs[1]",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_and_their_ranges_stay_what_they_are() {
+    let server = server();
+    let addresses = format!("{NETWORKING}/ipaddresses");
+    let address = |name: &str| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": name},
+            "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "kubernetes"}}})
+    };
+    server.post(&addresses, address("10.96.0.1")).await.expect(201);
+    let table = server.table(&addresses).await.expect(200);
+    assert_eq!(table["rows"][0]["cells"], json!(["10.96.0.1", "services/default/kubernetes", "0s"]));
+    assert_eq!(fields(server.post(&addresses, address("10.96.0.01")).await), ["metadata.name"]);
+    let moved = json!({"spec": {"parentRef": {"name": "other"}}});
+    let name = format!("{addresses}/10.96.0.1");
+    assert_eq!(fields(server.patch(&name, "merge-patch", moved).await), ["spec.parentRef"]);
+
+    let ranges = format!("{NETWORKING}/servicecidrs");
+    let range = |cidrs: Value| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "a"},
+            "spec": {"cidrs": cidrs}})
+    };
+    for (wrong, field) in [
+        (json!([]), "spec.cidrs"),
+        (json!(["10.0.0.0/24", "10.1.0.0/24"]), "spec.cidrs"),
+        (json!(["10.0.0.1/24"]), "spec.cidrs[0]"),
+    ] {
+        assert_eq!(fields(server.post(&ranges, range(wrong)).await), [field]);
+    }
+    server.post(&ranges, range(json!(["10.0.0.0/24"]))).await.expect(201);
+    let patch = |cidrs: Value| json!({"spec": {"cidrs": cidrs}});
+    let name = format!("{ranges}/a");
+    let other = server.patch(&name, "merge-patch", patch(json!(["10.0.0.0/16"]))).await;
+    assert_eq!(fields(other), ["spec.cidrs"]);
+    server.patch(&name, "merge-patch", patch(json!(["10.0.0.0/24", "fd00::/108"]))).await.expect(200);
+    let table = server.table(&ranges).await.expect(200);
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "10.0.0.0/24,fd00::/108", "0s"]));
+}
