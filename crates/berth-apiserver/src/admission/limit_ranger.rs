@@ -42,7 +42,8 @@ impl AdmissionPlugin for LimitRanger {
         let is_claim = is_core
             && request.resource == "persistentvolumeclaims"
             && matches!(request.operation, Operation::Create | Operation::Update);
-        let is_pod = is_pod_create(request);
+        let is_resize = request.group.is_empty() && request.resource == "pods" && request.subresource == "resize";
+        let is_pod = is_pod_create(request) || is_resize;
         if !is_claim && !is_pod {
             return Ok(());
         }

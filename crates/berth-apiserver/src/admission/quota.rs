@@ -59,7 +59,7 @@ fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
 /// Charges the namespace's quotas for the request's object, or refuses it.
 pub(crate) async fn check(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<(), Status> {
     let writes = matches!(request.operation, Operation::Create | Operation::Update);
-    if !writes || !request.subresource.is_empty() || !server.inner.quotas.has(request.namespace) {
+    if !writes || !matches!(request.subresource, "" | "resize") || !server.inner.quotas.has(request.namespace) {
         return Ok(());
     }
     let Some(object) = &request.object else { return Ok(()) };

@@ -7,6 +7,7 @@ use berth_apimachinery::{meta, validation};
 use serde_json::Value;
 
 use super::call::Call;
+use crate::strategy::pod_resize;
 
 /// What part of an object is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(crate) enum Target {
     Main,
     /// Status only.
     Status,
+    /// Resources of a pod's containers only.
+    Resize,
     /// Everything: the server itself knows what it does (binding, finalizing).
     Whole,
 }
@@ -47,6 +50,7 @@ impl Call {
         errors.extend(match target {
             Target::Main => self.strategy().validate_update(object, old),
             Target::Status => self.strategy().validate_status_update(object, old),
+            Target::Resize => pod_resize::validate(object, old),
             Target::Whole => Vec::new(),
         });
         let forgiven = self.check_schema(object, Some(old), &mut errors);

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_apimachinery::apply::{
-    self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Set, TypeRef, Types, Typing, Versions, Write,
+    self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Pattern, Set, TypeRef, Types, Typing, Versions,
+    Write,
 };
 use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::packed;
@@ -58,6 +59,22 @@ impl Versions for KindVersions {
     }
 }
 
+/// What a write to `pods/resize` can own.
+fn resized() -> Pattern {
+    let field = |name: &str, below: Pattern| Pattern {
+        everything: false,
+        members: vec![(Some(PathElement::field(name)), below)],
+    };
+    let of_containers = |list: &str, resource: &str| {
+        let all = field(resource, Pattern { everything: true, members: Vec::new() });
+        field("spec", field(list, Pattern { everything: false, members: vec![(None, all)] }))
+    };
+    let members = ["containers", "initContainers"].into_iter().flat_map(|list| {
+        ["resources", "resizePolicy"].into_iter().flat_map(move |resource| of_containers(list, resource).members)
+    });
+    Pattern { everything: false, members: members.collect() }
+}
+
 impl Call {
     /// The manager this request writes as.
     pub(crate) fn manager_name(&self) -> String {
@@ -72,7 +89,9 @@ impl Call {
             known: Mutex::default(),
         };
         let mut manager = FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone());
-        if self.has_status_subresource() {
+        if self.info.subresource == "resize" {
+            manager = manager.ignoring(&self.api_version(), Ignored::AllBut(resized()));
+        } else if self.has_status_subresource() {
             // What a write cannot change it does not own.
             let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {
                 ("status", true) => &[&["spec"], &["metadata"]],

@@ -43,7 +43,11 @@ pub(crate) async fn replace(call: &mut Call) -> Result<Response<Body>, Status> {
 impl Call {
     /// What part of the object this request writes.
     pub(crate) fn target(&self) -> Target {
-        if self.info.subresource == "status" { Target::Status } else { Target::Main }
+        match self.info.subresource.as_str() {
+            "status" => Target::Status,
+            "resize" => Target::Resize,
+            _ => Target::Main,
+        }
     }
 }
 
@@ -225,6 +229,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
             }
             put(meta::metadata_mut(new), "ownerReferences", old["metadata"].get("ownerReferences").cloned());
         }
+        Target::Resize => strategy::pod_resize::keep(new, old),
         _ => {}
     }
     if target == Target::Main {

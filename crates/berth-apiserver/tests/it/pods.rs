@@ -109,3 +109,101 @@ async fn nobody_is_connected_to_a_simulated_container() {
     assert!(refused.expect(400)["message"].as_str().unwrap().contains("its containers are simulated"));
     server.post(&format!("{pods}/missing/exec"), serde_json::Value::Null).await.expect(404);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_running_pods_containers_are_resized_and_nothing_else() {
+    let server = server();
+    let resources = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"memory": "2Gi"}});
+    let pod = json!({"metadata": {"name": "p", "labels": {"a": "1"}}, "spec": {
+        "containers": [{"name": "main", "image": "i", "resources": resources("1")}, {"name": "other", "image": "i"}],
+        "initContainers": [{"name": "setup", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}});
+    server.post(PODS, pod).await.expect(201);
+    let uri = format!("{PODS}/p/resize?fieldManager=resizer");
+    let patch = |container: &str, resources: Value| {
+        json!({"metadata": {"labels": {"b": "2"}}, "spec": {"hostname": "h",
+            "containers": [{"name": container, "image": "changed", "resources": resources}]}})
+    };
+    let change = "strategic-merge-patch";
+    let resized = server.patch(&uri, change, patch("main", json!({"requests": {"cpu": "1500m"}}))).await.expect(200);
+    assert_eq!(resized["spec"]["containers"][0]["resources"], resources("1500m"));
+    assert_eq!(resized["spec"]["containers"][0]["image"], "i");
+    assert_eq!((&resized["spec"]["hostname"], &resized["metadata"]["labels"]), (&Value::Null, &json!({"a": "1"})));
+    assert_eq!(resized["metadata"]["generation"], 2);
+    let entry = resized["metadata"]["managedFields"].as_array().unwrap().iter().find(|it| it["manager"] == "resizer");
+    let entry = entry.expect("it owns what it set");
+    assert_eq!(entry["subresource"], "resize");
+    let owned = &entry["fieldsV1"]["f:spec"]["f:containers"]["k:{\"name\":\"main\"}"];
+    assert_eq!(*owned, json!({"f:resources": {"f:requests": {"f:cpu": {}}}}));
+    // Not through the pod itself.
+    let direct = patch("main", json!({"requests": {"cpu": "2"}}));
+    server.patch(&format!("{PODS}/p"), change, direct).await.expect(422);
+
+    let whole = server.get(&format!("{PODS}/p/resize")).await.expect(200);
+    let edited = |edit: &dyn Fn(&mut Value)| {
+        let mut pod = whole.clone();
+        edit(&mut pod["spec"]);
+        pod
+    };
+    for (pod, expected) in [
+        (
+            edited(&|spec| spec["containers"][0]["resources"]["requests"] = json!({"memory": "1Gi"})),
+            "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
+        ),
+        (
+            edited(&|spec| spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] = "1Gi".into()),
+            "spec.containers[0].resources.limits: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (
+            edited(&|spec| spec["initContainers"][0]["resources"]["requests"]["cpu"] = "2".into()),
+            "spec.initContainers[0].resources: Forbidden: only cpu and memory resources for sidecar containers are mutable",
+        ),
+        (
+            edited(&|spec| spec["containers"].as_array_mut().unwrap().truncate(1)),
+            "spec.containers: Forbidden: containers may not be added or removed on resize",
+        ),
+        (
+            edited(&|spec| spec["containers"].as_array_mut().unwrap().swap(0, 1)),
+            "spec.containers[0]: Forbidden: containers may not be renamed or reordered on resize",
+        ),
+        (
+            edited(&|spec| spec["containers"][0]["resources"]["requests"]["memory"] = "3Gi".into()),
+            "must be less than or equal to memory limit of 2Gi",
+        ),
+    ] {
+        let refused = server.put(&format!("{PODS}/p/resize"), pod).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains(expected), "{refused:#}");
+    }
+    let small = json!({"metadata": {"name": "q"}, "spec": {"containers": [{"name": "main", "image": "i"}]}});
+    server.post(PODS, small).await.expect(201);
+    let grown = patch("main", json!({"requests": {"cpu": "1"}}));
+    let refused = server.patch(&format!("{PODS}/q/resize"), change, grown).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("Pod QOS Class may not change"), "{refused:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_keeps_to_quotas_and_ranges() {
+    let server = server();
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "3"}}});
+    server.post("/api/v1/namespaces/default/resourcequotas", quota).await.expect(201);
+    let range = json!({"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", "min": {"cpu": "500m"}}]}});
+    server.post("/api/v1/namespaces/default/limitranges", range).await.expect(201);
+    let container = json!({"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}});
+    server.post(PODS, json!({"metadata": {"name": "p"}, "spec": {"containers": [container]}})).await.expect(201);
+    let resize = async |cpu: &str| {
+        let requests = json!({"requests": {"cpu": cpu}});
+        let patch = json!({"spec": {"containers": [{"name": "main", "resources": requests}]}});
+        server.patch(&format!("{PODS}/p/resize"), "strategic-merge-patch", patch).await
+    };
+    let used = async || {
+        let quota = server.get("/api/v1/namespaces/default/resourcequotas/q").await.expect(200);
+        quota["status"]["used"]["requests.cpu"].clone()
+    };
+    resize("2").await.expect(200);
+    assert_eq!(used().await, "2");
+    let refused = resize("4").await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("exceeded quota: q"), "{refused}");
+    let refused = resize("100m").await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("minimum cpu usage per Container"), "{refused}");
+    resize("500m").await.expect(200);
+    assert_eq!(used().await, "500m");
+}
