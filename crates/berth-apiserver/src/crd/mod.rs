@@ -45,6 +45,16 @@ pub(crate) const PLURAL: &str = "customresourcedefinitions";
 pub trait Converter: Send + Sync {
     /// `object` in the form of `to_api_version`; its metadata must stay as it is. An error is shown to the client.
     fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String>;
+
+    /// Many objects at once, in their order.
+    fn convert_all(&self, objects: Vec<Value>, to_api_version: &str) -> Result<Vec<Value>, String> {
+        objects.into_iter().map(|object| self.convert(object, to_api_version)).collect()
+    }
+
+    /// Whether another program is asked, so that asking about many objects at once is worth it.
+    fn asks_elsewhere(&self) -> bool {
+        false
+    }
 }
 
 /// What the server keeps for a row of custom resources besides the row.
@@ -65,28 +75,36 @@ impl CustomKind {
         self.rules.get(version)
     }
 
+    /// Whether another program converts.
+    pub(crate) fn asks_elsewhere(&self) -> bool {
+        self.converter.as_ref().is_some_and(|converter| converter.asks_elsewhere())
+    }
+
     /// An object in another version.
-    pub(crate) fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, Status> {
-        match &self.converter {
-            None => {
-                meta::map_mut(&mut object).insert("apiVersion".to_owned(), to_api_version.into());
-                Ok(object)
-            }
-            Some(converter) => {
-                let original = object.clone();
-                let from = meta::api_version(&object).to_owned();
-                let mut converted = converter.convert(object, to_api_version).map_err(|error| {
-                    Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
-                })?;
-                // Of metadata a conversion may change labels and annotations only.
-                conversion::restore_metadata(&original, &mut converted).map_err(|error| {
-                    Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"))
-                })?;
-                let map = meta::map_mut(&mut converted);
-                map.insert("apiVersion".to_owned(), to_api_version.into());
-                Ok(converted)
-            }
+    pub(crate) fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, Status> {
+        let mut converted = self.convert_all(vec![object], to_api_version)?;
+        converted.pop().ok_or_else(|| Status::internal("the conversion lost the object"))
+    }
+
+    /// Objects of one version in another, in their order.
+    pub(crate) fn convert_all(&self, mut objects: Vec<Value>, to_api_version: &str) -> Result<Vec<Value>, Status> {
+        let in_version = |object: &mut Value| {
+            meta::map_mut(object).insert("apiVersion".to_owned(), to_api_version.into());
+        };
+        let (Some(converter), Some(first)) = (&self.converter, objects.first()) else {
+            objects.iter_mut().for_each(in_version);
+            return Ok(objects);
+        };
+        let from = meta::api_version(first).to_owned();
+        let failed =
+            |error: String| Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"));
+        let mut converted = converter.convert_all(objects.clone(), to_api_version).map_err(failed)?;
+        for (original, converted) in objects.iter().zip(&mut converted) {
+            // Of metadata a conversion may change labels and annotations only.
+            conversion::restore_metadata(original, converted).map_err(failed)?;
+            in_version(converted);
         }
+        Ok(converted)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Reading is not asynchronous in this server, as nothing else a read needs is ever far away; a conversion webhook is. A
 //! call therefore runs on a thread of its own while its caller waits, with tokio told to carry on elsewhere. What was
-//! converted once is remembered, so that lists and watches of the same objects ask once.
+//! converted once is remembered, so that lists and watches of the same objects ask once. A list asks about its objects together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,8 @@ use crate::webhook::client::Endpoint;
 
 /// Time for an answer, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Most objects in one review: a review of large ones stays below what webhooks take.
+const ASKED_AT_ONCE: usize = 100;
 /// Converted objects that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -75,42 +77,66 @@ impl WebhookConverter {
         }
     }
 
-    fn ask(&self, object: &Value, to_api_version: &str) -> Result<Value, String> {
+    /// Asks about objects, all at once.
+    fn ask(&self, objects: &[&Value], to_api_version: &str) -> Result<Vec<Value>, String> {
         let endpoint = self.endpoint.as_ref().map_err(Clone::clone)?;
         let version = self.version.ok_or("it accepts no version of ConversionReview that is known here")?;
         let uid = format!("conversion-{}", self.asked.fetch_add(1, Ordering::Relaxed));
-        let review = conversion::review(version, &uid, to_api_version, &[object]);
+        let review = conversion::review(version, &uid, to_api_version, objects);
         let answer = wait(endpoint.post(&self.objects, "?timeout=30s", &review, TIMEOUT))??;
         let converted = conversion::converted_objects(version, &uid, &answer)?;
-        let [converted] = <[Value; 1]>::try_from(converted)
-            .map_err(|all| format!("webhook returned {} objects, expected 1", all.len()))?;
+        if converted.len() != objects.len() {
+            return Err(format!("webhook returned {} objects, expected {}", converted.len(), objects.len()));
+        }
         let same = |what: &str, got: &str, wanted: &str| {
             if got == wanted {
                 return Ok(());
             }
             Err(format!("webhook returned invalid converted object: {what} is \"{got}\", expected \"{wanted}\""))
         };
-        same("apiVersion", meta::api_version(&converted), to_api_version)?;
-        same("kind", meta::kind(&converted), meta::kind(object))?;
-        same("metadata.name", meta::name(&converted), meta::name(object))?;
-        same("metadata.namespace", meta::namespace(&converted), meta::namespace(object))?;
-        same("metadata.uid", meta::uid(&converted), meta::uid(object))?;
+        for (converted, object) in converted.iter().zip(objects) {
+            same("apiVersion", meta::api_version(converted), to_api_version)?;
+            same("kind", meta::kind(converted), meta::kind(object))?;
+            same("metadata.name", meta::name(converted), meta::name(object))?;
+            same("metadata.namespace", meta::namespace(converted), meta::namespace(object))?;
+            same("metadata.uid", meta::uid(converted), meta::uid(object))?;
+        }
         Ok(converted)
     }
 }
 
 impl Converter for WebhookConverter {
-    fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, String> {
-        packed::expand(&mut object);
+    fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String> {
+        let mut converted = self.convert_all(vec![object], to_api_version)?;
+        converted.pop().ok_or_else(|| "webhook returned 0 objects, expected 1".to_owned())
+    }
+
+    fn convert_all(&self, mut objects: Vec<Value>, to_api_version: &str) -> Result<Vec<Value>, String> {
+        objects.iter_mut().for_each(packed::expand);
         let text = str::to_owned;
-        let key = (text(meta::uid(&object)), text(meta::resource_version(&object)), text(to_api_version));
+        let key =
+            |object: &Value| (text(meta::uid(object)), text(meta::resource_version(object)), text(to_api_version));
         let remembered = || self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(converted) = remembered().get(&key, &object) {
-            return Ok(converted);
+        let mut converted: Vec<Option<Value>> = {
+            let known = remembered();
+            objects.iter().map(|object| known.get(&key(object), object)).collect()
+        };
+        let unknown: Vec<usize> = (0..objects.len()).filter(|index| converted[*index].is_none()).collect();
+        for batch in unknown.chunks(ASKED_AT_ONCE) {
+            let asked: Vec<&Value> = batch.iter().map(|index| &objects[*index]).collect();
+            let answers = self.ask(&asked, to_api_version)?;
+            let mut known = remembered();
+            for (index, answer) in batch.iter().zip(answers) {
+                let object = std::mem::take(&mut objects[*index]);
+                known.put(key(&object), object, answer.clone());
+                converted[*index] = Some(answer);
+            }
         }
-        let converted = self.ask(&object, to_api_version)?;
-        remembered().put(key, object, converted.clone());
-        Ok(converted)
+        Ok(converted.into_iter().flatten().collect())
+    }
+
+    fn asks_elsewhere(&self) -> bool {
+        true
     }
 }
 

@@ -23,6 +23,8 @@ use crate::{Body, fields};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
 const STREAM_FROM: usize = 500;
+/// Objects a selector looks at together: a program elsewhere that converts them is asked once.
+const SHOWN_AT_ONCE: usize = 100;
 /// Size of the chunks of such a list.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -78,19 +80,22 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
             metadata["remainingItemCount"] = listing.remaining.into();
         }
     }
+    // What a program elsewhere converts is converted as a whole, before the answer begins.
+    let whole = view.asks_elsewhere();
     let yaml = call.negotiated.encoding == Encoding::Yaml || call.options.pretty == Some(true);
     match &call.negotiated.form {
-        Form::Object | Form::Metadata(_) if !yaml => Ok(stream(call, &view, listing.records, &metadata)),
+        Form::Object | Form::Metadata(_) if !yaml && !whole => Ok(stream(call, &view, listing.records, &metadata)),
         Form::Object => {
             let items: Vec<Value> =
-                shown(&view, &listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
+                view.show_all(&listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
             let list = json!({
                 "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
             });
             call.value_response(StatusCode::OK, &list)
         }
         Form::Metadata(version) => {
-            let items: Vec<Value> = shown(&view, &listing.records)?.iter().map(|item| partial(item, version)).collect();
+            let items: Vec<Value> =
+                view.show_all(&listing.records)?.iter().map(|item| partial(item, version)).collect();
             let list = json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"),
                 "metadata": metadata, "items": items,
@@ -98,15 +103,11 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
             call.value_response(StatusCode::OK, &list)
         }
         Form::Table(version) => {
-            let mut table = call.table(&shown(&view, &listing.records)?, version, true);
+            let mut table = call.table(&view.show_all(&listing.records)?, version, true);
             table["metadata"] = metadata;
             call.value_response(StatusCode::OK, &table)
         }
     }
-}
-
-fn shown(view: &View, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
-    records.iter().map(|record| view.show(record)).collect()
 }
 
 /// What a list found.
@@ -162,17 +163,21 @@ fn select(call: &Call, selection: &Selection, listing: Listing) -> Result<Page, 
     }
     let view = call.view();
     let mut page = Page { records: Vec::new(), revision, next_after: None, remaining: 0 };
-    for record in records {
-        if !selection.may_match_key(&record.key) || !selection.matches(view.show(&record)?.as_ref()) {
-            continue;
+    let mut may_match = records.into_iter().filter(|record| selection.may_match_key(&record.key));
+    loop {
+        let some: Vec<Arc<Record>> = may_match.by_ref().take(SHOWN_AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(page);
         }
-        if call.options.limit > 0 && page.records.len() == call.options.limit {
-            page.next_after = page.records.last().map(|record| record.key.to_string());
-            break;
+        let shown = view.show_all(&some)?;
+        for (record, _) in some.into_iter().zip(shown).filter(|(_, shown)| selection.matches(shown)) {
+            if call.options.limit > 0 && page.records.len() == call.options.limit {
+                page.next_after = page.records.last().map(|record| record.key.to_string());
+                return Ok(page);
+            }
+            page.records.push(record);
         }
-        page.records.push(record);
     }
-    Ok(page)
 }
 
 fn read_status(call: &Call, error: ReadError) -> Status {

@@ -1,5 +1,6 @@
 //! How stored objects look in the version a request asks for, and back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_apimachinery::meta;
@@ -45,6 +46,40 @@ impl View {
         if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
     }
 
+    /// Whether a program elsewhere converts what is stored.
+    pub(crate) fn asks_elsewhere(&self) -> bool {
+        self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.asks_elsewhere())
+    }
+
+    /// Stored objects in this version, in their order; a program elsewhere is asked about all of them together.
+    pub(crate) fn show_all(&self, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
+        let Some(custom) = self.custom.as_ref().filter(|_| self.asks_elsewhere()) else {
+            return records.iter().map(|record| self.show(record)).collect();
+        };
+        let mut shown: Vec<Option<Arc<Value>>> = vec![None; records.len()];
+        // Not all need be of one version: objects are rewritten when somebody writes them.
+        let mut by_version: BTreeMap<String, Vec<(usize, Value)>> = BTreeMap::new();
+        for (index, record) in records.iter().enumerate() {
+            let mut object = record.value().as_ref().clone();
+            let version = version_of(&object);
+            self.complete(&version, &mut object);
+            if version == self.version {
+                shown[index] = Some(Arc::new(object));
+            } else {
+                by_version.entry(version).or_default().push((index, object));
+            }
+        }
+        for group in by_version.into_values() {
+            let (indexes, objects): (Vec<usize>, Vec<Value>) = group.into_iter().unzip();
+            let converted = custom.convert_all(objects, &self.row.api_version(&self.version))?;
+            for (index, mut object) in indexes.into_iter().zip(converted) {
+                self.complete(&self.version, &mut object);
+                shown[index] = Some(Arc::new(object));
+            }
+        }
+        Ok(shown.into_iter().flatten().collect())
+    }
+
     /// A parsed stored object in this version, whatever its revision.
     pub(crate) fn convert(&self, stored: &Value) -> Result<Value, Status> {
         let mut object = stored.clone();
@@ -56,8 +91,7 @@ impl View {
             return Ok(self.row.convert_builtin(object, &self.row.api_version(&self.version)));
         }
         if let Some(custom) = &self.custom {
-            let stored_api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
-            let stored_version = stored_api_version.rsplit('/').next().unwrap_or_default().to_owned();
+            let stored_version = version_of(&object);
             self.complete(&stored_version, &mut object);
             if stored_version != self.version {
                 object = custom.convert(object, &self.row.api_version(&self.version))?;
@@ -121,4 +155,8 @@ impl View {
             custom.schema.apply_defaults(object);
         }
     }
+}
+
+fn version_of(object: &Value) -> String {
+    meta::api_version(object).rsplit('/').next().unwrap_or_default().to_owned()
 }

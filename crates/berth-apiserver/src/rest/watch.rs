@@ -132,7 +132,9 @@ impl Stream {
     async fn next(&mut self) -> Option<Bytes> {
         if !self.initial.is_empty() {
             let mut out = BytesMut::new();
-            for record in self.initial.drain(..self.initial.len().min(INITIAL_CHUNK)) {
+            let some: Vec<Arc<Record>> = self.initial.drain(..self.initial.len().min(INITIAL_CHUNK)).collect();
+            self.shaper.foresee(&some);
+            for record in some {
                 self.shaper.record(&mut out, "ADDED", &record);
             }
             return Some(out.freeze());
@@ -250,6 +252,14 @@ struct Shaper {
 impl Shaper {
     fn new(call: &Call) -> Shaper {
         Shaper { view: call.view(), call: Box::new(call.for_stream()), columns_sent: false }
+    }
+
+    /// Has a program elsewhere asked about objects together that are shown one by one next; its answers are remembered. What
+    /// it does not answer shows then.
+    fn foresee(&self, records: &[Arc<Record>]) {
+        if self.view.asks_elsewhere() {
+            let _ = self.view.show_all(records);
+        }
     }
 
     fn event(&mut self, out: &mut BytesMut, kind: &str, event: &Event) {

@@ -262,14 +262,13 @@ async fn a_service_is_found_by_its_endpoints() {
     assert_eq!(program.seen()[0].0, "/v");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_conversion_webhook_shows_objects_in_other_versions() {
-    let program = Program::start(|_, request| {
+/// v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
+async fn converter() -> Program {
+    Program::start(|_, request| {
         let wanted = request["desiredAPIVersion"].as_str().expect("a version");
         let convert = |object: &Value| {
             let mut object = object.clone();
             object["apiVersion"] = wanted.into();
-            // v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
             object["spec"] = match object["spec"]["minutes"].as_i64() {
                 Some(minutes) if wanted.ends_with("v2") => json!({"seconds": minutes * 60}),
                 _ => json!({"minutes": object["spec"]["seconds"].as_i64().expect("seconds") / 60}),
@@ -277,10 +276,23 @@ async fn a_conversion_webhook_shows_objects_in_other_versions() {
             object["metadata"]["generation"] = 77.into();
             object
         };
-        let objects: Vec<Value> = request["objects"].as_array().expect("objects").iter().map(convert).collect();
+        let objects = request["objects"].as_array().expect("objects");
+        if objects.iter().any(|object| object["metadata"]["name"] == "cursed") {
+            return json!({"result": {"status": "Failure", "message": "it is cursed"}});
+        }
+        let objects: Vec<Value> = objects.iter().map(convert).collect();
         json!({"result": {"status": "Success"}, "convertedObjects": objects})
     })
-    .await;
+    .await
+}
+
+/// Where timers of a version are.
+fn timers(version: &str) -> String {
+    format!("/apis/example.com/{version}/namespaces/default/timers")
+}
+
+/// A server that has timers, converted by `program`.
+async fn server_with_timers(program: &Program) -> Server {
     let server = server();
     let version = |name: &str, field: &str| {
         json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
@@ -293,7 +305,13 @@ async fn a_conversion_webhook_shows_objects_in_other_versions() {
         "names": {"plural": "timers", "kind": "Timer"}, "versions": [version("v1", "minutes"), version("v2", "seconds")],
     }});
     server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
-    let timers = |version: &str| format!("/apis/example.com/{version}/namespaces/default/timers");
+    server
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversion_webhook_shows_objects_in_other_versions() {
+    let program = converter().await;
+    let server = server_with_timers(&program).await;
     let new = json!({"metadata": {"name": "t"}, "spec": {"seconds": 120}});
     let made = server.post(&timers("v2"), new).await.expect(201);
     assert_eq!((&made["spec"], &made["metadata"]["generation"]), (&json!({"seconds": 120}), &json!(1)));
@@ -307,4 +325,45 @@ async fn a_conversion_webhook_shows_objects_in_other_versions() {
     let patch = json!({"spec": {"seconds": 180}});
     server.patch(&format!("{}/t", timers("v2")), "merge-patch", patch).await.expect(200);
     assert_eq!(server.get(&format!("{}/t", timers("v1"))).await.expect(200)["spec"]["minutes"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversion_webhook_is_asked_about_a_list_at_once() {
+    let program = converter().await;
+    let server = server_with_timers(&program).await;
+    let create = async |index: usize| {
+        let labels = json!({"even": index.is_multiple_of(2).to_string()});
+        let timer = json!({"metadata": {"name": format!("t{index:03}"), "labels": labels}, "spec": {"minutes": index}});
+        server.post(&timers("v1"), timer).await.expect(201);
+    };
+    let asked = |program: &Program| {
+        let reviews = program.seen().into_iter();
+        reviews.map(|(_, review)| review["request"]["objects"].as_array().unwrap().len()).collect::<Vec<_>>()
+    };
+    for index in 0..120 {
+        create(index).await;
+    }
+    assert_eq!(asked(&program), [0usize; 0]);
+    let listed = server.get(&timers("v2")).await.expect(200);
+    let items = listed["items"].as_array().unwrap();
+    assert_eq!((items.len(), &items[7]["spec"]), (120, &json!({"seconds": 420})));
+    assert_eq!(asked(&program), [100, 20]);
+    // Only what it was not asked about before, with selectors, in tables and in watches too.
+    create(120).await;
+    let selected = server.get(&format!("{}?labelSelector=even%3Dtrue&limit=61", timers("v2"))).await.expect(200);
+    assert_eq!(selected["items"][60]["spec"]["seconds"], 7200);
+    assert_eq!(asked(&program), [1]);
+    create(121).await;
+    create(122).await;
+    let mut watch = server.watch(&format!("{}?watch=true", timers("v2"))).await;
+    for index in 0..123 {
+        assert_eq!(watch.next().await.unwrap().1["spec"]["seconds"], index * 60);
+    }
+    assert_eq!(asked(&program), [2]);
+    // One that cannot be converted is not left out, and not shown as something else.
+    server.post(&timers("v1"), json!({"metadata": {"name": "cursed"}, "spec": {"minutes": 1}})).await.expect(201);
+    let refused = server.get(&timers("v2")).await.expect(500);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("example.com/v1 to example.com/v2 failed: it is cursed"), "{message}");
+    assert_eq!(server.get(&timers("v1")).await.expect(200)["items"].as_array().unwrap().len(), 124);
 }
