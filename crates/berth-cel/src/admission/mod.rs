@@ -6,6 +6,7 @@
 //! | policies: variables, validations, messages, audit annotations, decisions | [`policy`] |
 //! | whether a webhook or policy concerns a request | [`conditions`] |
 //! | warnings about expressions that cannot work for a kind | [`typecheck`] |
+//! | what policies of both kinds have in common | `common` |
 //! | which expressions of a policy do not compile | [`check`] |
 //! | mutating policies: whom they concern, their mutations | [`mutating`] |
 //! | what one mutation answers | [`mutation`] |
@@ -15,6 +16,7 @@
 
 mod caching;
 pub mod check;
+mod common;
 pub mod conditions;
 pub mod mutating;
 pub mod mutation;

@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use super::conditions::{MatchConditions, Matched};
-use super::{Declared, Inputs, environment};
+use super::common::{Common, list, text};
+use super::conditions::Matched;
+use super::{Inputs, environment};
 use crate::env::Env;
 use crate::library::Authorizer;
 use crate::program::{Program, Run};
@@ -141,9 +142,7 @@ pub struct Validation {
 /// A policy, compiled.
 #[derive(Debug)]
 pub struct Policy {
-    failure_policy: FailurePolicy,
-    conditions: MatchConditions,
-    variables: BTreeMap<String, Program>,
+    common: Common,
     validations: Vec<(Validation, Expression, Option<Expression>)>,
     annotations: Vec<(String, Expression)>,
 }
@@ -194,72 +193,48 @@ pub struct Outcome {
 impl Policy {
     /// Compiles the `spec` of a ValidatingAdmissionPolicy.
     pub fn compile(spec: &Json, base: &Env) -> Policy {
-        let text = |value: &Json, field: &str| value.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
-        let list = |field: &str| spec.get(field).and_then(Json::as_array).into_iter().flatten();
-        let mut declared = Declared {
-            params: spec.get("paramKind").is_some_and(|kind| !kind.is_null()),
-            authorizer: true,
-            ..Declared::default()
-        };
-        let mut variables: BTreeMap<String, Program> = BTreeMap::new();
-        for variable in list("variables") {
-            declared.variables = Some(Variables::type_of(&variables));
-            let env = environment(base.clone(), &declared);
-            // One that does not compile is not there for those that use it.
-            if let Ok(program) = env.compile(&text(variable, "expression")) {
-                variables.insert(text(variable, "name"), program);
-            }
-        }
-        declared.variables = Some(Variables::type_of(&variables));
+        let (common, declared) = Common::compile(spec, base);
         let env = environment(base.clone(), &declared);
-        let validations = list("validations")
+        let validations = list(spec, "validations")
             .map(|validation| {
-                let expression = text(validation, "expression");
-                let message = text(validation, "messageExpression");
-                let compiled = Expression::compile(&env, &expression, &[Type::Bool]);
-                let message =
-                    (!message.trim().is_empty()).then(|| Expression::compile(&env, &message, &[Type::String]));
-                let reason = validation.get("reason").and_then(Json::as_str).map(str::to_owned);
-                (Validation { expression, message: text(validation, "message"), reason }, compiled, message)
+                let (expression, message) = (text(validation, "expression"), text(validation, "messageExpression"));
+                let compiled = Expression::compile(&env, expression, &[Type::Bool]);
+                let message = (!message.trim().is_empty()).then(|| Expression::compile(&env, message, &[Type::String]));
+                let validation = Validation {
+                    expression: expression.to_owned(),
+                    message: text(validation, "message").to_owned(),
+                    reason: validation.get("reason").and_then(Json::as_str).map(str::to_owned),
+                };
+                (validation, compiled, message)
             })
             .collect();
-        let annotations = list("auditAnnotations")
+        let annotations = list(spec, "auditAnnotations")
             .map(|annotation| {
                 let wanted = [Type::String, Type::Null];
-                let expression = Expression::compile(&env, &text(annotation, "valueExpression"), &wanted);
-                (text(annotation, "key"), expression)
+                let expression = Expression::compile(&env, text(annotation, "valueExpression"), &wanted);
+                (text(annotation, "key").to_owned(), expression)
             })
             .collect();
-        let failure_policy = FailurePolicy::parse(spec.get("failurePolicy").and_then(Json::as_str));
-        let none = Json::Null;
-        let conditions = spec.get("matchConditions").unwrap_or(&none);
-        let condition_env = environment(base.clone(), &Declared { variables: None, ..declared });
-        Policy {
-            failure_policy,
-            conditions: MatchConditions::compile_with(conditions, failure_policy, &condition_env),
-            variables,
-            validations,
-            annotations,
-        }
+        Policy { common, validations, annotations }
     }
 
     /// What errors mean to this policy.
     pub fn failure_policy(&self) -> FailurePolicy {
-        self.failure_policy
+        self.common.failure_policy
     }
 
     /// Judges a request.
     pub fn evaluate(&self, inputs: &Inputs<'_>) -> Outcome {
-        match self.conditions.evaluate(inputs) {
+        match self.common.conditions.evaluate(inputs) {
             Matched::Yes => {}
             Matched::No(_) => return Outcome::default(),
             Matched::Failed(error) => {
-                let decisions = vec![Decision::error(self.failure_policy, error)];
+                let decisions = vec![Decision::error(self.common.failure_policy, error)];
                 return Outcome { decisions, annotations: Vec::new() };
             }
         }
         let values = inputs.values();
-        let variables = Variables::new(&self.variables, values.clone());
+        let variables = Variables::new(&self.common.variables, values.clone());
         let mut budget = POLICY_COST_MAX;
         self.judge(&values, inputs.authorizer, &variables, &mut budget)
     }
@@ -274,7 +249,7 @@ impl Policy {
         let mut outcome = Outcome::default();
         let mut run = |expression: &Expression| expression.evaluate(values, authorizer, Some(variables), None, budget);
         let failed = |error: OutOfBudget| Outcome {
-            decisions: vec![Decision::error(self.failure_policy, error.to_string())],
+            decisions: vec![Decision::error(self.common.failure_policy, error.to_string())],
             annotations: Vec::new(),
         };
         let mut results = Vec::with_capacity(self.validations.len());
@@ -290,13 +265,13 @@ impl Policy {
             let message = match message.as_ref().filter(|_| is_refused).map(&mut run) {
                 Some(Err(error)) => {
                     let text = format!("failed messageExpression: {error}");
-                    outcome.decisions.push(Decision::error(self.failure_policy, text));
+                    outcome.decisions.push(Decision::error(self.common.failure_policy, text));
                     continue;
                 }
                 Some(Ok(message)) => Some(message),
                 None => None,
             };
-            outcome.decisions.push(decide(result, message, validation, self.failure_policy));
+            outcome.decisions.push(decide(result, message, validation, self.common.failure_policy));
         }
         for (key, expression) in &self.annotations {
             match run(expression) {

@@ -21,7 +21,7 @@ use berth_cel::library::{self, Authorizer};
 use serde_json::{Map, Value, json};
 
 use super::AdmissionRequest;
-use super::webhooks::matching::{Asked, MatchError};
+use super::webhooks::matching::MatchError;
 use super::webhooks::review::{self, Question};
 use super::webhooks::{self, GROUP, Request, ServerLookup};
 use crate::auth::Attributes;
@@ -108,14 +108,7 @@ fn concerned(
     }
     let mut criteria = criteria.clone();
     stored_defaults(&mut criteria);
-    let question = Asked {
-        target: &asked.target,
-        operation: asked.operation,
-        namespace: &asked.namespace,
-        object: request.object.as_ref(),
-        old_object: request.old_object.as_deref(),
-    };
-    matching::matches(&criteria, &question, request.name, &ServerLookup(server))
+    matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(server))
 }
 
 /// Match criteria with what may be left out.

@@ -141,6 +141,19 @@ impl Request {
     }
 }
 
+impl Request {
+    /// What matching asks about it, with the objects as they are by now.
+    pub(crate) fn about<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> Asked<'a> {
+        Asked {
+            target: &self.target,
+            operation: self.operation,
+            namespace: &self.namespace,
+            object: request.object.as_ref(),
+            old_object: request.old_object.as_deref(),
+        }
+    }
+}
+
 pub(crate) struct ServerLookup<'a>(pub(crate) &'a ApiServer);
 
 impl Lookup for ServerLookup<'_> {
@@ -310,13 +323,7 @@ fn concerns(
     asked: &Request,
     request: &AdmissionRequest<'_>,
 ) -> Result<Option<Target>, Status> {
-    let question = Asked {
-        target: &asked.target,
-        operation: asked.operation,
-        namespace: &asked.namespace,
-        object: request.object.as_ref(),
-        old_object: request.old_object.as_deref(),
-    };
+    let question = asked.about(request);
     let target = matching::should_call(&hook.webhook, &question, &ServerLookup(server)).map_err(match_status)?;
     let Some(target) = target else { return Ok(None) };
     if hook.conditions.is_empty() {
