@@ -21,6 +21,7 @@ pub mod decode;
 pub mod deletion;
 pub mod field;
 pub mod int_or_string;
+mod json;
 pub mod jsonpath;
 pub mod managed_text;
 pub mod meta;

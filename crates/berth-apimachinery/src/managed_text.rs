@@ -26,8 +26,12 @@ pub fn place(text: &[u8]) -> Option<Place> {
     Some(Place { member: with_comma(text, key, list.end)?, list })
 }
 
-/// Where the items of the list that is the whole text stand.
-pub(crate) fn items(text: &[u8]) -> Option<Vec<Range<usize>>> {
+/// Where the items of the list that is the whole text stand. Each is an object: `member` is told the number of the item
+/// and where keys (with their quotes) and values of its members stand.
+pub(crate) fn items(
+    text: &[u8],
+    mut member: impl FnMut(usize, Range<usize>, Range<usize>),
+) -> Option<Vec<Range<usize>>> {
     let mut items = Vec::new();
     let mut at = skip_space(text, 0);
     if text.get(at) != Some(&b'[') {
@@ -35,7 +39,13 @@ pub(crate) fn items(text: &[u8]) -> Option<Vec<Range<usize>>> {
     }
     at = skip_space(text, at + 1);
     while text.get(at)? != &b']' {
-        let end = skip_value(text, at)?;
+        let mut members = Members::of(text, at)?;
+        while let Some((key, value)) = members.next()? {
+            let end = skip_value(text, value)?;
+            member(items.len(), key..skip_string(text, key)?, value..end);
+            members.after(end)?;
+        }
+        let end = members.at + 1;
         items.push(at..end);
         at = skip_space(text, end);
         match text.get(at)? {
@@ -45,18 +55,6 @@ pub(crate) fn items(text: &[u8]) -> Option<Vec<Range<usize>>> {
         }
     }
     Some(items)
-}
-
-/// Where the keys (with their quotes) and values of the object that is the whole text stand.
-pub(crate) fn members(text: &[u8]) -> Option<Vec<(Range<usize>, Range<usize>)>> {
-    let mut found = Vec::new();
-    let mut members = Members::of(text, skip_space(text, 0))?;
-    while let Some((key, value)) = members.next()? {
-        let end = skip_value(text, value)?;
-        found.push((key..skip_string(text, key)?, value..end));
-        members.after(end)?;
-    }
-    Some(found)
 }
 
 /// Where the value of `metadata` stands, and `managedFields` in it as [`managed_fields`] says it.
@@ -201,13 +199,17 @@ mod tests {
 
     #[test]
     fn a_broken_list_has_no_items() {
-        let texts = |list: &'static str| items(list.as_bytes()).map(|found| found.len());
-        assert_eq!(texts("[]"), Some(0));
-        assert_eq!(texts(r#" [ {"a":"]"} , [1,2] ]"#), Some(2));
-        for broken in ["", "{}", "[", "[}", "[1", "[1}", "[\"", "[{]"] {
-            assert_eq!(texts(broken), None, "{broken}");
+        let found = |list: &'static str| {
+            let mut members = Vec::new();
+            let items = items(list.as_bytes(), |item, key, value| members.push((item, &list[key], &list[value])))?;
+            Some((items.into_iter().map(|item| &list[item]).collect::<Vec<_>>(), members))
+        };
+        assert_eq!(found("[]"), Some((vec![], vec![])));
+        let (items, members) = found(r#" [ {"a":"]"} , {}, {"b" : [1,{"c":2}] ,"d":3}]"#).expect("a list");
+        assert_eq!(items, [r#"{"a":"]"}"#, "{}", r#"{"b" : [1,{"c":2}] ,"d":3}"#]);
+        assert_eq!(members, [(0, "\"a\"", "\"]\""), (2, "\"b\"", r#"[1,{"c":2}]"#), (2, "\"d\"", "3")]);
+        for broken in ["", "{}", "[", "[}", "[1", "[1}", "[1]", "[\"", "[{]", "[{\"a\"}]", "[{\"a\":1}"] {
+            assert_eq!(found(broken), None, "{broken}");
         }
-        assert_eq!(members(b"{\"a\":1,\"b\":{\"c\":2}}").map(|found| found.len()), Some(2));
-        assert_eq!(members(b"{\"a\"}"), None);
     }
 }

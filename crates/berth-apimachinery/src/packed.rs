@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::json::{put, put_members};
 use crate::managed_text::{self, Place};
 
 const FIELD: &str = "managedFields";
@@ -53,8 +54,8 @@ pub fn write(object: &Value, out: &mut Vec<u8>) -> Option<Place> {
     };
     let is_last = metadata.keys().next_back().is_some_and(|last| last == FIELD);
     let mut place = None;
-    members(out, map, |out, key, value| match key {
-        "metadata" => members(out, metadata, |out, key, value| match key {
+    put_members(out, map, |out, key, value| match key {
+        "metadata" => put_members(out, metadata, |out, key, value| match key {
             FIELD => {
                 let start = out.len();
                 out.extend_from_slice(list.as_bytes());
@@ -74,25 +75,6 @@ pub fn write(object: &Value, out: &mut Vec<u8>) -> Option<Place> {
         };
         Place { member, list }
     })
-}
-
-fn members(out: &mut Vec<u8>, map: &Map<String, Value>, mut value_of: impl FnMut(&mut Vec<u8>, &str, &Value)) {
-    let mut before = b'{';
-    for (key, value) in map {
-        out.push(before);
-        put(out, key);
-        out.push(b':');
-        value_of(out, key, value);
-        before = b',';
-    }
-    if map.is_empty() {
-        out.push(before);
-    }
-    out.push(b'}');
-}
-
-fn put(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
-    serde_json::to_writer(out, value).expect("a JSON value always serialises, and a vector takes it");
 }
 
 fn packed_list(object: &Value) -> Option<(&Map<String, Value>, &Map<String, Value>, &str)> {

@@ -54,11 +54,6 @@ pub fn compare(types: &Types, type_ref: &TypeRef, old: &Value, new: &Value) -> R
     Ok(comparer.result)
 }
 
-/// Every field of a value, containers included: what [`compare`] says was added when there was nothing before.
-pub(super) fn all_fields(types: &Types, type_ref: &TypeRef, value: &Value) -> Result<Set, TypeError> {
-    Comparer { types, path: Vec::new(), result: Comparison::default() }.whole(type_ref, value)
-}
-
 struct Comparer<'a> {
     types: &'a Types,
     path: Vec<PathElement>,

@@ -258,40 +258,51 @@ pub(super) struct EntryText<'t> {
     pub(super) fields: &'t str,
 }
 
-impl<'t> EntryText<'t> {
-    /// The entries of a packed list.
-    pub(super) fn all(list: &'t str) -> Result<Vec<EntryText<'t>>, PathError> {
-        let malformed = || PathError("of a list that is not JSON".to_owned());
-        let items = managed_text::items(list.as_bytes()).ok_or_else(malformed)?;
-        items.into_iter().map(|item| EntryText::read(&list[item]).ok_or_else(malformed)).collect()
-    }
-
-    fn read(text: &'t str) -> Option<EntryText<'t>> {
-        let mut entry = EntryText {
-            text: Cow::Borrowed(text),
+impl Default for EntryText<'_> {
+    fn default() -> Self {
+        Self {
+            text: Cow::Borrowed("{}"),
             identity: Identity::default(),
             version: String::new(),
             time: String::new(),
             fields: "null",
-        };
-        for (key, value) in managed_text::members(text.as_bytes())? {
-            let value = &text[value];
-            // A value that is no string counts as absent, as it does when the entry is read as a value.
-            let string = || serde_json::from_str::<String>(value).unwrap_or_default();
-            match &text[key] {
-                "\"manager\"" => entry.identity.manager = string(),
-                "\"operation\"" => entry.identity.applied = string() == "Apply",
-                "\"apiVersion\"" => entry.version = string(),
-                "\"subresource\"" => entry.identity.subresource = string(),
-                "\"time\"" => entry.time = string(),
-                "\"fieldsV1\"" => entry.fields = value,
-                _ => {}
+        }
+    }
+}
+
+impl<'t> EntryText<'t> {
+    /// The entries of a packed list.
+    pub(super) fn all(list: &'t str) -> Result<Vec<EntryText<'t>>, PathError> {
+        let mut entries: Vec<EntryText<'t>> = Vec::new();
+        let items = managed_text::items(list.as_bytes(), |item, key, value| {
+            if entries.len() == item {
+                entries.push(EntryText::default());
+            }
+            entries[item].put(&list[key], &list[value]);
+        });
+        let items = items.ok_or_else(|| PathError("of a list that is not JSON".to_owned()))?;
+        entries.resize_with(items.len(), EntryText::default);
+        for (entry, item) in entries.iter_mut().zip(items) {
+            entry.text = Cow::Borrowed(&list[item]);
+            if !entry.identity.applied {
+                entry.identity.version.clone_from(&entry.version);
             }
         }
-        if !entry.identity.applied {
-            entry.identity.version.clone_from(&entry.version);
+        Ok(entries)
+    }
+
+    fn put(&mut self, key: &str, value: &'t str) {
+        // A value that is no string counts as absent, as it does when the entry is read as a value.
+        let string = || serde_json::from_str::<String>(value).unwrap_or_default();
+        match key {
+            "\"manager\"" => self.identity.manager = string(),
+            "\"operation\"" => self.identity.applied = string() == "Apply",
+            "\"apiVersion\"" => self.version = string(),
+            "\"subresource\"" => self.identity.subresource = string(),
+            "\"time\"" => self.time = string(),
+            "\"fieldsV1\"" => self.fields = value,
+            _ => {}
         }
-        Some(entry)
     }
 
     /// What an update by `identity` owns; `fields` is the text of the set, if that is known.

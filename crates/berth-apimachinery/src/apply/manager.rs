@@ -149,15 +149,11 @@ impl FieldManager {
             _ => current_managed(stored, sent.as_ref(), write.subresource),
         };
         if live.is_none() && managed.managers.is_empty() {
-            let Ok(set) = self.updater().created(new) else { return };
-            let set = set.difference(&NEVER_OWNED);
-            if !set.is_empty() {
+            let Ok(fields) = self.updater().created(new, &NEVER_OWNED) else { return };
+            if fields != "{}" {
                 let own = update_identity(new, write);
-                let list = if self.packed.is_some() {
-                    packed::of_text(EntryText::list(vec![EntryText::of_update(&own, None, &set, write.now)]))
-                } else {
-                    Value::Array(vec![entry(&own, &own.version, &set, write.now)])
-                };
+                let text = EntryText::list(vec![EntryText::of_update(&own, Some(&fields), &Set::new(), write.now)]);
+                let list = if self.packed.is_some() { packed::of_text(text) } else { unpacked(&text) };
                 meta::metadata_mut(new).insert("managedFields".to_owned(), list);
             }
             return;
@@ -431,6 +427,11 @@ fn current_managed(stored: Option<&Value>, sent: Option<&Value>, subresource: &s
         }
     }
     decode(stored)
+}
+
+/// A list of ours as a value.
+fn unpacked(text: &str) -> Value {
+    serde_json::from_str(text).expect("entries are written as JSON")
 }
 
 /// Whether a list that was sent is the stored one, packed or not.

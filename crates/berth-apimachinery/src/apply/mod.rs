@@ -7,6 +7,7 @@
 //! Source: Kubernetes' documentation "Server-Side Apply" and KEP-555.
 
 mod compare;
+mod created;
 pub mod managed;
 mod manager;
 mod merge;

@@ -13,6 +13,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::{Map, Value};
 
 use super::path::{PathElement, PathError};
+use crate::json::needs_escape;
 
 /// A set of paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -492,7 +493,7 @@ impl Pattern {
 pub(super) fn put_text(out: &mut String, prefix: &str, text: &str) {
     out.push('"');
     out.push_str(prefix);
-    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+    if !needs_escape(text) {
         out.push_str(text);
     } else {
         let quoted = Value::from(text).to_string();

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::compare::{Comparison, all_fields, compare};
+use super::compare::{Comparison, compare};
+use super::created::created_fields;
 use super::merge::merge;
 use super::path::{PathElement, equal_values, path_text};
 use super::reconcile::{reconcile, with_named_fields};
@@ -314,14 +315,21 @@ impl Updater<'_> {
         Ok((comparison, Some(changed)))
     }
 
-    /// What the creation of an object sets.
-    pub(super) fn created(&self, new: &Value) -> Result<Set, ApplyError> {
+    /// What the creation of an object sets, `never` aside, as `fieldsV1` text.
+    pub(super) fn created(&self, new: &Value, never: &Set) -> Result<String, ApplyError> {
         let version = crate::meta::api_version(new);
         let typing = self.typing(version)?;
-        let set = all_fields(&typing.types, &typing.root, new)?;
+        let written = |ignored| created_fields(&typing.types, &typing.root, new, never, ignored);
         Ok(match self.ignored.get(version) {
-            Some(ignored) => ignored.filter(&set),
-            None => set,
+            None => written(None)?,
+            Some(Ignored::Fields(fields)) => written(Some(fields))?,
+            Some(Ignored::AllBut(pattern)) => {
+                let set = Set::from_fields_v1_text(&written(None)?);
+                let set = set.map_err(|error| ApplyError::Conversion(error.to_string()))?;
+                let mut text = String::new();
+                set.filtered(pattern).write_fields_v1(&mut text);
+                text
+            }
         })
     }
 
