@@ -155,13 +155,14 @@ impl Reconciler for Autoscaler {
     async fn reconcile(&self, _: ObjectKey) -> Result<Action, Error> {
         let now = self.clock.now();
         let scaling = &self.configuration.autoscaling;
-        let infos =
-            |place: PodPlace| self.active.get(place.as_str()).into_iter().map(|pod| Arc::new(PodInfo::new(pod)));
         let cutoff = scaling.expendable_pods_priority_cutoff;
-        let pending = infos(PodPlace::Unschedulable)
+        let unschedulable = self.active.get(PodPlace::Unschedulable.as_str());
+        let pending = unschedulable
+            .into_iter()
+            .map(|pod| Arc::new(PodInfo::new(pod)))
             .filter(|pod| !pod.is_gated() && pod.consumed_request().is_none() && pod.priority >= cutoff)
             .collect();
-        let bound = infos(PodPlace::Bound).collect();
+        let bound = self.active.get(PodPlace::Bound.as_str());
         let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone());
         let up = plan_scale_up(&view, &self.configuration);
         let mut due = None;

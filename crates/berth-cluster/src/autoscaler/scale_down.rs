@@ -56,7 +56,7 @@ pub fn plan_scale_down(
     let after = |time: Timestamp, by: SignedDuration| time.checked_add(by).unwrap_or(Timestamp::MAX);
     let may_remove_from = last_growth.map_or(Timestamp::MIN, |grown| after(grown, span(scaling.after_add())));
     let mut drains = DRAINED_AT_ONCE;
-    let mut world = view.cluster.clone();
+    let mut world = view.cluster().clone();
     for (name, pool) in &view.pools {
         if pool.spec.is_static {
             continue;
@@ -69,7 +69,7 @@ pub fn plan_scale_down(
         let mut gone: Vec<&Arc<Node>> = Vec::new();
         for node in nodes {
             let node_name = node.name_any();
-            let Some(state) = view.cluster.node(&node_name) else { continue };
+            let Some(state) = view.cluster().node(&node_name) else { continue };
             if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
                 let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
                 plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));

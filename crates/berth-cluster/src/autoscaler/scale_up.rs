@@ -45,7 +45,10 @@ pub struct ScaleUp {
 /// (The original breaks ties by a draw.) New pools are made only for pods no existing pool can serve.
 pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
     let mut plan = ScaleUp::default();
-    let mut cluster = view.cluster.clone();
+    if view.pending.is_empty() {
+        return plan;
+    }
+    let mut cluster = view.cluster().clone();
     let mut left = Vec::new();
     for pod in &view.pending {
         // Room is being made for it.
@@ -155,7 +158,7 @@ fn make_pools(
         let make = |i: usize| new_node(&pool, view, i);
         let room = usize::try_from(pool.spec.nodes_max()).unwrap_or(0).min(budget.nodes);
         let room = budget.limited(&make(0), room);
-        let packed = pack(left, &view.cluster, room, make);
+        let packed = pack(left, view.cluster(), room, make);
         if !packed.placed.contains(&position) {
             if room == 0 {
                 let why = "no.scale.up.nap: the limits of node auto-provisioning are reached";
@@ -258,7 +261,7 @@ impl Budget {
         let mut nodes = usize::try_from(scaling.max_nodes_per_scale_up).unwrap_or(0);
         if scaling.max_nodes_total > 0 {
             let most = usize::try_from(scaling.max_nodes_total).unwrap_or(0);
-            nodes = nodes.min(most.saturating_sub(view.cluster.node_count()));
+            nodes = nodes.min(most.saturating_sub(view.cluster().node_count()));
         }
         let provisioning = &configuration.node_auto_provisioning;
         let mut limits = BTreeMap::new();

@@ -58,7 +58,11 @@ fn gpu_pod(name: &str, count: i64, more: Value) -> Arc<PodInfo> {
 
 fn view(pools: &[Arc<NodePool>], bound: Vec<Arc<PodInfo>>, pending: Vec<Arc<PodInfo>>) -> View {
     let all = pools.iter().flat_map(|pool| nodes(pool)).collect();
-    View::new(pools.to_vec(), all, bound, pending, site())
+    View::new(pools.to_vec(), all, objects(bound), pending, site())
+}
+
+fn objects(pods: Vec<Arc<PodInfo>>) -> Vec<Arc<Pod>> {
+    pods.into_iter().map(|pod| pod.pod.clone()).collect()
 }
 
 fn growths(plan: &ScaleUp) -> Vec<(String, i32, i32, usize)> {
@@ -182,7 +186,7 @@ fn bound(name: &str, node: &str, phase: &str) -> Arc<PodInfo> {
 }
 
 fn down(pool: &Arc<NodePool>, nodes: Vec<Arc<Node>>, pods: Vec<Arc<PodInfo>>, now: Timestamp) -> ScaleDown {
-    let view = View::new(vec![pool.clone()], nodes, pods, Vec::new(), site());
+    let view = View::new(vec![pool.clone()], nodes, objects(pods), Vec::new(), site());
     plan_scale_down(&view, &configuration(json!({})).autoscaling, &BTreeMap::new(), None, now)
 }
 

@@ -1,10 +1,10 @@
 //! What the autoscaler sees: pools, nodes (also those to come), and pods without a node.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::{NodePool, Provisioning};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
 use crate::Site;
@@ -16,10 +16,14 @@ use crate::scheduling::{Cluster, PodInfo, Resources};
 pub struct View {
     /// The pools, by name.
     pub pools: BTreeMap<String, Arc<NodePool>>,
-    /// Nodes and the pods on them; starting nodes count as they will be, ordered machines as nodes.
-    pub cluster: Cluster,
     /// Nodes as they are, by pool.
     pub nodes: BTreeMap<String, Vec<Arc<Node>>>,
+    /// Nodes of no pool.
+    others: Vec<Arc<Node>>,
+    /// Pods on nodes that have not ended.
+    pods: Vec<Arc<Pod>>,
+    /// Made of all that when it is first asked for: most looks at a request that waits for machines only count those.
+    cluster: OnceLock<Cluster>,
     /// Pods that fit nowhere, most important first.
     pub pending: Vec<Arc<PodInfo>>,
     /// Where the cluster is.
@@ -31,7 +35,7 @@ impl View {
     pub fn new(
         pools: Vec<Arc<NodePool>>,
         nodes: Vec<Arc<Node>>,
-        pods: Vec<Arc<PodInfo>>,
+        pods: Vec<Arc<Pod>>,
         mut pending: Vec<Arc<PodInfo>>,
         site: Site,
     ) -> Self {
@@ -40,51 +44,62 @@ impl View {
             .filter(|pool| pool.metadata.deletion_timestamp.is_none())
             .map(|pool| (pool.name_any(), pool))
             .collect();
-        let mut view = Self { pools, site, ..Self::default() };
+        let mut view = Self { pools, pods, site, ..Self::default() };
         for node in nodes {
-            let pool_name = node.labels().get(POOL_LABEL).cloned();
-            let pool = pool_name.as_ref().and_then(|name| view.pools.get(name));
-            let as_it_will_be = match pool {
-                Some(pool) if !has_taint(&node, REMOVAL_TAINT) && !is_complete(pool, &node) => {
-                    Arc::new(completed(pool, &node, &view.site))
-                }
-                _ => node.clone(),
-            };
-            view.cluster.set_node(as_it_will_be);
-            if let Some(name) = pool_name {
-                view.nodes.entry(name).or_default().push(node);
-            }
-        }
-        let mut coming = Vec::new();
-        for pool in view.pools.values() {
-            let status = pool.status.clone().unwrap_or_default();
-            let zone = zones(pool, &view.site).swap_remove(0);
-            let standing = view.nodes.get(&pool.name_any()).map_or(0, Vec::len);
-            let wanted = usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
-            let creating = status.creating.iter().map(|instance| {
-                let mut node = template(pool, &view.site.region, &instance.zone, &instance.name, &view.site.version);
-                if let Some(request) = &instance.resize_request {
-                    node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.clone());
-                }
-                node
-            });
-            coming.extend(creating);
-            for i in standing + status.creating.len()..wanted {
-                let name = format!("{}-to-come-{i}", pool.name_any());
-                coming.push(template(pool, &view.site.region, &zone, &name, &view.site.version));
-            }
-        }
-        for node in coming {
-            view.cluster.set_node(Arc::new(node));
-        }
-        for pod in pods {
-            if let Some(node) = pod.node_name().map(str::to_owned) {
-                view.cluster.place(pod, &node);
+            match node.labels().get(POOL_LABEL).cloned() {
+                Some(pool) => view.nodes.entry(pool).or_default().push(node),
+                None => view.others.push(node),
             }
         }
         pending.sort_by_key(|pod| (std::cmp::Reverse(pod.priority), pod.created(), pod.key.clone()));
         view.pending = pending;
         view
+    }
+
+    /// Nodes and the pods on them; starting nodes count as they will be, ordered machines as nodes.
+    pub fn cluster(&self) -> &Cluster {
+        self.cluster.get_or_init(|| self.put_together())
+    }
+
+    fn put_together(&self) -> Cluster {
+        let mut cluster = Cluster::default();
+        for node in &self.others {
+            cluster.set_node(node.clone());
+        }
+        for (pool_name, nodes) in &self.nodes {
+            for node in nodes {
+                cluster.set_node(match self.pools.get(pool_name) {
+                    Some(pool) if !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) => {
+                        Arc::new(completed(pool, node, &self.site))
+                    }
+                    _ => node.clone(),
+                });
+            }
+        }
+        for pool in self.pools.values() {
+            let creating = pool.status.as_ref().map(|status| status.creating.as_slice()).unwrap_or_default();
+            let standing = self.nodes.get(&pool.name_any()).map_or(0, Vec::len);
+            let wanted = usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
+            for instance in creating {
+                let mut node = template(pool, &self.site.region, &instance.zone, &instance.name, &self.site.version);
+                if let Some(request) = &instance.resize_request {
+                    node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.clone());
+                }
+                cluster.set_node(Arc::new(node));
+            }
+            for i in standing + creating.len()..wanted {
+                let zone = zones(pool, &self.site).swap_remove(0);
+                let name = format!("{}-to-come-{i}", pool.name_any());
+                cluster.set_node(Arc::new(template(pool, &self.site.region, &zone, &name, &self.site.version)));
+            }
+        }
+        for pod in &self.pods {
+            let pod = Arc::new(PodInfo::new(pod.clone()));
+            if let Some(node) = pod.node_name().map(str::to_owned) {
+                cluster.place(pod, &node);
+            }
+        }
+        cluster
     }
 
     /// Pools the autoscaler may grow for ordinary pods.
@@ -95,7 +110,7 @@ impl View {
     /// What all nodes that are there or wanted have, by `cpu`, `memory` and accelerator type.
     pub fn totals(&self) -> BTreeMap<String, i64> {
         let mut totals = BTreeMap::new();
-        for node in self.cluster.nodes() {
+        for node in self.cluster().nodes() {
             add_capacity(&mut totals, &node.node, 1);
         }
         totals

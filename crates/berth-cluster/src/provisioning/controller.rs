@@ -14,7 +14,7 @@ use super::requested::requested_pods;
 use super::step::{Order, Step, World, step, summary};
 use crate::Site;
 use crate::autoscaler::View;
-use crate::scheduling::PodInfo;
+use crate::scheduling::{PodInfo, consumed_request};
 
 /// Adds the provider.
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
@@ -25,9 +25,8 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let templates: Cache<PodTemplate> = manager.cache();
     let provider = Provider {
         consumers: pods.index(|pod| {
-            let info = PodInfo::new(Arc::new(pod.clone()));
-            let consumed = info.consumed_request().map(|request| format!("{}/{request}", info.key.namespace));
-            consumed.into_iter().collect()
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            consumed_request(pod).map(|request| format!("{namespace}/{request}")).into_iter().collect()
         }),
         running: crate::indexes::bound_pods(&pods),
         requests: requests.clone(),
@@ -63,8 +62,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         .watch(&pods, |delta| {
             // The first pod that consumes a request ends its wait for one.
             let pod = delta.new.as_ref().filter(|_| delta.old.is_none());
-            let info = pod.map(|pod| PodInfo::new(pod.clone()));
-            info.and_then(|info| Some(ObjectKey::namespaced(info.key.namespace.clone(), info.consumed_request()?)))
+            pod.and_then(|pod| Some(ObjectKey::namespaced(pod.namespace()?, consumed_request(pod)?)))
         })
         .watch(&templates, |delta| {
             let owners = delta.latest().owner_references().iter().filter(|owner| owner.kind == "ProvisioningRequest");
@@ -95,7 +93,7 @@ impl Reconciler for Provider {
             return Ok(Action::Wait);
         };
         let now = self.clock.now();
-        let bound = self.running.get("bound").into_iter().map(|pod| Arc::new(PodInfo::new(pod))).collect();
+        let bound = self.running.get("bound");
         let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone());
         let pods = self.pods_of(&request);
         let world = World {

@@ -356,7 +356,7 @@ fn cheapest<'a>(
 
 /// Do all pods fit on nodes that are there, beside those others were promised room for?
 fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
-    let mut cluster = world.view.cluster.clone();
+    let mut cluster = world.view.cluster().clone();
     for pod in &world.promised {
         if let Placement::Node(node) = place(pod, &cluster, Packing::Pack) {
             cluster.place(pod.clone(), &node);

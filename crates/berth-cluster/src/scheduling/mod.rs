@@ -19,7 +19,7 @@ pub use filters::{Unfit, fits};
 pub use matching::{matches_label_selector, matches_node_affinity, tolerates, untolerated};
 pub use message::unschedulable_message;
 pub use plan::{Packing, Placement, place};
-pub use pod::PodInfo;
+pub use pod::{PodInfo, consumed_request};
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
 

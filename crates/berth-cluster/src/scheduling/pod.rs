@@ -10,6 +10,12 @@ use k8s_openapi::api::core::v1::{
 
 use super::Resources;
 
+/// The annotation that names the ProvisioningRequest a pod consumes, and its older name.
+const CONSUMED_REQUEST: [&str; 2] = [
+    "autoscaling.x-k8s.io/consume-provisioning-request",
+    "cluster-autoscaler.kubernetes.io/consume-provisioning-request",
+];
+
 /// A pod and what it asks for.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
@@ -95,8 +101,7 @@ impl PodInfo {
 
     /// The request it consumes, if it was admitted through a ProvisioningRequest.
     pub fn consumed_request(&self) -> Option<&str> {
-        self.annotation("autoscaling.x-k8s.io/consume-provisioning-request")
-            .or_else(|| self.annotation("cluster-autoscaler.kubernetes.io/consume-provisioning-request"))
+        consumed_request(&self.pod)
     }
 
     /// Labels a node must have.
@@ -191,4 +196,11 @@ impl PodInfo {
         });
         parts.to_string()
     }
+}
+
+/// The request a pod consumes, if it was admitted through a ProvisioningRequest.
+pub fn consumed_request(pod: &Pod) -> Option<&str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    let consumed = CONSUMED_REQUEST.iter().find_map(|annotation| annotations.get(*annotation));
+    consumed.map(String::as_str)
 }
