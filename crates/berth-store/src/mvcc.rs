@@ -15,9 +15,11 @@ use crate::record::{Change, Event, Record};
 use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
 use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
-/// Objects whose parsed form is kept, of those that were created and of those that were changed last, so that an object that
-/// changes often is not parsed for each change: at ten to twenty kilobytes each some megabytes.
-const RECENT_MAX: usize = 128;
+/// Objects whose parsed form is kept, of those that were created last, so that an object is not parsed for its first change:
+/// at ten to twenty kilobytes each a megabyte or two.
+const CREATED_MAX: usize = 128;
+/// The same of those that were changed last: most of what works in a small cluster is among them.
+const CHANGED_MAX: usize = 384;
 
 /// Pages remembered: of as many clients that list at once it is known what is left.
 const PAGES_MAX: usize = 64;
@@ -40,8 +42,8 @@ struct Snapshot {
 struct Recent(VecDeque<(Arc<str>, Arc<Value>)>);
 
 impl Recent {
-    fn keep(&mut self, key: &Arc<str>, value: &Arc<Value>) {
-        if self.0.len() == RECENT_MAX {
+    fn keep(&mut self, key: &Arc<str>, value: &Arc<Value>, max: usize) {
+        if self.0.len() == max {
             self.0.pop_front();
         }
         self.0.push_back((key.clone(), value.clone()));
@@ -234,11 +236,11 @@ impl Mvcc {
             feed.watchers.publish(&write.event);
             let key = &write.event.record.key;
             match write.event.change {
-                Change::Created => feed.created.keep(key, &write.value),
+                Change::Created => feed.created.keep(key, &write.value, CREATED_MAX),
                 Change::Updated(_) => {
                     feed.created.forget(key);
                     feed.changed.forget(key);
-                    feed.changed.keep(key, &write.value);
+                    feed.changed.keep(key, &write.value, CHANGED_MAX);
                 }
                 Change::Deleted(_) => {
                     feed.created.forget(key);
