@@ -9,6 +9,7 @@
 //! What this crate does not do: decide anything. It only drives and looks.
 
 mod admission;
+mod ahead;
 pub mod api;
 pub mod embedded;
 pub mod expectation;

@@ -7,6 +7,7 @@ use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::Value;
 
+use crate::ahead::Ahead;
 use crate::resource::{Found, ResourceError, Resources};
 
 /// Field manager of applied manifests.
@@ -99,15 +100,22 @@ pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     Ok(files)
 }
 
-/// Reads the objects of one file.
-pub fn read(path: &Path, variables: &BTreeMap<String, String>) -> Result<Vec<Manifest>, ManifestError> {
+/// Reads the objects of one file; they may have been parsed ahead.
+pub(crate) fn read(
+    path: &Path,
+    variables: &BTreeMap<String, String>,
+    ahead: &Ahead,
+) -> Result<Vec<Manifest>, ManifestError> {
     let text = std::fs::read_to_string(path).map_err(|source| ManifestError::Read { path: path.to_owned(), source })?;
     let invalid = |problem: &dyn std::fmt::Display| ManifestError::Invalid {
         path: path.to_owned(),
         problem: problem.to_string(),
     };
-    let documents =
-        berth_apimachinery::decode::documents(&substitute(&text, variables)).map_err(|error| invalid(&error))?;
+    let text = substitute(&text, variables);
+    let documents = match ahead.take(&text) {
+        Some(documents) => documents,
+        None => berth_apimachinery::decode::documents(&text).map_err(|error| invalid(&error))?,
+    };
     let origin = path.display().to_string();
     let mut manifests = Vec::new();
     for object in documents {

@@ -18,6 +18,9 @@ use tokio::sync::Mutex;
 
 use crate::followed::{Collections, Lines, Read, read_now};
 
+/// What kubectl sends to be given Tables.
+const ACCEPT_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
 /// Names one object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -238,16 +241,20 @@ impl Resources {
         objects.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
-    /// What `kubectl get` asks, in the form `accept` names.
-    pub async fn request<T: DeserializeOwned>(
+    /// What `kubectl get` asks: a Table. Its rows have their objects' metadata only if they are asked for, as half of that
+    /// is `managedFields`.
+    pub async fn table<T: DeserializeOwned>(
         &self,
         found: &Found,
         namespace: Option<&str>,
         selector: Option<&str>,
-        accept: &str,
+        with_metadata: bool,
     ) -> Result<T, ResourceError> {
-        let request = http::Request::get(found.path(namespace, selector))
-            .header(http::header::ACCEPT, accept)
+        let mut path = found.path(namespace, selector);
+        path.push(if path.contains('?') { '&' } else { '?' });
+        path += if with_metadata { "includeObject=Metadata" } else { "includeObject=None" };
+        let request = http::Request::get(path)
+            .header(http::header::ACCEPT, ACCEPT_TABLE)
             .body(Vec::new())
             .expect("a path of names and an encoded selector is a valid request");
         let answer = self.client.request(request).await;

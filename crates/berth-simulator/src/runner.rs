@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,14 +10,14 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
+use crate::ahead::{Ahead, Combinations};
 use crate::embedded::{Embedded, EmbeddedError, Options};
 use crate::expectation::{Differences, Expectation};
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::report::Report;
 use crate::resource::{ApiFailure, Changes, ResourceError, Resources};
 use crate::scenario::{
-    Action, ClusterSource, DeleteAction, Loop, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show,
-    Step,
+    Action, ClusterSource, DeleteAction, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show, Step,
 };
 use crate::table::Table;
 use berth_runtime::Clock;
@@ -113,6 +114,8 @@ pub fn run_with(
     let base = path.parent().map(Path::to_owned).unwrap_or_default();
     let variables = scenario.resolve_variables(given)?;
     let cluster = cluster_of(&scenario, path, &base)?;
+    let manifests = scenario.spec.manifests.as_ref().map_or_else(|| base.clone(), |folder| base.join(folder));
+    let ahead = Ahead::of(&scenario, &manifests, &variables);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -125,7 +128,7 @@ pub fn run_with(
         change(&mut options);
         let embedded = Embedded::start(options).await?;
         let client = embedded.observer();
-        let outcome = Run::new(&scenario, &base, variables, client, clock, sink).execute().await;
+        let outcome = Run::new(&scenario, manifests, variables, ahead, client, clock, sink).execute().await;
         embedded.stop().await;
         outcome
     })
@@ -148,6 +151,7 @@ struct Run<'a> {
     scenario: &'a Scenario,
     manifests: PathBuf,
     variables: BTreeMap<String, String>,
+    ahead: Arc<Ahead>,
     resources: Resources,
     clock: Clock,
     report: Report<'a>,
@@ -156,15 +160,15 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(
         scenario: &'a Scenario,
-        base: &Path,
+        manifests: PathBuf,
         variables: BTreeMap<String, String>,
+        ahead: Arc<Ahead>,
         client: Client,
         clock: Clock,
         sink: &'a mut dyn FnMut(&str),
     ) -> Self {
-        let manifests = scenario.spec.manifests.as_ref().map_or_else(|| base.to_owned(), |folder| base.join(folder));
         let report = Report::new(clock.now(), sink);
-        Self { scenario, manifests, variables, resources: Resources::new(client), clock, report }
+        Self { scenario, manifests, variables, ahead, resources: Resources::new(client), clock, report }
     }
 
     async fn execute(mut self) -> Result<Outcome, RunError> {
@@ -273,15 +277,11 @@ impl<'a> Run<'a> {
     /// Applies or creates a set, once per combination of its loops' values.
     async fn manifests(&mut self, set: &ManifestSet, acting: &Resources, create: bool) -> Result<(), ActionError> {
         let mut done: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let mut positions = vec![0; set.for_each.len()];
-        if set.for_each.iter().any(|each| each.values.is_empty()) {
+        let mut combinations = Combinations::of(&set.for_each);
+        if combinations.is_over() {
             return Ok(());
         }
-        loop {
-            let mut variables = self.variables.clone();
-            for (each, position) in set.for_each.iter().zip(&positions) {
-                variables.insert(each.name.clone(), each.values[*position].clone());
-            }
+        while let Some(variables) = combinations.values(&self.variables) {
             for manifest in self.read(set, &variables)? {
                 let namespace = set.namespace.as_deref();
                 let verb = if create {
@@ -292,14 +292,9 @@ impl<'a> Run<'a> {
                 *done.entry(verb).or_default() += 1;
             }
             self.clock.sleep(set.pause).await;
-            let Some(finished) = advance(&set.for_each, &mut positions) else { break };
-            for each in finished {
-                self.clock.sleep(each.pause).await;
+            for finished in combinations.advance() {
+                self.clock.sleep(finished.pause).await;
             }
-        }
-        // The last values of all loops are over, too.
-        for each in &set.for_each {
-            self.clock.sleep(each.pause).await;
         }
         let summary: Vec<String> = done.iter().map(|(verb, n)| format!("{n} {verb}")).collect();
         let what = set.files.first().map_or("inline objects", String::as_str);
@@ -313,7 +308,7 @@ impl<'a> Run<'a> {
         for file in &set.files {
             let path = self.manifests.join(manifest::substitute(file, variables));
             for file in manifest::expand(&path)? {
-                manifests.extend(manifest::read(&file, variables)?);
+                manifests.extend(manifest::read(&file, variables, &self.ahead)?);
             }
         }
         let inline = set.objects.iter().map(|object| {
@@ -392,45 +387,10 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Steps the innermost loop; returns the loops whose present value is over, or `None` when all are.
-fn advance<'l>(loops: &'l [Loop], positions: &mut [usize]) -> Option<Vec<&'l Loop>> {
-    let mut finished = Vec::new();
-    for (each, position) in loops.iter().zip(positions).rev() {
-        finished.push(each);
-        *position += 1;
-        if *position < each.values.len() {
-            return Some(finished);
-        }
-        *position = 0;
-    }
-    None
-}
-
 fn command(show: &Show) -> String {
     let scope = show.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
     let wide = if show.wide { " -o wide" } else { "" };
     let selector = show.selector.as_ref().map(|selector| format!(" -l {selector}")).unwrap_or_default();
     let grouped = show.group_by.as_ref().map(|path| format!("  (by {path})")).unwrap_or_default();
     format!("kubectl get {}{scope}{selector}{wide}{grouped}", show.resource)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loops_run_with_the_first_outermost() {
-        let each = |name: &str, n: usize| Loop {
-            name: name.into(),
-            values: (0..n).map(|i| i.to_string()).collect(),
-            pause: Duration::ZERO,
-        };
-        let loops = [each("index", 2), each("team", 3)];
-        let mut positions = vec![0, 0];
-        let mut order = vec![positions.clone()];
-        while let Some(_finished) = advance(&loops, &mut positions) {
-            order.push(positions.clone());
-        }
-        assert_eq!(order, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
-    }
 }

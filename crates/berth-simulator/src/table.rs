@@ -10,9 +10,6 @@ use crate::path::{FieldPath, plain};
 use crate::resource::{ResourceError, Resources};
 use crate::scenario::Show;
 
-/// What kubectl sends to be given Tables.
-const ACCEPT_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-
 /// A table: column names, and rows of cells as they would be printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -42,7 +39,7 @@ struct Column {
 #[serde(default)]
 struct Row {
     cells: Vec<Value>,
-    object: RowObject,
+    object: Option<RowObject>,
 }
 
 #[derive(Default, Deserialize)]
@@ -66,8 +63,9 @@ impl Table {
             let objects = resources.list(&found, namespace, selector).await?;
             return Ok(Self::grouped(path, objects.into_iter()));
         }
-        let answer: Answer = resources.request(&found, namespace, selector, ACCEPT_TABLE).await?;
-        Ok(Self::from_answer(&answer, show.wide, found.namespaced && show.namespace.is_none()))
+        let with_namespace = found.namespaced && namespace.is_none();
+        let answer: Answer = resources.table(&found, namespace, selector, with_namespace).await?;
+        Ok(Self::from_answer(&answer, show.wide, with_namespace))
     }
 
     fn from_answer(answer: &Answer, wide: bool, with_namespace: bool) -> Self {
@@ -81,7 +79,8 @@ impl Table {
             let mut cells: Vec<String> =
                 shown.iter().map(|(i, _)| row.cells.get(*i).map(cell).unwrap_or_default()).collect();
             if with_namespace {
-                cells.insert(0, row.object.metadata.namespace.clone());
+                let namespace = row.object.as_ref().map(|object| object.metadata.namespace.clone());
+                cells.insert(0, namespace.unwrap_or_default());
             }
             cells
         });
