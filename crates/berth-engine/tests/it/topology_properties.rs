@@ -13,6 +13,8 @@ use berth_engine::model::{
 use berth_engine::{Amount, Engine, EngineConfig, Event, Name};
 use proptest::prelude::*;
 
+use crate::reference::placement;
+
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const LEVELS: [&str; 3] = ["block", "rack", HOSTNAME];
 
@@ -208,77 +210,31 @@ fn pods_of(topology: &TopologyAssignment) -> BTreeMap<String, i64> {
     topology.domains.iter().map(|domain| (domain.values[0].to_string(), i64::from(domain.count))).collect()
 }
 
-/// Pods of a gang a machine could take if others on it used so much.
-fn fits(machine: &Machine, gang: &Gang, used: (i64, i64, i64)) -> i64 {
-    let daemons = i64::from(machine.other.is_some());
-    let mut fits = machine.pods - daemons - used.0;
-    if gang.cores > 0 {
-        fits = fits.min((machine.cores - machine.other.unwrap_or(0) - used.1) / gang.cores);
-    }
-    if gang.gpus > 0 {
-        fits = fits.min((machine.gpus.unwrap_or(0) - used.2) / gang.gpus);
-    }
-    if machine.ready { fits.max(0) } else { 0 }
+/// The machines as the reference sees them, with what stands on them.
+fn leaves(machines: &[Machine], standing: &Standing) -> Vec<placement::Leaf> {
+    let ready = machines.iter().enumerate().filter(|(_, machine)| machine.ready);
+    let leaves = ready.map(|(at, machine)| {
+        let mut free = [machine.pods, machine.cores, machine.gpus.unwrap_or(0)];
+        if let Some(cores) = machine.other {
+            free = [free[0] - 1, free[1] - cores, free[2]];
+        }
+        for (gang, places) in standing.values() {
+            let here = places.get(&host(at)).copied().unwrap_or(0);
+            free = [free[0] - here, free[1] - here * gang.cores, free[2] - here * gang.gpus];
+        }
+        placement::Leaf { values: values(at, machine).to_vec(), free }
+    });
+    leaves.collect()
 }
 
-/// A domain as the reference sees it: its values and the pods it could take.
-type Domain = (Vec<String>, i64);
-
-/// The reference: required, preferred and unconstrained gangs without slices, by the book (§14.6, §14.7).
-fn reference(machines: &[Machine], gang: &Gang) -> Option<BTreeMap<String, i64>> {
-    let domains = |level: usize| -> Vec<Domain> {
-        let mut sums: BTreeMap<Vec<String>, i64> = BTreeMap::new();
-        for (at, machine) in machines.iter().enumerate().filter(|(_, machine)| machine.ready) {
-            *sums.entry(values(at, machine)[..=level].to_vec()).or_default() += fits(machine, gang, (0, 0, 0));
-        }
-        sums.into_iter().collect()
-    };
-    let count = i64::from(gang.count);
-    let fill_gaps = gang.mode.is_none();
-    let mut level = gang.mode.map_or(2, |(_, level)| level);
-    let mut chosen = loop {
-        let all = domains(level);
-        let mut one: Vec<&Domain> = all.iter().filter(|domain| domain.1 >= count).collect();
-        one.sort_by_key(|domain| domain.1);
-        if let Some(tightest) = one.first() {
-            break vec![(tightest.0.clone(), count)];
-        }
-        match gang.mode {
-            Some((true, _)) => return None,
-            Some((false, _)) if level > 0 => level -= 1,
-            _ => break spread(all, count, fill_gaps)?,
-        }
-    };
-    while level < 2 {
-        level += 1;
-        let below = domains(level).into_iter().filter(|domain| chosen.iter().any(|(of, _)| domain.0.starts_with(of)));
-        chosen = spread(below.collect(), count, fill_gaps)?;
+fn asked(gang: &Gang, layers: &[(usize, i32)], leader: Option<i64>) -> placement::Gang {
+    placement::Gang {
+        count: i64::from(gang.count),
+        per_pod: [1, gang.cores, gang.gpus],
+        leader: leader.map(|cores| [1, cores, 0]),
+        mode: gang.mode,
+        slices: layers.iter().map(|(level, size)| (*level, i64::from(*size))).collect(),
     }
-    Some(chosen.into_iter().map(|(values, pods)| (values[2].clone(), pods)).collect())
-}
-
-/// Takes domains, the largest first (or, to fill gaps, the smallest), and as the last one the tightest that will do.
-fn spread(mut domains: Vec<Domain>, mut count: i64, fill_gaps: bool) -> Option<Vec<Domain>> {
-    let mut taken = Vec::new();
-    domains.sort_by_key(|domain| (if fill_gaps { domain.1 } else { -domain.1 }, domain.0.clone()));
-    while count > 0 {
-        if domains.is_empty() {
-            return None;
-        }
-        let enough = domains.iter().filter(|domain| domain.1 >= count).min_by_key(|domain| domain.1);
-        let next = match enough {
-            Some(tightest) if !fill_gaps => tightest.0.clone(),
-            _ => domains[0].0.clone(),
-        };
-        let at = domains.iter().position(|domain| domain.0 == next)?;
-        let (values, room) = domains.remove(at);
-        let pods = room.min(count);
-        count -= pods;
-        if pods > 0 {
-            taken.push((values, pods));
-        }
-    }
-    Some(taken)
 }
 
 /// What stands in the cluster: workloads by name with what they were given.
@@ -390,10 +346,88 @@ proptest! {
         }
     }
 
-    /// Without slices, on an empty cluster, the engine agrees with the reference.
+    /// The engine agrees with the slow model: at every level, with slices, on machines that others use already.
     #[test]
-    fn placements_agree_with_the_reference(machines in machines(), gang in gang()) {
+    fn placements_agree_with_the_reference(
+        machines in machines(),
+        before in proptest::collection::vec(gang(), 0..4),
+        gang in prop_oneof![gang(), sliced()],
+    ) {
         let mut engine = engine(&machines, &in_order(&machines));
-        prop_assert_eq!(place(&mut engine, &gang).ok(), reference(&machines, &gang));
+        let mut standing = Standing::new();
+        for (at, gang) in before.into_iter().enumerate() {
+            let title = format!("gang-{at}");
+            if let Some(places) = submit(&mut engine, &title, &gang) {
+                standing.insert(title, (gang, places));
+            }
+        }
+        let layers: Vec<(usize, i32)> = gang.slice.into_iter().collect();
+        let wanted = placement::place(&leaves(&machines, &standing), LEVELS.len(), &asked(&gang, &layers, None));
+        prop_assert_eq!(place(&mut engine, &gang).ok(), wanted.map(|placed| placed.pods));
     }
+
+    /// The same with slices within slices and a leader beside the workers.
+    #[test]
+    fn placements_in_layers_and_with_a_leader_agree_with_the_reference(
+        machines in machines(),
+        gang in gang(),
+        (inner, times, slices) in (1_i32..3, 1_i32..4, 1_i32..4),
+        layered in 0_usize..3,
+        leader in proptest::option::of(0_i64..4),
+    ) {
+        // Layers of racks and hosts within blocks, two of them, one, or none.
+        let sizes = [inner * times * 2, inner * times, inner];
+        let levels = if layered == 2 { vec![0, 1, 2] } else { vec![1, 2] };
+        let mut layers: Vec<(usize, i32)> = levels.into_iter().map(|level| (level, sizes[level])).collect();
+        layers.truncate(layered + usize::from(layered > 0));
+        let level = layers.first().map_or(LEVELS.len() - 1, |(level, _)| *level);
+        let mode = gang.mode.map(|(required, at)| (required, at.min(level)));
+        let size = layers.first().map_or(1, |(_, size)| *size);
+        let gang = Gang { count: size * slices, mode, slice: None, ..gang };
+        let mut engine = engine(&machines, &in_order(&machines));
+        let wanted = placement::place(&leaves(&machines, &Standing::new()), LEVELS.len(), &asked(&gang, &layers, leader));
+        prop_assert_eq!(place_group(&mut engine, &gang, &layers, leader), wanted);
+    }
+}
+
+/// Where the workers of a gang and their leader would go.
+fn place_group(
+    engine: &mut Engine,
+    gang: &Gang,
+    layers: &[(usize, i32)],
+    leader: Option<i64>,
+) -> Option<placement::Placed> {
+    let mut probe = workload("probe", gang);
+    let mut request = probe.pod_sets[0].topology.clone().expect("a gang asks for a topology");
+    if gang.mode.is_none() && !layers.is_empty() {
+        request.mode = None;
+    }
+    request.slices =
+        layers.iter().map(|(level, size)| SliceConstraint { level: name(LEVELS[*level]), size: *size }).collect();
+    request.group = leader.map(|_| name("group"));
+    probe.pod_sets[0].topology = Some(request.clone());
+    if let Some(cores) = leader {
+        let requests = amounts(&[("cpu", cores * 1000)]);
+        probe.pod_sets.push(PodSet {
+            name: name("leader"),
+            count: 1,
+            requests: requests.clone(),
+            template: Arc::new(PodTemplate { requests, ..PodTemplate::default() }),
+            topology: Some(TopologyRequest { slices: Vec::new(), ..request }),
+            ..probe.pod_sets[0].clone()
+        });
+    }
+    let key = probe.key.clone();
+    engine.apply(Event::WorkloadUpserted(Box::new(probe)), now());
+    let found = engine.lab().place(&key, "queue", &name("racks"), &BTreeMap::new());
+    engine.apply(Event::WorkloadRemoved(key), now());
+    let mut placed = placement::Placed { pods: BTreeMap::new(), leader: None };
+    for (set, result) in found {
+        let pods = pods_of(&result.ok()?);
+        match &*set {
+            "leader" => placed.leader = pods.into_keys().next(),
+            _ => placed.pods = pods,
+        }
+    }
+    Some(placed)
 }

@@ -2,10 +2,11 @@
 //! cycle told step by step as the semantics tell it. It shares no code with the engine, keeps nothing between questions
 //! but who holds what, and imagines things by copying them.
 //!
-//! Left out: topology, second passes, usage-based fairness, elastic slices, concurrent admission.
+//! Placement in topologies is told apart from quota, in [`placement`]. Left out: second passes, usage-based fairness, elastic slices, concurrent admission.
 
 pub mod assign;
 pub mod cycle;
+pub mod placement;
 pub mod preempt;
 pub mod quota;
 
