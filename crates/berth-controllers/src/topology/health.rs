@@ -80,11 +80,12 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
         return outcome;
     }
     let mut failed: Vec<String> = Vec::new();
-    for host in assigned_hosts(workload) {
+    let assigned = assigned_hosts(workload);
+    for host in &assigned {
         let here: Vec<&Arc<Pod>> =
-            pods.iter().filter(|pod| is_on(pod, &host) && !has_ended(pod) && !is_gated(pod)).collect();
-        match judge(workload, &host, &here, view) {
-            Health::Failed => failed.push(host),
+            pods.iter().filter(|pod| is_on(pod, host) && !has_ended(pod) && !is_gated(pod)).collect();
+        match judge(workload, host, &here, view) {
+            Health::Failed => failed.push(host.clone()),
             Health::Good => {}
             Health::AskAgain(after) => outcome.again = Some(outcome.again.map_or(after, |known| known.min(after))),
         }
@@ -109,10 +110,13 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
             failed.iter().map(|name| UnhealthyNode { name: name.clone() }).collect();
         outcome.workload = Some(after);
     }
-    if let [host] = failed.as_slice() {
-        let stuck = pods.iter().filter(|pod| is_on(pod, host) && is_stuck(pod));
-        outcome.ended = stuck.map(|pod| (pod.clone(), ended(pod, host, view.now))).collect();
-    }
+    // A pod that was sent off just before its node was replaced waits for a node that is not its workload's any more.
+    let stuck = pods.iter().filter(|pod| is_stuck(pod)).filter_map(|pod| {
+        let host = pinned_to(pod, &[HOSTNAME])?.concat();
+        let lost = failed.contains(&host) || (!assigned.is_empty() && !assigned.contains(&host));
+        lost.then(|| (pod.clone(), ended(pod, &host, view.now)))
+    });
+    outcome.ended = stuck.collect();
     outcome
 }
 
@@ -145,12 +149,36 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
             None => Health::Failed,
         };
     }
-    let tainted = view.gates.on("TASReplaceNodeOnNodeTaints") && is_repelled(workload, host, &node, view);
-    if tainted && !progressing { Health::Failed } else { Health::Good }
+    if !view.gates.on("TASReplaceNodeOnNodeTaints") {
+        return Health::Good;
+    }
+    match repulsion(workload, host, &node, view) {
+        Repulsion::None => Health::Good,
+        // What runs there may go on until it ends, unless pods do not decide.
+        Repulsion::Now if !view.gates.on("TASReplaceNodeOnPodTermination") => Health::Failed,
+        Repulsion::Now | Repulsion::Later => {
+            if progressing {
+                Health::Good
+            } else {
+                Health::Failed
+            }
+        }
+    }
 }
 
-/// True if the node has a taint that new pods of the workload assigned to it do not tolerate for good.
-fn is_repelled(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> bool {
+/// What a node's taints mean for the pods of a workload assigned to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Repulsion {
+    /// They tolerate all of them.
+    None,
+    /// They tolerate one for a limited time only.
+    Later,
+    /// There is one they do not tolerate.
+    Now,
+}
+
+/// The worst a node's taints mean for the pods of a workload assigned to it.
+fn repulsion(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> Repulsion {
     let spec = node.spec.as_ref();
     let mut found = taints(spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default());
     if spec.and_then(|spec| spec.unschedulable).unwrap_or(false) {
@@ -159,15 +187,15 @@ fn is_repelled(workload: &Workload, host: &str, node: &Node, view: &View<'_>) ->
     }
     found.retain(|taint| taint.effect != TaintEffect::PreferNoSchedule);
     if found.is_empty() {
-        return false;
+        return Repulsion::None;
     }
-    let Some(status) = &workload.status else { return false };
+    let Some(status) = &workload.status else { return Repulsion::None };
     let assignments = status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
-    let mut here = assignments.filter(|assignment| {
+    let here = assignments.filter(|assignment| {
         let topology = assignment.topology_assignment.as_ref().map(decode);
         topology.is_some_and(|it| it.domains.iter().any(|domain| domain.values.last().is_some_and(|it| **it == *host)))
     });
-    here.any(|assignment| {
+    let of_sets = here.map(|assignment| {
         let template = workload.spec.pod_sets.iter().find(|set| set.name == assignment.name).map(|set| &set.template);
         let own = template.and_then(|template| template.spec.as_ref()?.tolerations.clone()).unwrap_or_default();
         let checks = status.admission_checks.iter().filter(|check| check.state == CheckState::Ready);
@@ -177,11 +205,17 @@ fn is_repelled(workload: &Workload, host: &str, node: &Node, view: &View<'_>) ->
             .into_iter()
             .chain(updates.flat_map(|update| update.tolerations.clone()))
             .chain(flavors.flat_map(|flavor| flavor.spec.tolerations.clone()))
-            .filter(|toleration| toleration.toleration_seconds.is_none())
             .collect();
-        let tolerated: Vec<Toleration> = tolerations(&all);
-        found.iter().any(|taint| !tolerated.iter().any(|toleration| toleration.tolerates(taint)))
-    })
+        let for_good: Vec<_> = all.iter().filter(|it| it.toleration_seconds.is_none()).cloned().collect();
+        let (at_all, for_good): (Vec<Toleration>, Vec<Toleration>) = (tolerations(&all), tolerations(&for_good));
+        let lacks = |list: &[Toleration]| found.iter().any(|taint| !list.iter().any(|it| it.tolerates(taint)));
+        match (lacks(&at_all), lacks(&for_good)) {
+            (true, _) => Repulsion::Now,
+            (false, true) => Repulsion::Later,
+            (false, false) => Repulsion::None,
+        }
+    });
+    of_sets.max().unwrap_or(Repulsion::None)
 }
 
 fn is_on(pod: &Pod, host: &str) -> bool {

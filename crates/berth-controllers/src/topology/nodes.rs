@@ -97,7 +97,7 @@ impl Reconciler for NodeFailures {
                     if let Some(answer) = answer {
                         self.pods.observe(answer);
                     }
-                    self.recorder.event(before.as_ref(), EventType::Normal, "PodTerminated", &ended_message(before));
+                    self.recorder.event(before.as_ref(), EventType::Normal, "PodTerminatedByKueue", &ended_message(before));
                 }
                 Err(error) if berth_runtime::is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

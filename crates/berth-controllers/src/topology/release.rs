@@ -58,7 +58,7 @@ pub fn releases(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<Release> {
         let spec = workload.spec.pod_sets.iter().find(|set| set.name == assignment.name);
         let request = spec.and_then(|set| set.topology_request.as_ref());
         let chosen = request
-            .and_then(|request| by_rank(request, &topology, &members))
+            .and_then(|request| by_rank(request, ranked_before(workload, &assignment.name), &topology, &members))
             .unwrap_or_else(|| greedily(&topology, &members, &unhealthy));
         for (pod, domain) in chosen {
             let leaves = pod.metadata.deletion_timestamp.is_some();
@@ -69,6 +69,29 @@ pub fn releases(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<Release> {
         }
     }
     releases
+}
+
+/// Pods that are ranked before those of a pod set: of a leader and its workers, which are numbered together, the leader is
+/// the first. The smaller pod set leads.
+fn ranked_before(workload: &Workload, pod_set: &str) -> usize {
+    let group_of = |name: &str| {
+        let spec = workload.spec.pod_sets.iter().find(|set| set.name == name)?;
+        spec.topology_request.as_ref()?.pod_set_group_name.as_deref()
+    };
+    let Some(group) = group_of(pod_set) else { return 0 };
+    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+    let members: Vec<(&str, i32)> = assignments
+        .filter(|assignment| group_of(&assignment.name) == Some(group))
+        .map(|assignment| (assignment.name.as_str(), assignment.count.unwrap_or(0)))
+        .collect();
+    match members.as_slice() {
+        [first, second] => {
+            let (leader, workers) = if first.1 > second.1 { (second, first) } else { (first, second) };
+            if workers.0 == pod_set { usize::try_from(leader.1).unwrap_or(0) } else { 0 }
+        }
+        _ => 0,
+    }
 }
 
 fn levels(topology: &TopologyAssignment) -> Vec<&str> {
@@ -88,6 +111,7 @@ fn is_in(pod: &Pod, topology: &TopologyAssignment, domain: &TopologyDomain) -> b
 /// beyond the assignment, or a pod that was released sits elsewhere.
 fn by_rank<'a>(
     request: &PodSetTopologyRequest,
+    before: usize,
     topology: &'a TopologyAssignment,
     members: &[&'a Arc<Pod>],
 ) -> Option<Vec<(&'a Arc<Pod>, &'a TopologyDomain)>> {
@@ -99,7 +123,7 @@ fn by_rank<'a>(
     let mut taken = BTreeSet::new();
     let mut chosen = Vec::new();
     for &pod in members {
-        let rank = rank(request, pod, slots.len())?;
+        let rank = rank(request, before, pod, slots.len())?;
         let slot = slots.get(rank)?;
         if !taken.insert(rank) {
             return None;
@@ -113,12 +137,12 @@ fn by_rank<'a>(
     Some(chosen)
 }
 
-/// The place of a pod among all pods of its pod set.
-fn rank(request: &PodSetTopologyRequest, pod: &Pod, pods: usize) -> Option<usize> {
+/// The place of a pod among all pods of its pod set; `before` of them belong to the leader's pod set.
+fn rank(request: &PodSetTopologyRequest, before: usize, pod: &Pod, pods: usize) -> Option<usize> {
     let number = |label: &str| pod.labels().get(label)?.parse::<usize>().ok();
     let offset = match pod.annotations().get(POD_INDEX_OFFSET_ANNOTATION) {
-        Some(text) => text.parse().ok()?,
-        None => 0,
+        Some(text) => text.parse::<usize>().ok()?.checked_add(before)?,
+        None => before,
     };
     let index = number(request.pod_index_label.as_ref()?)?.checked_sub(offset)?;
     let (Some(label), Some(groups)) = (&request.sub_group_index_label, request.sub_group_count) else {

@@ -108,6 +108,30 @@ fn sub_groups_are_ranked_one_after_the_other() {
 }
 
 #[test]
+fn workers_are_numbered_after_their_leader() {
+    let index = "leaderworkerset.sigs.k8s.io/worker-index";
+    let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});
+    let mut workload = workload(&[("a", 1), ("b", 1), ("c", 1)], request, &[]);
+    // The leader's pod set beside the workers'.
+    let mut leader = workload.spec.pod_sets[0].clone();
+    (leader.name, leader.count) = ("leader".to_owned(), 1);
+    workload.spec.pod_sets.push(leader);
+    let admission = workload.status.as_mut().and_then(|status| status.admission.as_mut()).expect("an admission");
+    let mut placed = admission.pod_set_assignments[0].clone();
+    (placed.name, placed.count) = ("leader".to_owned(), Some(1));
+    placed.topology_assignment.as_mut().expect("a topology").slices.truncate(1);
+    admission.pod_set_assignments.push(placed);
+    let member = |number: usize, set: &str| {
+        let mut pod = (*pod(number, None, "Pending")).clone();
+        pod.labels_mut().insert(index.to_owned(), number.to_string());
+        pod.labels_mut().insert("kueue.x-k8s.io/podset".to_owned(), set.to_owned());
+        Arc::new(pod)
+    };
+    let pods = [member(3, "main"), member(0, "leader"), member(1, "main")];
+    assert_eq!(sent(&workload, &pods), pairs(&[("train-3", "c"), ("train-1", "a"), ("train-0", "a")]));
+}
+
+#[test]
 fn without_ranks_domains_are_filled_and_what_ended_makes_room() {
     let workload = workload(&[("a", 1), ("b", 2)], json!({"required": "rack"}), &[]);
     let pods = [
@@ -218,6 +242,32 @@ fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
     let cordoned =
         look(&workload, &waiting, vec![node("a", "True", json!({"unschedulable": true}))], &Gates::default());
     assert_eq!(unhealthy(&cordoned), Some(vec!["a".to_owned()]));
+}
+
+#[test]
+fn where_pods_do_not_decide_a_taint_nobody_tolerates_counts_at_once_and_one_tolerated_for_a_while_does_not() {
+    let gates = Gates::from_map(&[("TASReplaceNodeOnPodTermination".to_owned(), false)].into()).expect("gates");
+    let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
+    let mut workload = workload(&[("a", 1)], by_index(), &[]);
+    let spec = workload.spec.pod_sets[0].template.spec.as_mut().expect("a spec");
+    let for_a_while = json!({"key": "brief", "operator": "Exists", "tolerationSeconds": 300});
+    spec.tolerations.get_or_insert_default().push(serde_json::from_value(for_a_while).expect("a toleration"));
+    let running = [pod(0, Some("a"), "Running")];
+    assert_eq!(unhealthy(&look(&workload, &running, tainted("broken"), &gates)), Some(vec!["a".to_owned()]));
+    assert_eq!(look(&workload, &running, tainted("brief"), &gates), Outcome::default());
+    let ended = [pod(0, Some("a"), "Succeeded")];
+    assert_eq!(unhealthy(&look(&workload, &ended, tainted("brief"), &gates)), Some(vec!["a".to_owned()]));
+}
+
+#[test]
+fn a_pod_sent_to_a_node_that_was_replaced_meanwhile_is_ended() {
+    let workload = workload(&[("b", 1)], by_index(), &[]);
+    let nodes = || vec![node("a", "True", json!({})), node("b", "True", json!({}))];
+    let (late, placed) = (pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Pending"));
+    let outcome = look(&workload, &[late, placed, pod(2, Some("a"), "Running")], nodes(), &Gates::default());
+    assert_eq!(outcome.workload, None);
+    let ended: Vec<String> = outcome.ended.iter().map(|(pod, _)| pod.name_any()).collect();
+    assert_eq!(ended, ["train-0"]);
 }
 
 #[test]
