@@ -9,7 +9,7 @@ use berth_api::kueue::v1beta2::{
 };
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -35,6 +35,8 @@ pub struct Stores {
     pub priority_classes: Cache<PriorityClass>,
     /// Namespaces.
     pub namespaces: Cache<Namespace>,
+    /// Limits and defaults of pods' resources.
+    pub limit_ranges: Cache<LimitRange>,
     /// batch/v1 Jobs.
     pub jobs: Cache<Job>,
     /// JobSets; stays empty when the integration is off.
@@ -69,6 +71,7 @@ impl Stores {
             workload_priority_classes: manager.cache(),
             priority_classes: manager.cache(),
             namespaces: manager.cache(),
+            limit_ranges: manager.cache(),
             jobs,
             job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
             others: BTreeMap::new(),
@@ -88,6 +91,7 @@ impl Stores {
             workload_priority_classes: Cache::for_tests([]),
             priority_classes: Cache::for_tests([]),
             namespaces: Cache::for_tests([]),
+            limit_ranges: Cache::for_tests([]),
             jobs: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
             others: BTreeMap::new(),

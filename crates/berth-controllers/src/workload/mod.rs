@@ -6,3 +6,5 @@ pub mod controller;
 pub mod counts;
 pub mod reconcile;
 pub mod status;
+#[cfg(test)]
+mod tests;

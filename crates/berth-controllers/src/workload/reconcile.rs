@@ -9,6 +9,7 @@ use berth_api::kueue::v1beta2::{
     CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{LimitRange, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
@@ -19,7 +20,10 @@ use crate::config::WaitForPodsReady;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::keys;
 use crate::plan::{Plan, Step, Told};
+use crate::selector;
 use crate::stores::controller_of;
+use crate::translate::requests::adjust;
+use crate::translate::validate;
 
 /// What QuotaReserved=False says while nothing but the scheduler stands in the way.
 const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
@@ -153,7 +157,14 @@ impl Reconcile<'_> {
             return true;
         }
         if status::is_evicted(&self.workload) {
-            return false;
+            // On its way out for another reason: nothing brings it back by itself any more.
+            let state = status::status_mut(&mut self.workload);
+            if state.requeue_state.take().is_none() {
+                return false;
+            }
+            conditions::remove(&mut state.conditions, keys::DEACTIVATION_TARGET);
+            self.write_status();
+            return true;
         }
         let mut message = "The workload is deactivated".to_owned();
         let mut cause = String::new();
@@ -502,6 +513,8 @@ impl Reconcile<'_> {
         } else if let Some((granular, message)) = self.queue_trouble() {
             let reason = status::unreserved_reason(granular, "Inadmissible", gates);
             status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
+        } else if let Some(message) = self.inadmissible().filter(|_| observability) {
+            status::unset_quota_reservation(&mut self.workload, "Misconfigured", &message, gates, now);
         } else if let Some(known) = known {
             let stale = match known.reason.as_str() {
                 "Misconfigured" => is_queue_message(&known.message),
@@ -542,6 +555,24 @@ impl Reconcile<'_> {
             return Some(("Suspended", format!("ClusterQueue {cluster_name} is inactive")));
         }
         None
+    }
+
+    /// Why it can never be admitted by its queue as it is (§2.8), said also where its turn to be evaluated does not come.
+    fn inadmissible(&self) -> Option<String> {
+        let stores = self.context.stores;
+        let queue = self.cluster_queue()?;
+        let namespace = self.workload.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(labels) = stores.namespace_labels(namespace) else {
+            return Some(format!("workload namespace {namespace:?} does not exist"));
+        };
+        if !queue.spec.namespace_selector.as_ref().is_some_and(|selector| selector::matches(selector, &labels)) {
+            return Some("workload namespace doesn't match ClusterQueue selector".to_owned());
+        }
+        let ranges: Vec<LimitRange> =
+            stores.limit_ranges.list_namespace(namespace).iter().map(|range| (**range).clone()).collect();
+        let templates = self.workload.spec.pod_sets.iter().filter_map(|set| set.template.spec.as_ref());
+        let adjusted: Vec<PodSpec> = templates.map(|spec| adjust(spec, None, &ranges)).collect();
+        validate::problem(&adjusted, &ranges)
     }
 
     /// The status has one state per gate of the spec; new ones are closed.
