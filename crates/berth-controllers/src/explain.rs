@@ -1,14 +1,16 @@
 //! Why a job waits: the engine's own explanation of a Workload, as an object programs read, with the page of text people do.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::model::WorkloadKey;
-use berth_engine::{Level, Outlook, Preemptible, Shortage, Standing};
+use berth_engine::{Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 use berth_runtime::{Cache, ObjectKey};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::scheduler::Brain;
 use crate::translate::amounts::to_quantity;
 use crate::translate::workload_key;
@@ -57,6 +59,21 @@ impl Explain {
         let now = self.brain.now();
         let explained = self.brain.engine().explain(&key, now);
         let Some(explanation) = explained else { return Err(Unexplained::NotFound(name.to_owned())) };
+        let mut text = berth_engine::text::explanation(&explanation);
+        // Why a workload with variants waits is why each of them does.
+        let mut variants = Vec::new();
+        if matches!(explanation.standing, Standing::NotQueued(NotQueued::VariantsWait)) {
+            for variant in self.variants_of(&workload) {
+                let Some(of_variant) = self.brain.engine().explain(&workload_key(&variant), now) else { continue };
+                let _ = write!(text, "\n{}", berth_engine::text::explanation(&of_variant));
+                variants.push(json!({
+                    "name": variant.name_any(),
+                    "flavor": flavor_of(&variant),
+                    "standing": standing(&of_variant.standing),
+                    "outlook": of_variant.verdict.as_ref().map(outlook),
+                }));
+            }
+        }
         let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true));
         Ok(json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
@@ -67,8 +84,16 @@ impl Explain {
             "clusterQueue": explanation.cluster_queue.as_deref(),
             "standing": standing(&explanation.standing),
             "outlook": explanation.verdict.as_ref().map(outlook),
-            "text": berth_engine::text::explanation(&explanation),
+            "variants": variants,
+            "text": text,
         }))
+    }
+
+    fn variants_of(&self, parent: &Workload) -> Vec<Arc<Workload>> {
+        let namespace = parent.metadata.namespace.as_deref().unwrap_or_default();
+        let is_of_parent =
+            |it: &Arc<Workload>| parent_of(it).is_some_and(|owner| Some(&owner.uid) == parent.metadata.uid.as_ref());
+        self.workloads.iter_namespace(namespace).filter(is_of_parent).collect()
     }
 
     /// The Workload of this name, else the one of a job of this name that is not finished.

@@ -7,6 +7,7 @@
 //! What is deliberately absent: any knowledge of whether the cluster is real, embedded or simulated.
 
 pub mod aggregated;
+pub mod concurrent_admission;
 pub mod conditions;
 pub mod config;
 pub mod configuration;
@@ -81,6 +82,9 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores, decided);
+    if config.gates().on("ConcurrentAdmission") {
+        concurrent_admission::controller::install(manager, &config, &stores);
+    }
     topology::install(manager, &config, &stores);
     if config.gates().on("ElasticJobsViaWorkloadSlices") {
         jobs::elastic::install(manager, &stores);

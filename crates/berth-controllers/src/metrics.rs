@@ -11,6 +11,7 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_engine::{ClusterQueueStatus, CycleOutcome};
 use jiff::Timestamp;
 
+use crate::concurrent_admission::is_variant;
 use crate::workload::status;
 
 /// Upper bounds of the wait-time histograms, in seconds.
@@ -150,6 +151,10 @@ impl Metrics {
 
     /// A workload changed in the API.
     pub fn changed(&self, old: Option<&Workload>, new: &Workload, now: Timestamp) {
+        if is_variant(new) {
+            // Counted as its parent, once.
+            return;
+        }
         if let Some((queue, reason, took)) = status::eviction_completed(old, new, now) {
             let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
             self.lock().observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());

@@ -60,8 +60,12 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
 
 /// Rights that no call shows: setting an owner whose deletion waits for the workload needs them where the API server
 /// checks that (`OwnerReferencesPermissionEnforcement`).
-const OWNED: &[(&str, &str)] =
-    &[("", "pods/finalizers"), ("batch", "jobs/finalizers"), ("jobset.x-k8s.io", "jobsets/finalizers")];
+const OWNED: &[(&str, &str)] = &[
+    ("", "pods/finalizers"),
+    ("batch", "jobs/finalizers"),
+    ("jobset.x-k8s.io", "jobsets/finalizers"),
+    (KUEUE, "workloads/finalizers"),
+];
 
 /// Names of the CustomResourceDefinitions whose versions the webhook server converts.
 pub fn converted_kinds() -> Vec<String> {

@@ -225,7 +225,9 @@ impl Engine {
             _ if !facts.active => NotQueued::Inactive,
             _ if facts.on_hold => NotQueued::OnHold,
             _ if facts.waiting_for_replacement_pods => NotQueued::WaitingForReplacementPods,
-            _ if gates.concurrent_admission && facts.has_variants => NotQueued::VariantsWait,
+            _ if self.waiting_queue(id).is_some_and(|queue| self.world.has_variants(id, queue)) => {
+                NotQueued::VariantsWait
+            }
             _ if !is_queueable(facts, gates) => NotQueued::AdmissionGated,
             _ => NotQueued::NoQueue,
         }

@@ -4,6 +4,7 @@ use berth_api::kueue::v1beta2::{CheckState, Workload};
 use kube::ResourceExt;
 
 use super::reconcile::{Context, LABEL_VALUE_MAX};
+use crate::concurrent_admission::running_variant;
 use crate::keys;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::workload::status;
@@ -13,6 +14,8 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
     let gates = context.gates;
     let status = workload.status.as_ref();
     let Some(admission) = status.and_then(|status| status.admission.as_ref()) else { return Ok(Vec::new()) };
+    let variant = running_variant(context.stores, workload);
+    let checks = variant.as_deref().unwrap_or(workload).status.as_ref();
     let mut infos = Vec::with_capacity(admission.pod_set_assignments.len());
     for assignment in &admission.pod_set_assignments {
         let spec = workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == assignment.name);
@@ -41,7 +44,7 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
             info.annotations
                 .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| workload.name_any()));
         }
-        for check in status.iter().flat_map(|status| status.admission_checks.iter()) {
+        for check in checks.iter().flat_map(|status| status.admission_checks.iter()) {
             if check.state != CheckState::Ready {
                 continue;
             }

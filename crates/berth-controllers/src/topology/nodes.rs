@@ -9,6 +9,7 @@ use kube::{Api, Client, ResourceExt};
 
 use super::health::{HOSTNAME, View, assess, assigned_hosts, ended_message, facts};
 use super::{WorkloadPods, workload_of_pod};
+use crate::concurrent_admission::is_variant;
 use crate::config::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
@@ -74,6 +75,10 @@ struct NodeFailures {
 impl Reconciler for NodeFailures {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
+        if is_variant(&workload) {
+            // The pods are its parent's; it hears of failed nodes from there.
+            return Ok(Action::Wait);
+        }
         let outcome = {
             let node = |host: &str| self.by_host.get(host).into_iter().next();
             let flavor = |name: &str| self.stores.flavor(name);
@@ -97,7 +102,12 @@ impl Reconciler for NodeFailures {
                     if let Some(answer) = answer {
                         self.pods.observe(answer);
                     }
-                    self.recorder.event(before.as_ref(), EventType::Normal, "PodTerminatedByKueue", &ended_message(before));
+                    self.recorder.event(
+                        before.as_ref(),
+                        EventType::Normal,
+                        "PodTerminatedByKueue",
+                        &ended_message(before),
+                    );
                 }
                 Err(error) if berth_runtime::is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

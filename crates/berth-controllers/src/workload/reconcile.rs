@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::kueue::labels;
 use berth_api::kueue::v1beta2::{
     CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
 };
@@ -15,6 +16,7 @@ use kube::{Resource, ResourceExt};
 
 use super::checks;
 use super::status::{self, Eviction};
+use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
 use crate::config::WaitForPodsReady;
 use crate::jobs::reconcile::{Context, remove_finalizer};
@@ -80,6 +82,9 @@ impl Reconcile<'_> {
         if self.workload.metadata.deletion_timestamp.is_some() {
             return;
         }
+        if self.becomes_parent() {
+            return;
+        }
         if self.deactivation() || self.requeueing() || self.queue_stopped_or_gone() {
             return;
         }
@@ -141,6 +146,29 @@ impl Reconcile<'_> {
             return true;
         }
         finish || self.workload.metadata.deletion_timestamp.is_some()
+    }
+
+    // -- concurrent admission ------------------------------------------------------------------------------------
+
+    /// In a queue with concurrent admission a workload waits as several variants (§23). Returns whether that was new.
+    fn becomes_parent(&mut self) -> bool {
+        let applies = self.context.gates.on("ConcurrentAdmission")
+            && !is_parent(&self.workload)
+            && !is_variant(&self.workload)
+            && !status::has_quota_reservation(&self.workload);
+        let queue = if applies { queue_of(self.context.stores, &self.workload) } else { None };
+        if queue.is_none_or(|queue| queue.spec.concurrent_admission_policy.is_none()) {
+            return false;
+        }
+        let label = labels::CONCURRENT_ADMISSION_PARENT.to_owned();
+        self.workload.labels_mut().insert(label, "true".to_owned());
+        self.write();
+        true
+    }
+
+    /// Its variants queue, hold the quota and pass the checks.
+    fn has_variants(&self) -> bool {
+        self.context.gates.on("ConcurrentAdmission") && is_parent(&self.workload)
     }
 
     // -- active or not -------------------------------------------------------------------------------------------
@@ -365,7 +393,7 @@ impl Reconcile<'_> {
 
     fn checks(&mut self) -> bool {
         let (gates, now) = (self.context.gates, self.context.now);
-        if status::is_evicted(&self.workload) {
+        if status::is_evicted(&self.workload) || self.has_variants() {
             return false;
         }
         if let Some(queue) = self.cluster_queue()
@@ -422,7 +450,9 @@ impl Reconcile<'_> {
     // -- limits on what runs -------------------------------------------------------------------------------------
 
     fn admitted_limits(&mut self) -> bool {
-        if !status::is_admitted(&self.workload) || status::is_evicted(&self.workload) {
+        // What runs as a variant is its parent, and limited as that.
+        let runs = status::is_admitted(&self.workload) && !is_variant(&self.workload);
+        if !runs || status::is_evicted(&self.workload) {
             return false;
         }
         self.execution_time() || self.pods_ready()

@@ -1,6 +1,7 @@
 //! Controllers against an API server in process, in virtual time.
 
 mod cluster;
+mod concurrent_admission;
 mod frameworks;
 mod provisioning;
 mod queueing;

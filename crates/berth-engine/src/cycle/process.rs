@@ -265,7 +265,7 @@ fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
     world.config.gates.concurrent_admission
         && world.workloads.siblings(entry.workload).any(|id| {
             world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted)
-                && variant_rank(world, entry.queue, id) < variant_rank(world, entry.queue, entry.workload)
+                && world.variant_rank(entry.queue, id) < world.variant_rank(entry.queue, entry.workload)
         })
 }
 
@@ -275,11 +275,11 @@ fn migrate(world: &World, entry: &mut Entry) -> bool {
     if !world.config.gates.concurrent_admission {
         return false;
     }
-    let own = variant_rank(world, entry.queue, entry.workload);
+    let own = world.variant_rank(entry.queue, entry.workload);
     let worse: Vec<WorkloadId> = world
         .workloads
         .siblings(entry.workload)
-        .filter(|id| world.record(*id).holding.is_some() && variant_rank(world, entry.queue, *id) > own)
+        .filter(|id| world.record(*id).holding.is_some() && world.variant_rank(entry.queue, *id) > own)
         .collect();
     if worse.is_empty() {
         return false;
@@ -297,11 +297,4 @@ fn migrate(world: &World, entry: &mut Entry) -> bool {
     entry.reason = PendingReason::WaitingForPreemptedWorkloads;
     entry.migrates = worse.into_iter().filter(|id| !is_evicted(world, *id)).collect();
     true
-}
-
-/// Position of a variant's flavor in its queue.
-fn variant_rank(world: &World, queue: QueueId, id: WorkloadId) -> Option<usize> {
-    let variant = world.record(id).facts.variant.as_ref()?;
-    let flavor = variant.allowed_flavors.first()?;
-    world.queue(queue).config.flavors().iter().position(|it| world.flavor_name(*it) == flavor)
 }

@@ -143,6 +143,12 @@ impl Engine {
         }
         if let Some(name) = facts.admission.as_ref().map(|admission| admission.cluster_queue.clone()) {
             let admitted = facts.admitted;
+            if facts.has_variants && self.world.config.gates.concurrent_admission {
+                // It runs as one of its variants, which holds the quota (§23).
+                hold::release(&mut self.world, id);
+                self.rooms.forget(&mut self.world, id);
+                return;
+            }
             let queue = self.world.queue_id(&name);
             let record = self.world.record(id);
             let before = record.holding.clone();
@@ -214,7 +220,9 @@ impl Engine {
         let record = self.world.record(id);
         let queue = self.waiting_queue(id);
         match queue {
-            Some(queue) if is_queueable(&record.facts, &self.world.config.gates) => {
+            Some(queue)
+                if is_queueable(&record.facts, &self.world.config.gates) && !self.world.has_variants(id, queue) =>
+            {
                 if record.place.queue().is_some_and(|at| at != queue) {
                     self.rooms.forget(&mut self.world, id);
                 }

@@ -32,12 +32,12 @@ pub(crate) struct Rooms {
     pub second_pass: SecondPass,
 }
 
-/// True if a workload may wait in a queue at all (§4.1).
+/// True if a workload may wait in a queue at all (§4.1); but for those in whose place variants wait
+/// ([`World::has_variants`]).
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
     let gated = gates.admission_gated_by && facts.admission_gated;
     let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
-    let is_parent = gates.concurrent_admission && facts.has_variants;
-    facts.active && facts.admission.is_none() && !(gated || held_back || is_parent || facts.finished)
+    facts.active && facts.admission.is_none() && !(gated || held_back || facts.finished)
 }
 
 /// True if no back-off keeps a workload from being looked at (§4.6).
@@ -111,7 +111,8 @@ impl Rooms {
             return Requeued { active: true, ..Requeued::default() };
         }
         let was_aside = matches!(record.place, Place::Aside(_) | Place::Queued(_));
-        let queueable = is_queueable(&record.facts, &gates) && record.holding.is_none();
+        let queueable =
+            is_queueable(&record.facts, &gates) && record.holding.is_none() && !world.has_variants(id, queue);
         let backoff_over = is_backoff_over(&record.facts, now);
         let more_flavors = record.scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
         if !queueable {

@@ -52,7 +52,7 @@ pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<W
     };
     let sticky = sticky.filter(may_be_popped);
     if !is_usage_based(world, queue) {
-        return sticky.or_else(|| room.first().map(|key| key.id));
+        return sticky.or_else(|| room.first().map(|key| preferred_variant(world, queue, key.id, may_be_popped)));
     }
     let sticky_key = sticky.map(|id| key(world, queue, id));
     let mut best: Option<(f64, HeapKey)> = None;
@@ -73,6 +73,23 @@ pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<W
         at = room.first_from_lane(LocalQueueId::from_index(head.lane.index() + 1));
     }
     best.map(|(_, key)| key.id)
+}
+
+/// Of variants that nothing else puts in order, the one on the most preferred flavor: else chance would start a job where it
+/// is soon moved away from (§23).
+fn preferred_variant(
+    world: &World,
+    queue: QueueId,
+    first: WorkloadId,
+    may_be_popped: impl Fn(&WorkloadId) -> bool,
+) -> WorkloadId {
+    if !world.config.gates.concurrent_admission {
+        return first;
+    }
+    let of = |id: WorkloadId| (world.record(id).priority, world.record(id).order_time);
+    let equals = world.workloads.siblings(first).filter(|id| may_be_popped(id) && of(*id) == of(first));
+    let rank = |id: &WorkloadId| world.variant_rank(queue, *id).unwrap_or(usize::MAX);
+    std::iter::once(first).chain(equals).min_by_key(rank).unwrap_or(first)
 }
 
 /// Every waiting workload of a heap in the order they would be popped.

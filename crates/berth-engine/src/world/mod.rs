@@ -121,6 +121,21 @@ impl Local {
 }
 
 impl World {
+    /// True if variants wait in a workload's place (§23): it says so, or its queue wants them and they are not made yet.
+    pub fn has_variants(&self, id: WorkloadId, queue: QueueId) -> bool {
+        let facts = &self.record(id).facts;
+        let is_variant = || facts.variant.as_ref().is_some_and(|variant| variant.parent.is_some());
+        let wanted = || self.queue(queue).spec.as_ref().is_some_and(|spec| spec.concurrent_admission.is_some());
+        self.config.gates.concurrent_admission && (facts.has_variants || wanted()) && !is_variant()
+    }
+
+    /// Position of a variant's flavor in its queue, best first (§23).
+    pub fn variant_rank(&self, queue: QueueId, id: WorkloadId) -> Option<usize> {
+        let variant = self.record(id).facts.variant.as_ref()?;
+        let flavor = variant.allowed_flavors.first()?;
+        self.queue(queue).config.flavors().iter().position(|it| self.flavor_name(*it) == flavor)
+    }
+
     pub fn new(config: EngineConfig) -> Self {
         let topologies = Topologies::new(config.gates.tas_handle_overlapping_flavors);
         let mut resources = Interner::default();

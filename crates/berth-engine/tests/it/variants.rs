@@ -79,3 +79,31 @@ fn a_variant_stays_out_while_a_better_one_runs() {
     let lines = platform.cycle();
     assert_eq!(lines, ["on-spot waits: PendingEvaluation: A more favorable variant is already admitted"]);
 }
+
+#[test]
+fn what_a_queue_wants_variants_of_never_waits_itself_and_counts_nothing_while_a_variant_holds_the_quota() {
+    let mut platform = platform(None, 0);
+    // Nobody has made its variants yet.
+    platform.submit(job("train", "a", 2)).settle();
+    assert_eq!(platform.running(), Vec::<String>::new());
+    platform.submit(variant("on-spot", "spot")).settle();
+    let held = platform.engine.admission(&WorkloadKey::new("default", "on-spot")).cloned();
+    platform.submit(job("train", "a", 2).with(|workload| {
+        (workload.admission, workload.admitted, workload.has_variants) = (held, true, true);
+    }));
+    // Four cores, two of them taken: by the variant alone.
+    platform.submit(job("other", "a", 2).with(|workload| {
+        let allowed_flavors = vec![Name::from("spot")];
+        workload.variant = Some(Variant { parent: Some(Name::from("more")), allowed_flavors });
+    }));
+    platform.settle();
+    assert_eq!(platform.running(), ["on-spot", "other"]);
+}
+
+#[test]
+fn of_variants_made_in_one_second_the_most_preferred_goes_first() {
+    let mut platform = platform(None, 2);
+    platform.submit(variant("a-on-spot", "spot")).submit(variant("b-on-owned", "owned"));
+    platform.cycle();
+    assert_eq!(platform.running(), ["b-on-owned"]);
+}

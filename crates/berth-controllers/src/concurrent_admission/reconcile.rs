@@ -1,0 +1,418 @@
+//! One look at a family: which variants there have to be, which of them may queue, and as which one the parent runs.
+//!
+//! Pure, as every reconcile here: caches in, plan out. A parent's job is stopped and started by its integration, which
+//! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
+//! back when the parent has lost it, which is when nothing of the job runs any more.
+
+use berth_api::kueue::conditions::{eviction, requeue};
+use berth_api::kueue::labels;
+use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
+use berth_runtime::ObjectKey;
+use kube::ResourceExt;
+
+use super::turns::{self, TURN, Turn};
+use super::variants::{asks_for_other_pods, follow, make};
+use super::{flavor_of, is_parent, queue_of, variants_of};
+use crate::jobs::reconcile::Context;
+use crate::keys;
+use crate::plan::{Plan, Step, Told};
+use crate::workload::status::{self, Eviction};
+
+/// Reason of a parent's eviction: the variant it ran as was evicted.
+const VARIANT_EVICTED: &str = "VariantEvicted";
+/// Reason of a parent's eviction: the variant it ran as is no more.
+const NO_VARIANT: &str = "ConcurrentAdmission";
+
+/// Decides about the family of a parent.
+pub fn reconcile(context: Context<'_>, parent: &Workload) -> Plan<Workload> {
+    let nothing = Plan::default();
+    if !is_parent(parent) || parent.metadata.deletion_timestamp.is_some() {
+        return nothing;
+    }
+    let Some(queue) = queue_of(context.stores, parent) else { return nothing };
+    let mut family = Family::new(context, parent, &queue);
+    match &queue.spec.concurrent_admission_policy {
+        Some(policy) => family.keep(policy),
+        None => family.dissolve(),
+    }
+    family.plan
+}
+
+struct Family<'a> {
+    context: Context<'a>,
+    parent: Workload,
+    /// Flavors of the queue, the most preferred first.
+    flavors: Vec<String>,
+    /// In order of preference.
+    variants: Vec<Workload>,
+    plan: Plan<Workload>,
+}
+
+impl<'a> Family<'a> {
+    fn new(context: Context<'a>, parent: &Workload, queue: &ClusterQueue) -> Self {
+        let groups = queue.spec.resource_groups.iter();
+        let flavors: Vec<String> = groups.flat_map(|group| &group.flavors).map(|flavor| flavor.name.clone()).collect();
+        let found = variants_of(context.stores, parent);
+        let alive = found.iter().filter(|variant| variant.metadata.deletion_timestamp.is_none());
+        let mut family = Family {
+            context,
+            parent: parent.clone(),
+            flavors,
+            variants: alive.map(|variant| (**variant).clone()).collect(),
+            plan: Plan::default(),
+        };
+        let mut variants = std::mem::take(&mut family.variants);
+        variants.sort_by_key(|variant| family.rank(variant));
+        family.variants = variants;
+        family
+    }
+
+    /// Position of a variant's flavor in the queue; behind all others when the queue has no such flavor.
+    fn rank(&self, variant: &Workload) -> usize {
+        self.rank_of(flavor_of(variant)).unwrap_or(usize::MAX)
+    }
+
+    fn rank_of(&self, flavor: &str) -> Option<usize> {
+        self.flavors.iter().position(|known| known == flavor)
+    }
+
+    fn keep(&mut self, policy: &ConcurrentAdmissionPolicy) {
+        if status::is_finished(&self.parent) {
+            return self.finish();
+        }
+        self.make_missing();
+        self.drop_stale();
+        self.follow_parent();
+        if self.evictions() {
+            return;
+        }
+        self.settle_activity(policy);
+        self.settle_admission();
+        self.take_turns();
+    }
+
+    // -- writes --------------------------------------------------------------------------------------------------
+
+    fn write_parent_status(&mut self) {
+        self.plan.steps.push(Step::PatchStatus(Box::new(self.parent.clone())));
+    }
+
+    fn write(&mut self, at: usize) {
+        self.plan.steps.push(Step::Patch(Box::new(self.variants[at].clone())));
+    }
+
+    fn write_status(&mut self, at: usize) {
+        self.plan.steps.push(Step::PatchStatus(Box::new(self.variants[at].clone())));
+    }
+
+    fn tell(&mut self, at: usize, reason: &str, message: impl Into<String>) {
+        let about = Box::new(self.variants[at].clone());
+        self.plan.steps.push(Step::EventAbout(about, Told::normal(reason, message)));
+    }
+
+    fn delete(&mut self, variant: Workload, why: &str) {
+        let message = format!("Variant Workload {:?} deleted; {why}", ObjectKey::of(&variant).to_string());
+        self.plan.steps.push(Step::DeleteWorkload(Box::new(variant)));
+        self.plan.steps.push(Step::Event(Told::normal("DeletedVariant", message)));
+    }
+
+    // -- which variants there are --------------------------------------------------------------------------------
+
+    /// In order of preference, so that the most preferred is the oldest.
+    fn make_missing(&mut self) {
+        if !status::is_active(&self.parent) {
+            return;
+        }
+        for flavor in &self.flavors {
+            if self.variants.iter().any(|variant| flavor_of(variant) == flavor) {
+                continue;
+            }
+            let variant = make(&self.parent, flavor, self.context.gates);
+            let message = format!("Variant Workload {:?} created", ObjectKey::of(&variant).to_string());
+            self.plan.steps.push(Step::CreateWorkload(Box::new(variant)));
+            self.plan.steps.push(Step::Event(Told::normal("CreatedVariant", message)));
+        }
+    }
+
+    fn drop_stale(&mut self) {
+        let flavors = self.flavors.clone();
+        let (kept, stale): (Vec<_>, Vec<_>) = std::mem::take(&mut self.variants)
+            .into_iter()
+            .partition(|variant| flavors.iter().any(|flavor| flavor == flavor_of(variant)));
+        self.variants = kept;
+        for variant in stale {
+            let flavor = flavor_of(&variant).to_owned();
+            self.delete(variant, &format!("flavor {flavor:?} no longer in ClusterQueue"));
+        }
+    }
+
+    /// The queue has no policy (any more): the workload queues itself, and keeps what it holds.
+    fn dissolve(&mut self) {
+        for variant in std::mem::take(&mut self.variants) {
+            self.delete(variant, "its ClusterQueue has no concurrent admission");
+        }
+        self.parent.labels_mut().remove(labels::CONCURRENT_ADMISSION_PARENT);
+        self.plan.steps.push(Step::Patch(Box::new(self.parent.clone())));
+    }
+
+    /// Variants ask for what their parent asks for. What holds quota cannot be changed: it is made anew.
+    fn follow_parent(&mut self) {
+        let parent = self.parent.clone();
+        let mut outdated = Vec::new();
+        for at in 0..self.variants.len() {
+            let variant = &mut self.variants[at];
+            if !status::has_quota_reservation(variant) {
+                if follow(variant, &parent) {
+                    self.write(at);
+                }
+            } else if asks_for_other_pods(variant, &parent) {
+                outdated.push(at);
+            } else if variant.spec.priority != parent.spec.priority {
+                variant.spec.priority = parent.spec.priority;
+                variant.spec.priority_class_ref = parent.spec.priority_class_ref.clone();
+                self.write(at);
+            }
+        }
+        for at in outdated.into_iter().rev() {
+            let variant = self.variants.remove(at);
+            self.delete(variant, "its parent asks for other pods");
+        }
+    }
+
+    fn finish(&mut self) {
+        let Some(finished) = status::true_condition(&self.parent, keys::FINISHED).cloned() else { return };
+        for at in 0..self.variants.len() {
+            if status::finish(&mut self.variants[at], &finished.reason, &finished.message, self.context.now) {
+                self.write_status(at);
+            }
+        }
+    }
+
+    // -- evictions -----------------------------------------------------------------------------------------------
+
+    /// Carries evictions from variants to the parent and back. True while the parent is on its way out.
+    fn evictions(&mut self) -> bool {
+        let holds = status::has_quota_reservation(&self.parent);
+        self.evict_with_parent();
+        for at in 0..self.variants.len() {
+            if !status::is_evicted(&self.variants[at]) || !status::has_quota_reservation(&self.variants[at]) {
+                continue;
+            }
+            if holds && self.runs_as(at) {
+                if !status::is_evicted(&self.parent) {
+                    let now = self.context.now;
+                    let message = "Admitted variant was evicted";
+                    status::set(&mut self.parent, keys::EVICTED, true, VARIANT_EVICTED, message, now);
+                    self.write_parent_status();
+                }
+                return true;
+            }
+            self.release(at);
+        }
+        false
+    }
+
+    /// What ends the job for a reason of its own (its pods were not ready in time, somebody deactivated it) ends the variant it
+    /// runs as.
+    fn evict_with_parent(&mut self) {
+        if !status::has_quota_reservation(&self.parent) {
+            return;
+        }
+        let Some(evicted) = status::true_condition(&self.parent, keys::EVICTED).cloned() else { return };
+        if evicted.reason == VARIANT_EVICTED || evicted.reason == NO_VARIANT {
+            return;
+        }
+        for at in 0..self.variants.len() {
+            if !self.runs_as(at) || status::is_evicted(&self.variants[at]) {
+                continue;
+            }
+            let why = Eviction { reason: &evicted.reason, cause: "", message: &evicted.message };
+            status::evict(&mut self.variants[at], &why, self.context.gates, self.context.now);
+            let back_off = self.parent.status.as_ref().and_then(|status| status.requeue_state.clone());
+            status::status_mut(&mut self.variants[at]).requeue_state = back_off;
+            self.write_status(at);
+            self.tell(at, &format!("EvictedDueTo{}", evicted.reason), evicted.message.clone());
+        }
+    }
+
+    /// Gives back what an evicted variant holds.
+    fn release(&mut self, at: usize) {
+        let (gates, now) = (self.context.gates, self.context.now);
+        let variant = &mut self.variants[at];
+        let Some(evicted) = status::true_condition(variant, keys::EVICTED).cloned() else { return };
+        status::release_after_eviction(variant, gates, now);
+        if evicted.reason == eviction::FLAVOR_MIGRATION {
+            // It left for a sibling that is ahead of it in the queue; should that fail, it is there again.
+            status::set(variant, keys::REQUEUED, true, &evicted.reason, &evicted.message, now);
+        }
+        self.write_status(at);
+    }
+
+    /// Is the parent's admission this variant's?
+    fn runs_as(&self, at: usize) -> bool {
+        let admission = self.parent.status.as_ref().and_then(|status| status.admission.as_ref());
+        let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+        let flavor = flavor_of(&self.variants[at]);
+        status::has_quota_reservation(&self.variants[at])
+            && assignments.flat_map(|assignment| assignment.flavors.values()).any(|assigned| assigned == flavor)
+    }
+
+    // -- who may queue -------------------------------------------------------------------------------------------
+
+    /// The admitted variant that counts: the one the parent runs as if it is to stay, else the most preferred one.
+    fn admitted(&self, policy: Option<&ConcurrentAdmissionPolicy>) -> Option<usize> {
+        let stands = |variant: &Workload| {
+            status::is_admitted(variant) && !status::is_evicted(variant) && !status::is_finished(variant)
+        };
+        let mut all = (0..self.variants.len()).filter(|at| stands(&self.variants[*at]));
+        let stays = policy.is_some_and(|it| it.migration.mode == ConcurrentAdmissionMode::RetainFirstAdmission);
+        let current = all.clone().find(|at| stays && self.runs_as(*at));
+        current.or_else(|| all.next())
+    }
+
+    /// Makes `spec.active` of every variant what the parent and the policy say.
+    fn settle_activity(&mut self, policy: &ConcurrentAdmissionPolicy) {
+        let admitted = self.admitted(Some(policy));
+        for at in 0..self.variants.len() {
+            let active = status::is_active(&self.variants[at]);
+            match self.why_inactive(at, admitted, policy) {
+                Some(why) if active => {
+                    self.variants[at].spec.active = Some(false);
+                    self.write(at);
+                    self.tell(at, "DeactivatedVariant", format!("Variant Workload deactivated due to {why}"));
+                }
+                None if !active && self.may_return(at) => {
+                    self.variants[at].spec.active = Some(true);
+                    self.write(at);
+                    let why = match admitted {
+                        None => "no other Variant being admitted".to_owned(),
+                        Some(other) => format!("being preferred over admitted Variant {:?}", self.key(other)),
+                    };
+                    self.tell(at, "ActivatedVariant", format!("Variant Workload activated due to {why}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn key(&self, at: usize) -> String {
+        ObjectKey::of(&self.variants[at]).to_string()
+    }
+
+    /// Why a variant may not queue, if it may not.
+    fn why_inactive(&self, at: usize, admitted: Option<usize>, policy: &ConcurrentAdmissionPolicy) -> Option<String> {
+        if !status::is_active(&self.parent) {
+            let parent = ObjectKey::of(&self.parent).to_string();
+            return Some(format!("Parent Workload {parent:?} not active"));
+        }
+        let admitted = admitted.filter(|other| *other != at)?;
+        let other = self.key(admitted);
+        if policy.migration.mode == ConcurrentAdmissionMode::RetainFirstAdmission {
+            return Some(format!("RetainFirstAdmission: another Variant {other:?} is admitted"));
+        }
+        let last = policy.migration.constraints.as_ref().map(|it| it.last_acceptable_flavor_name.as_str());
+        if let Some(last) =
+            last.filter(|last| self.rank_of(last).is_some_and(|last| self.rank(&self.variants[at]) > last))
+        {
+            return Some(format!("being below lastAcceptableFlavor: {last:?} and another Variant admitted {other:?}"));
+        }
+        (at > admitted).then(|| format!("being lower priority than admitted Variant {other:?}"))
+    }
+
+    /// A variant that was deactivated for a cause (a check rejected it) stays so until somebody reactivates the parent.
+    fn may_return(&self, at: usize) -> bool {
+        let evicted = status::true_condition(&self.variants[at], keys::EVICTED);
+        let Some(evicted) = evicted.filter(|it| it.reason.starts_with(eviction::DEACTIVATED_DUE_TO)) else {
+            return true;
+        };
+        let requeued = status::true_condition(&self.parent, keys::REQUEUED);
+        requeued.is_some_and(|requeued| {
+            requeued.reason == requeue::REACTIVATED && requeued.last_transition_time.0 > evicted.last_transition_time.0
+        })
+    }
+
+    // -- as which variant the parent runs ------------------------------------------------------------------------
+
+    fn settle_admission(&mut self) {
+        let holds = status::has_quota_reservation(&self.parent);
+        if holds && status::is_evicted(&self.parent) {
+            return;
+        }
+        let stands = |at: &usize| {
+            let variant = &self.variants[*at];
+            status::is_admitted(variant) && !status::is_evicted(variant)
+        };
+        let current = (0..self.variants.len()).find(|at| holds && self.runs_as(*at) && stands(at));
+        match current.or_else(|| self.admitted(None).filter(|_| !holds)) {
+            Some(at) => {
+                self.share_progress(at);
+                if holds { self.share_places(at) } else { self.admit_as(at) }
+            }
+            None if holds => {
+                let message = "No variant is running";
+                status::set(&mut self.parent, keys::EVICTED, true, NO_VARIANT, message, self.context.now);
+                self.write_parent_status();
+            }
+            None => {}
+        }
+    }
+
+    fn admit_as(&mut self, at: usize) {
+        let Some(admission) = self.variants[at].status.as_ref().and_then(|status| status.admission.clone()) else {
+            return;
+        };
+        if !status::is_active(&self.parent) || status::is_on_hold(&self.parent) {
+            return;
+        }
+        let message = format!("The variant {} is admitted", self.variants[at].name_any());
+        status::set_quota_reservation(&mut self.parent, admission, self.context.now);
+        status::set(&mut self.parent, keys::ADMITTED, true, keys::ADMITTED, &message, self.context.now);
+        self.write_parent_status();
+    }
+
+    /// What the job says of its pods counts where the quota is.
+    fn share_progress(&mut self, at: usize) {
+        let before = self.variants[at].status.clone();
+        if let Some(ready) = status::condition(&self.parent, keys::PODS_READY).cloned() {
+            let is_true = ready.status == "True";
+            let now = self.context.now;
+            status::set(&mut self.variants[at], keys::PODS_READY, is_true, &ready.reason, &ready.message, now);
+        }
+        let reclaimable = self.parent.status.as_ref().map(|status| status.reclaimable_pods.clone()).unwrap_or_default();
+        status::set_reclaimable_pods(&mut self.variants[at], reclaimable);
+        if self.variants[at].status != before {
+            self.write_status(at);
+        }
+    }
+
+    /// Failed nodes are found where the pods are and replaced where the quota is; the new places come back.
+    fn share_places(&mut self, at: usize) {
+        let (Some(of_parent), Some(of_variant)) = (&mut self.parent.status, &mut self.variants[at].status) else {
+            return;
+        };
+        if of_parent.admission != of_variant.admission {
+            of_parent.admission = of_variant.admission.clone();
+            of_parent.unhealthy_nodes.clear();
+            self.write_parent_status();
+        } else if of_parent.unhealthy_nodes != of_variant.unhealthy_nodes {
+            of_variant.unhealthy_nodes = of_parent.unhealthy_nodes.clone();
+            self.write_status(at);
+        }
+    }
+
+    // -- preemption ----------------------------------------------------------------------------------------------
+
+    fn take_turns(&mut self) {
+        match turns::next(&self.variants, self.context.now) {
+            Turn::Nobody => {}
+            Turn::After(left) => self.plan.look_again(left),
+            Turn::Open(at) => {
+                turns::open(&mut self.variants[at], self.context.now);
+                self.write_status(at);
+                let message = format!("Opened preemption gate for variant workload {:?}", self.key(at));
+                self.tell(at, "PreemptionUngatedVariant", message);
+                self.plan.look_again(TURN);
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a variant is made of, and what of it follows its parent.
+
+use berth_api::kueue::constants::CONCURRENT_ADMISSION_PREEMPTION_GATE;
+use berth_api::kueue::v1beta2::{PreemptionGate, Workload, WorkloadSpec};
+use berth_api::kueue::{annotations, labels};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+
+use crate::gates::Gates;
+use crate::jobs::naming::{OwnerKind, variant_name};
+use crate::keys;
+use crate::stores::{controller_of, group_of};
+
+/// The variant of a workload that may only use one flavor. It may not preempt before its turn.
+pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
+    // Named after what owns the parent, as the parent is.
+    let owner = controller_of(parent.meta());
+    let kind = OwnerKind {
+        group: owner.map_or("", |owner| group_of(&owner.api_version)).to_owned(),
+        kind: owner.map(|owner| owner.kind.clone()).unwrap_or_default(),
+    };
+    let uid = owner.map(|owner| owner.uid.as_str()).unwrap_or_default();
+    let mut variant = Workload::named(&variant_name(&parent.name_any(), uid, &kind, flavor, gates));
+    variant.metadata.namespace = parent.metadata.namespace.clone();
+    let mut own = parent.labels().clone();
+    own.remove(labels::CONCURRENT_ADMISSION_PARENT);
+    variant.metadata.labels = (!own.is_empty()).then_some(own);
+    follow_annotations(&mut variant, parent);
+    let key = annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS.to_owned();
+    variant.annotations_mut().insert(key, flavor.to_owned());
+    variant.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: Workload::api_version(&()).into_owned(),
+        kind: Workload::kind(&()).into_owned(),
+        name: parent.name_any(),
+        uid: parent.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+    variant.spec = spec(parent, parent.spec.active);
+    variant
+}
+
+/// The spec of a parent's variants.
+fn spec(parent: &Workload, active: Option<bool>) -> WorkloadSpec {
+    let mut spec = parent.spec.clone();
+    spec.active = active;
+    let gate = CONCURRENT_ADMISSION_PREEMPTION_GATE;
+    if !spec.preemption_gates.iter().any(|known| known.name == gate) {
+        spec.preemption_gates.push(PreemptionGate { name: gate.to_owned() });
+    }
+    spec
+}
+
+/// Makes a variant ask for what its parent asks for now. Returns whether anything changed.
+pub fn follow(variant: &mut Workload, parent: &Workload) -> bool {
+    let before = (variant.spec.clone(), variant.metadata.annotations.clone());
+    variant.spec = spec(parent, variant.spec.active);
+    follow_annotations(variant, parent);
+    before != (variant.spec.clone(), variant.metadata.annotations.clone())
+}
+
+/// Does a variant ask for other pods than its parent?
+pub fn asks_for_other_pods(variant: &Workload, parent: &Workload) -> bool {
+    variant.spec.pod_sets != parent.spec.pod_sets
+}
+
+/// What decisions look at besides the spec: who gates admission, a boost of the priority, parameters of provisioning.
+fn follow_annotations(variant: &mut Workload, parent: &Workload) {
+    let is_followed = |key: &String| {
+        key == keys::ADMISSION_GATED_BY_ANNOTATION
+            || key == keys::PRIORITY_BOOST_ANNOTATION
+            || key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+    };
+    let wanted = parent.annotations().iter().filter(|(key, _)| is_followed(key));
+    let wanted: Vec<(String, String)> = wanted.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if wanted.is_empty() && variant.metadata.annotations.is_none() {
+        return;
+    }
+    let annotations = variant.annotations_mut();
+    annotations.retain(|key, _| !is_followed(key));
+    annotations.extend(wanted);
+}
