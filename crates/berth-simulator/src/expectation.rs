@@ -10,12 +10,13 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::explained;
 use crate::path::{FieldPath, plain};
 use crate::resource::{Reference, ResourceError, Resources};
 use crate::scenario::{Show, duration};
 use crate::table::Table;
 
-/// One expectation. Exactly one of `object`, `count` and `table` is set.
+/// One expectation. Exactly one of `object`, `count`, `table` and `explanation` is set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Expectation {
@@ -34,6 +35,9 @@ pub struct Expectation {
     /// Cells of a table.
     #[serde(default)]
     pub table: Option<TableExpectation>,
+    /// Fields of the explanation of a workload.
+    #[serde(default)]
+    pub explanation: Option<ExplanationExpectation>,
 }
 
 /// Fields of one object.
@@ -48,6 +52,19 @@ pub struct ObjectExpectation {
     /// True when it must not exist.
     #[serde(default)]
     pub absent: bool,
+}
+
+/// Fields of what `berth explain -o json` prints.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ExplanationExpectation {
+    /// Job or Workload.
+    pub of: String,
+    /// Its namespace. Default: `default`.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// What its fields must be.
+    pub fields: BTreeMap<FieldPath, Matcher>,
 }
 
 /// Numbers of objects.
@@ -225,6 +242,9 @@ impl Expectation {
         if let Some(count) = &self.count {
             return format!("number of {}", count.of);
         }
+        if let Some(explanation) = &self.explanation {
+            return format!("explanation of {}", explanation.of);
+        }
         self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
     }
 
@@ -238,7 +258,11 @@ impl Expectation {
             (.., Some(table)) => {
                 (Some(&table.of), table.rows.values().flat_map(BTreeMap::values).chain(table.others.values()).collect())
             }
-            _ => (None, Vec::new()),
+            _ => {
+                let explanation = self.explanation.as_ref();
+                let matchers = explanation.into_iter().flat_map(|explanation| explanation.fields.values());
+                (explanation.map(|_| "workloads"), matchers.collect())
+            }
         };
         let others = matchers.into_iter().filter_map(|matcher| match matcher {
             Matcher::ContainsField(reference) => Some(reference.of.kind.as_str()),
@@ -249,11 +273,12 @@ impl Expectation {
 
     /// Looks once.
     pub async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
-        match (&self.object, &self.count, &self.table) {
-            (Some(object), None, None) => object.check(resources).await,
-            (None, Some(count), None) => count.check(resources).await,
-            (None, None, Some(table)) => table.check(resources).await,
-            _ => Ok(vec!["expected exactly one of object, count and table in this expectation".into()]),
+        match (&self.object, &self.count, &self.table, &self.explanation) {
+            (Some(object), None, None, None) => object.check(resources).await,
+            (None, Some(count), None, None) => count.check(resources).await,
+            (None, None, Some(table), None) => table.check(resources).await,
+            (None, None, None, Some(explanation)) => explanation.check(resources).await,
+            _ => Ok(vec!["expected exactly one of object, count, table and explanation in this expectation".into()]),
         }
     }
 }
@@ -266,6 +291,15 @@ impl ObjectExpectation {
             (None, false) => Ok(vec![format!("{} does not exist", self.is)]),
             (Some(_), true) => Ok(vec![format!("{} exists", self.is)]),
             (Some(object), false) => compare(&self.is.to_string(), &self.fields, &object, resources).await,
+        }
+    }
+}
+
+impl ExplanationExpectation {
+    async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
+        match explained::fetch(resources.client(), self.namespace.as_deref(), &self.of).await? {
+            Some(explanation) => compare(&self.of, &self.fields, &explanation, resources).await,
+            None => Ok(vec![format!("{} has no Workload to explain", self.of)]),
         }
     }
 }
@@ -332,7 +366,7 @@ impl TableExpectation {
             namespace: self.namespace.clone(),
             wide: self.wide,
             selector: self.selector.clone(),
-            group_by: None,
+            ..Show::default()
         };
         let table = Table::fetch(resources, &show).await?;
         let mut differences = Vec::new();

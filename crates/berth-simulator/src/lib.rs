@@ -13,6 +13,7 @@ mod ahead;
 pub mod api;
 pub mod embedded;
 pub mod expectation;
+mod explained;
 mod explanations;
 pub mod fault;
 mod followed;

@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::table::Table;
-
 /// Collects the report and hands every finished piece to a sink (a terminal, a file, a test).
 pub struct Report<'a> {
     sink: &'a mut dyn FnMut(&str),
@@ -33,11 +31,9 @@ impl<'a> Report<'a> {
         (self.sink)(&format!("\n== {name}  [{elapsed}]\n"));
     }
 
-    /// A table, with the command that would show it.
-    pub fn table(&mut self, command: &str, table: &Table) {
-        let mut text = format!("\n$ {command}\n");
-        text += &table.render();
-        (self.sink)(&text);
+    /// What a command would print, with the command.
+    pub fn shown(&mut self, command: &str, output: &str) {
+        (self.sink)(&format!("\n$ {command}\n{}\n", output.trim_end()));
     }
 
     /// The result of an expectation: its title, when it was decided, and the differences if it failed.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::ahead::{Ahead, Combinations};
 use crate::embedded::{Embedded, EmbeddedError, Options};
 use crate::expectation::{Differences, Expectation};
+use crate::explained;
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::report::Report;
 use crate::resource::{ApiFailure, Changes, ResourceError, Resources};
@@ -208,8 +209,15 @@ impl<'a> Run<'a> {
             self.report.verdict(&expectation.title(), self.clock.now(), &differences);
         }
         for show in step.show.as_ref().unwrap_or(&self.scenario.spec.show) {
-            let table = Table::fetch(&self.resources, show).await?;
-            self.report.table(&command(show), &table);
+            if show.explain.is_empty() {
+                let table = Table::fetch(&self.resources, show).await?;
+                self.report.shown(&command(show), &table.render());
+            } else {
+                let namespace = show.namespace.as_deref();
+                let explanation = explained::fetch(self.resources.client(), namespace, &show.explain).await?;
+                let text = explanation.as_ref().map_or("There is no such Workload.", explained::text);
+                self.report.shown(&command(show), text);
+            }
         }
         Ok(())
     }
@@ -388,6 +396,10 @@ impl<'a> Run<'a> {
 }
 
 fn command(show: &Show) -> String {
+    if !show.explain.is_empty() {
+        let namespace = show.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+        return format!("berth explain {}{namespace}", show.explain);
+    }
     let scope = show.namespace.as_ref().map_or_else(|| " -A".to_owned(), |namespace| format!(" -n {namespace}"));
     let wide = if show.wide { " -o wide" } else { "" };
     let selector = show.selector.as_ref().map(|selector| format!(" -l {selector}")).unwrap_or_default();

@@ -221,12 +221,16 @@ pub struct RefusedAction {
     pub reason: Option<String>,
 }
 
-/// A table to print.
-#[derive(Clone, Debug, Deserialize)]
+/// A table to print, or the explanation of one workload. Exactly one of `resource` and `explain` is set.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Show {
     /// Resource as kubectl takes it: `jobs`, `clusterqueues`, `nodes`.
+    #[serde(default)]
     pub resource: String,
+    /// Job or Workload whose explanation is printed, as `berth explain` prints it.
+    #[serde(default)]
+    pub explain: String,
     /// Only this namespace; all when absent.
     #[serde(default)]
     pub namespace: Option<String>,
@@ -290,6 +294,12 @@ impl Scenario {
         }
         if scenario.spec.steps.is_empty() {
             return Err("spec.steps: at least one step is required".into());
+        }
+        let of_steps = scenario.spec.steps.iter().filter_map(|step| Some((step.name.as_str(), step.show.as_ref()?)));
+        for (step, shows) in of_steps.chain([("spec", &scenario.spec.show)]) {
+            if shows.iter().any(|show| show.resource.is_empty() == show.explain.is_empty()) {
+                return Err(format!("{step}: show: expected exactly one of resource and explain"));
+            }
         }
         Ok(scenario)
     }

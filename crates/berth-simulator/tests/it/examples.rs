@@ -18,6 +18,11 @@ fn pods_are_queued_alone_in_groups_and_through_what_keeps_them() {
 }
 
 #[test]
+fn a_job_starts_on_what_is_free_and_moves_to_what_is_preferred() {
+    run("concurrent-admission");
+}
+
+#[test]
 fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_machine() {
     run("topology");
 }

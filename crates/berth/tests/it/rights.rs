@@ -67,7 +67,7 @@ const LEFT_OVER: &str = "looks at what a controller left that was killed between
 #[test]
 fn the_role_allows_exactly_the_calls_that_are_made() {
     let calls = Arc::new(Calls::default());
-    for name in ["gke-batch-refarch", "pods", "topology"] {
+    for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology"] {
         run(&format!("../../examples/{name}/scenario.yaml"), &calls);
     }
     for name in ["capacity", "never-ready"] {
