@@ -7,37 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use berth_engine::{ClusterQueueStatus, CycleOutcome};
 use jiff::Timestamp;
 
 use crate::concurrent_admission::is_variant;
+use crate::keys;
 use crate::workload::status;
 
 /// Upper bounds of the wait-time histograms, in seconds.
 const WAIT_BUCKETS: &[f64] =
     &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
-
-/// What was written for a workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// Quota, and perhaps admission.
-    Admitted,
-    /// Eviction for another workload.
-    Preempted {
-        /// The preemptor's cluster queue.
-        queue: String,
-        /// Reason of condition Preempted.
-        reason: &'static str,
-    },
-    /// Another eviction.
-    Evicted {
-        /// Reason of condition Evicted.
-        reason: &'static str,
-    },
-    /// Anything that is not counted.
-    Other,
-}
 
 /// The figures; clones share them.
 #[derive(Clone, Default)]
@@ -77,7 +57,13 @@ const FAMILIES: &[(&str, &str, &str)] = &[
     ("kueue_cluster_queue_weighted_share", "gauge", "Weighted share of a cluster queue in its cohort"),
     ("kueue_quota_reserved_workloads_total", "counter", "Total number of quota reservations, per cluster queue"),
     ("kueue_admitted_workloads_total", "counter", "Total number of admissions, per cluster queue"),
-    ("kueue_evicted_workloads_total", "counter", "Total number of evictions, per cluster queue and reason"),
+    ("kueue_evicted_workloads_total", "counter", "Total number of evictions, per cluster queue, reason and cause"),
+    (
+        "kueue_evicted_workloads_once_total",
+        "counter",
+        "Total number of workloads evicted at least once, per cluster queue, reason and cause",
+    ),
+    ("kueue_finished_workloads_total", "counter", "Total number of finished workloads, per cluster queue"),
     (
         "kueue_preempted_workloads_total",
         "counter",
@@ -88,6 +74,13 @@ const FAMILIES: &[(&str, &str, &str)] = &[
 const HISTOGRAMS: &[(&str, &str)] = &[
     ("kueue_quota_reserved_wait_time_seconds", "Time from queueing to quota reservation, per cluster queue"),
     ("kueue_admission_wait_time_seconds", "Time from queueing to admission, per cluster queue"),
+    ("kueue_admission_checks_wait_time_seconds", "Time from quota reservation to admission, per cluster queue"),
+    ("kueue_ready_wait_time_seconds", "Time from queueing until all pods are ready, per cluster queue"),
+    ("kueue_admitted_until_ready_wait_time_seconds", "Time from admission until all pods are ready, per cluster queue"),
+    (
+        "kueue_pods_ready_to_evicted_time_seconds",
+        "Time from readiness to eviction, per cluster queue, reason and cause",
+    ),
     (
         "kueue_workload_eviction_latency_seconds",
         "Time from an eviction to the return of the quota, per cluster queue and reason",
@@ -119,52 +112,68 @@ impl Metrics {
         self.lock().queues.remove(name);
     }
 
-    /// A decision was written.
-    pub fn written(&self, what: &Written, workload: &Workload, now: Timestamp) {
-        let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
-        let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
-        let mut families = self.lock();
-        match what {
-            Written::Admitted => {
-                let labels = [("cluster_queue", queue.as_str())];
-                let waited = status::seconds_queued(workload, now) as f64;
-                families.add("kueue_quota_reserved_workloads_total", &labels, 1.0);
-                families.observe("kueue_quota_reserved_wait_time_seconds", &labels, waited);
-                if status::is_admitted(workload) {
-                    families.add("kueue_admitted_workloads_total", &labels, 1.0);
-                    families.observe("kueue_admission_wait_time_seconds", &labels, waited);
-                }
-            }
-            Written::Preempted { queue: preempting, reason } => {
-                let labels = [("preempting_cluster_queue", preempting.as_str()), ("reason", reason)];
-                families.add("kueue_preempted_workloads_total", &labels, 1.0);
-                let labels = [("cluster_queue", queue.as_str()), ("reason", "Preempted")];
-                families.add("kueue_evicted_workloads_total", &labels, 1.0);
-            }
-            Written::Evicted { reason } => {
-                let labels = [("cluster_queue", queue.as_str()), ("reason", reason)];
-                families.add("kueue_evicted_workloads_total", &labels, 1.0);
-            }
-            Written::Other => {}
-        }
+    /// A preemption was written: for a workload of this queue, for this reason.
+    pub fn preempted(&self, preempting_queue: &str, reason: &str) {
+        let labels = [("preempting_cluster_queue", preempting_queue), ("reason", reason)];
+        self.lock().add("kueue_preempted_workloads_total", &labels, 1.0);
     }
 
-    /// A workload changed in the API.
-    pub fn changed(&self, old: Option<&Workload>, new: &Workload, now: Timestamp) {
-        if is_variant(new) {
-            // Counted as its parent, once.
-            return;
+    /// A workload changed in the API: what it went through is counted, whoever decided it. Not what it went through before
+    /// this process saw it.
+    pub fn changed(&self, old: Option<&Workload>, new: &Workload) {
+        // A variant is counted as its parent, once.
+        let Some(old) = old.filter(|_| !is_variant(new)) else { return };
+        let mut families = self.lock();
+        let at = |type_: &str| became_true(old, new, type_);
+        let class = new.spec.priority_class_ref.as_ref().map_or("", |class| class.name.as_str());
+        let admission = |workload: &Workload| workload.status.as_ref().and_then(|status| status.admission.clone());
+        let queue = admission(new).or_else(|| admission(old)).map(|it| it.cluster_queue).unwrap_or_default();
+        let labels = [("cluster_queue", queue.as_str()), ("priority_class", class)];
+        let queued = |until: Timestamp| status::seconds_queued(new, until) as f64;
+        if let Some(reserved) = at(keys::QUOTA_RESERVED) {
+            families.add("kueue_quota_reserved_workloads_total", &labels, 1.0);
+            families.observe("kueue_quota_reserved_wait_time_seconds", &labels, queued(reserved));
         }
-        if let Some((queue, reason, took)) = status::eviction_completed(old, new, now) {
+        if let Some(admitted) = at(keys::ADMITTED) {
+            families.add("kueue_admitted_workloads_total", &labels, 1.0);
+            families.observe("kueue_admission_wait_time_seconds", &labels, queued(admitted));
+            let reserved = status::seconds_since_reservation(new, admitted) as f64;
+            families.observe("kueue_admission_checks_wait_time_seconds", &labels, reserved);
+        }
+        if let Some(ready) = at(keys::PODS_READY) {
+            families.observe("kueue_ready_wait_time_seconds", &labels, queued(ready));
+            if let Some(admitted) = status::true_condition(new, keys::ADMITTED) {
+                let waited = ready.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
+                families.observe("kueue_admitted_until_ready_wait_time_seconds", &labels, waited);
+            }
+        }
+        for (eviction, first) in evictions(old, new) {
+            let labels = [
+                ("cluster_queue", queue.as_str()),
+                ("reason", eviction.reason.as_str()),
+                ("underlying_cause", eviction.underlying_cause.as_str()),
+                ("priority_class", class),
+            ];
+            families.add("kueue_evicted_workloads_total", &labels, 1.0);
+            if first {
+                families.add("kueue_evicted_workloads_once_total", &labels, 1.0);
+            }
+            let ready = status::true_condition(old, keys::PODS_READY);
+            if let (Some(ready), Some(evicted)) = (ready, status::true_condition(new, keys::EVICTED)) {
+                let ran = evicted.last_transition_time.0.duration_since(ready.last_transition_time.0);
+                families.observe("kueue_pods_ready_to_evicted_time_seconds", &labels[..3], ran.as_secs_f64().max(0.0));
+            }
+        }
+        let released = status::condition(new, keys::QUOTA_RESERVED).map(|condition| condition.last_transition_time.0);
+        if let Some((queue, reason, took)) = released.and_then(|at| status::eviction_completed(Some(old), new, at)) {
             let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
-            self.lock().observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
+            families.observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
         }
-        let queue = new.status.as_ref().and_then(|status| status.admission.as_ref());
-        if old.is_some_and(|old| !status::is_finished(old))
-            && let (Some(ran), Some(admission)) = (status::total_execution_time(new), queue)
-        {
-            let labels = [("cluster_queue", admission.cluster_queue.as_str())];
-            self.lock().observe("kueue_execution_time_seconds", &labels, ran.as_secs_f64());
+        if at(keys::FINISHED).is_some() {
+            families.add("kueue_finished_workloads_total", &labels, 1.0);
+            if let Some(ran) = status::total_execution_time(new) {
+                families.observe("kueue_execution_time_seconds", &labels, ran.as_secs_f64());
+            }
         }
     }
 
@@ -199,6 +208,29 @@ impl Metrics {
         }
         text
     }
+}
+
+/// When a condition became True between two states of a workload, if it did.
+fn became_true(old: &Workload, new: &Workload, type_: &str) -> Option<Timestamp> {
+    let condition = status::true_condition(new, type_)?;
+    status::true_condition(old, type_).is_none().then_some(condition.last_transition_time.0)
+}
+
+/// What a workload was evicted for between two states of it, and whether it was for the first time.
+fn evictions(old: &Workload, new: &Workload) -> Vec<(WorkloadSchedulingStatsEviction, bool)> {
+    let of = |workload: &Workload| {
+        let stats = workload.status.as_ref().and_then(|status| status.scheduling_stats.as_ref());
+        stats.map(|stats| stats.evictions.clone()).unwrap_or_default()
+    };
+    let before = of(old);
+    let known = |eviction: &WorkloadSchedulingStatsEviction| {
+        let same = |it: &&WorkloadSchedulingStatsEviction| {
+            it.reason == eviction.reason && it.underlying_cause == eviction.underlying_cause
+        };
+        before.iter().find(same).map_or(0, |it| it.count)
+    };
+    let more = of(new).into_iter().filter(|eviction| eviction.count > known(eviction));
+    more.map(|eviction| (eviction.clone(), known(&eviction) == 0)).collect()
 }
 
 impl Families {
@@ -265,7 +297,12 @@ fn render(labels: &[(&str, &str)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::kueue::v1beta2::Admission;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
+    use crate::gates::Gates;
+    use crate::workload::status::Eviction;
 
     #[test]
     fn the_text_names_queues_and_counts() {
@@ -277,5 +314,52 @@ mod tests {
         let text = metrics.text();
         assert!(text.contains("kueue_pending_workloads{cluster_queue=\"cq-ab\",status=\"active\"} 2"), "{text}");
         assert!(!text.contains("\"cq-a\""), "{text}");
+    }
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    #[test]
+    fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
+        let metrics = Metrics::default();
+        let gates = Gates::default();
+        let mut states = vec![Workload::named("w")];
+        let mut go = |change: &dyn Fn(&mut Workload)| {
+            let mut next = states.last().expect("there is one").clone();
+            change(&mut next);
+            states.push(next);
+        };
+        go(&|it| it.metadata.creation_timestamp = Some(Time(at(0))));
+        let admission = Admission { cluster_queue: "cq".to_owned(), ..Admission::default() };
+        go(&|it| status::set_quota_reservation(it, admission.clone(), at(10)));
+        go(&|it| {
+            status::set(it, keys::ADMITTED, true, "Admitted", "", at(40));
+        });
+        go(&|it| {
+            status::set(it, keys::PODS_READY, true, "Started", "", at(45));
+        });
+        let late = Eviction { reason: "PodsReadyTimeout", cause: "WaitForRecovery", message: "" };
+        go(&|it| status::evict(it, &late, &gates, at(100)));
+        go(&|it| {
+            status::release_after_eviction(it, &gates, at(130));
+        });
+        for pair in states.windows(2) {
+            metrics.changed(Some(&pair[0]), &pair[1]);
+        }
+        // What was there when the process started was counted by the one before.
+        metrics.changed(None, &states[3]);
+        let text = metrics.text();
+        for line in [
+            "kueue_quota_reserved_workloads_total{cluster_queue=\"cq\",priority_class=\"\"} 1",
+            "kueue_admitted_workloads_total{cluster_queue=\"cq\",priority_class=\"\"} 1",
+            "kueue_admission_wait_time_seconds_sum{cluster_queue=\"cq\",priority_class=\"\"} 40",
+            "kueue_admission_checks_wait_time_seconds_sum{cluster_queue=\"cq\",priority_class=\"\"} 30",
+            "kueue_admitted_until_ready_wait_time_seconds_sum{cluster_queue=\"cq\",priority_class=\"\"} 5",
+            "kueue_evicted_workloads_once_total{cluster_queue=\"cq\",reason=\"PodsReadyTimeout\",\
+             underlying_cause=\"WaitForRecovery\",priority_class=\"\"} 1",
+            "kueue_workload_eviction_latency_seconds_sum{cluster_queue=\"cq\",reason=\"PodsReadyTimeout\"} 30",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn watch<'a>(
     let (env, of, metrics) = (environment.clone(), brain.clone(), metrics.clone());
     builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
-            metrics.changed(delta.old.as_deref(), workload, of.inner.clock.now());
+            metrics.changed(delta.old.as_deref(), workload);
             let event = of.upserted(&env, workload);
             if delta.old.as_ref().is_some_and(|old| priority_class::changed(old, workload))
                 && let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref())

@@ -298,7 +298,9 @@ impl Writer {
                     // A slice that runs has been written; nothing pending can cancel this.
                     let _ = self.writes.add(object_key(&replaced), change);
                 }
-                self.metrics.written(&written(change), &after, self.clock.now());
+                if let Change::Preempt { victim, queue, .. } = change {
+                    self.metrics.preempted(queue, victim.reason.as_str());
+                }
                 Ok(())
             }
             Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
@@ -354,19 +356,6 @@ fn same_conditions(before: &Workload, after: &Workload) -> bool {
         status::conditions(workload).iter().map(|it| (it.type_.as_str(), it.status.as_str(), it.reason.as_str()))
     }
     said(before).eq(said(after))
-}
-
-/// What a written change counts as in metrics.
-fn written(change: &Change) -> crate::metrics::Written {
-    use crate::metrics::Written;
-    match change {
-        Change::Admit(_) => Written::Admitted,
-        Change::Preempt { victim, queue, .. } => {
-            Written::Preempted { queue: queue.to_string(), reason: victim.reason.as_str() }
-        }
-        Change::Evict { reason, .. } => Written::Evicted { reason },
-        Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => Written::Other,
-    }
 }
 
 /// Refused for what was asked, not for when.
