@@ -15,7 +15,7 @@ use berth_simulator::api::{ApiOptions, Apiserver};
 use berth_simulator::embedded::Storage;
 use clap::{Args, ValueEnum};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -247,6 +247,18 @@ impl Server {
         }
     }
 
+    /// Whether its users take turns; those in one process with it do not wait for each other.
+    pub fn takes_turns(&self) -> bool {
+        matches!(self.side, Alone::Process(_))
+    }
+
+    /// A client that shows a token instead of a certificate.
+    pub async fn client_with(&self, token: &str) -> anyhow::Result<Client> {
+        let mut config = config_of(&self.folder.path.join("kubeconfig")).await?;
+        config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+        connect::client(config, &Requests::default(), &Limiter::new(None))
+    }
+
     /// What it has cost; embedded, with what its clients have.
     pub fn cost(&self) -> Cost {
         match &self.side {
@@ -322,9 +334,12 @@ async fn processes(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyho
 }
 
 async fn client_of(path: &Path, requests: &Requests) -> anyhow::Result<Client> {
+    connect::client(config_of(path).await?, requests, &Limiter::new(None))
+}
+
+async fn config_of(path: &Path) -> anyhow::Result<kube::Config> {
     let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
-    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    connect::client(config, requests, &Limiter::new(None))
+    Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }
 
 /// A `berth` process of ours; ended when dropped.

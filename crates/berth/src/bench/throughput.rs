@@ -1,5 +1,5 @@
 //! `berth bench api`: what the API server does a second, durably: creates and patches by many clients, one change told to
-//! many watchers, a long list in pages.
+//! many watchers, a long list in pages, and what is left to one tenant while another floods the server.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +28,10 @@ use crate::process;
 const LISTED: &str = "bench-api";
 /// Objects that are watched.
 const WATCHED: &str = "bench-watch";
+/// Where the tenant works that somebody else's flood should not be felt by.
+const TENANT: &str = "bench-tenant";
+/// Requests each client of the flood has under way.
+const FLOOD_DEPTH: usize = 4;
 /// Between two changes the watchers are told of.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 /// How long the last watcher may take to be told.
@@ -54,6 +58,10 @@ pub struct Options {
     /// Changes the watchers are told of.
     #[arg(long, default_value_t = 200)]
     changes: usize,
+    /// Calls of a tenant, alone and then beside a flood by all clients; 0 for none. Needs `--api processes`: in one process
+    /// users do not wait for each other.
+    #[arg(long, default_value_t = 500)]
+    tenant_calls: usize,
     /// Objects to list.
     #[arg(long, default_value_t = 100_000)]
     listed: usize,
@@ -95,6 +103,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     .await?;
     let after_patches = server.cost();
     let (told, missed) = fan_out(&server, &clients, options).await?;
+    let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > options.writes {
         many(&clients, options.writes..options.listed, move |number| post(number, &payload)).await?;
     }
@@ -115,6 +124,13 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             "milliseconds": spread(&told),
             "missed": missed,
         },
+        "tenant": tenant.map(|(alone, flooded, flood)| json!({
+            "calls": options.tenant_calls,
+            "aloneMilliseconds": spread(&alone),
+            "besideFloodMilliseconds": spread(&flooded),
+            "p99Ratio": (p99(&flooded) / p99(&alone).max(1e-9) * 100.0).round() / 100.0,
+            "floodCalls": flood,
+        })),
         "list": {"objects": found, "pages": pages, "seconds": listing.as_secs_f64(), "lost": lost},
         "server": {
             "cpuSeconds": server.cost().cpu.as_secs_f64(),
@@ -137,12 +153,97 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 times(&report["watch"]["milliseconds"]),
                 options.watchers
             );
+            if let Some(tenant) = report["tenant"].as_object() {
+                say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
+                let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
+                say!("         beside a flood of {} calls {beside}: p99 {ratio} times", tenant["floodCalls"]);
+            }
             say!("list     {found} objects in {pages} pages: {:.2} s", listing.as_secs_f64());
             say!("server   {} s cpu, peak {} MiB", report["server"]["cpuSeconds"], report["server"]["peakMiB"]);
             say!("lost     {lost} objects, {missed} events");
         }
     }
     Ok(if lost == 0 && missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn p99(times: &[Duration]) -> f64 {
+    Spread::of(&mut times.to_vec()).p99.as_secs_f64()
+}
+
+/// Calls of a tenant when nobody else calls, and while all clients send as much as they can; and how much that was.
+async fn beside_a_flood(
+    server: &Server,
+    clients: &[Client],
+    calls: usize,
+) -> anyhow::Result<Option<(Vec<Duration>, Vec<Duration>, usize)>> {
+    if calls == 0 || !server.takes_turns() {
+        return Ok(None);
+    }
+    let tenant = server.client_with(&tenant_token(&clients[0]).await?).await?;
+    let alone = patch_again(&tenant, calls).await?;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut flood: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    for (number, client) in clients.iter().enumerate() {
+        for depth in 0..FLOOD_DEPTH {
+            let (client, sent) = (client.clone(), sent.clone());
+            flood.spawn(async move {
+                loop {
+                    let change = sent.fetch_add(1, Ordering::Relaxed);
+                    // Each its own object, so that they get in the way of nothing but the server.
+                    let number = number * FLOOD_DEPTH + depth;
+                    let body =
+                        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"changed": change.to_string()}});
+                    let path =
+                        format!("/api/v1/namespaces/{TENANT}/configmaps/flood-{number}?fieldManager=bench&force=true");
+                    let kind = "application/apply-patch+yaml";
+                    send(&client, (http::Method::PATCH, path, kind, body.to_string().into_bytes())).await?;
+                }
+            });
+        }
+    }
+    let flooded = tokio::select! {
+        flooded = patch_again(&tenant, calls) => flooded?,
+        // They end by an error alone.
+        Some(ended) = flood.join_next() => return ended?.context("the flood").map(|()| None),
+    };
+    Ok(Some((alone, flooded, sent.load(Ordering::Relaxed))))
+}
+
+/// One client's calls, one after the other.
+async fn patch_again(client: &Client, calls: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut times = Vec::with_capacity(calls);
+    for number in 0..calls {
+        let body = json!({"data": {"changed": number.to_string()}}).to_string().into_bytes();
+        let path = format!("/api/v1/namespaces/{TENANT}/configmaps/own");
+        let at = Instant::now();
+        send(client, (http::Method::PATCH, path, "application/merge-patch+json", body)).await?;
+        times.push(at.elapsed());
+    }
+    Ok(times)
+}
+
+/// A namespace with an object and a service account that may write there; its token.
+async fn tenant_token(client: &Client) -> anyhow::Result<String> {
+    let inside = format!("/api/v1/namespaces/{TENANT}");
+    let binding = json!({
+        "metadata": {"name": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": TENANT}],
+    });
+    let named = |name: &str| json!({"metadata": {"name": name}});
+    for (path, body) in [
+        ("/api/v1/namespaces".to_owned(), named(TENANT)),
+        (format!("{inside}/serviceaccounts"), named("tenant")),
+        (format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{TENANT}/rolebindings"), binding),
+        (format!("{inside}/configmaps"), named("own")),
+    ] {
+        create(client, &path, body.to_string().into_bytes()).await.with_context(|| path.clone())?;
+    }
+    let request = http::Request::post(format!("{inside}/serviceaccounts/tenant/token"))
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(json!({"spec": {}}).to_string().into_bytes())?;
+    let answer: Value = serde_json::from_str(&client.request_text(request).await.context("the tenant's token")?)?;
+    answer["status"]["token"].as_str().map(str::to_owned).context("no token in the answer")
 }
 
 type Call = (http::Method, String, &'static str, Vec<u8>);
