@@ -99,8 +99,9 @@ enum Side {
         at_start: Cost,
     },
     Processes {
-        server: Running,
+        // Ended first: a server that goes under its controllers makes them complain.
         controller: Running,
+        server: Running,
         metrics: String,
     },
     Foreign {
