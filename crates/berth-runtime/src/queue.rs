@@ -3,7 +3,7 @@
 //! Keys are deduplicated; an earlier due time wins. A key that is added while it is being reconciled is kept until
 //! that run ends, so one key never runs twice at once. Keys due at the same instant leave in the order they came.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -33,11 +33,12 @@ struct Inner {
 struct State {
     sequence: u64,
     due: BTreeMap<(Instant, u64), ObjectKey>,
-    place: BTreeMap<ObjectKey, (Instant, u64)>,
-    running: BTreeSet<ObjectKey>,
+    // By key things are only looked up, never gone through: their order is nobody's.
+    place: HashMap<ObjectKey, (Instant, u64)>,
+    running: HashSet<ObjectKey>,
     /// Keys added while running, with the earliest due time asked for.
-    again: BTreeMap<ObjectKey, Instant>,
-    failures: BTreeMap<ObjectKey, u32>,
+    again: HashMap<ObjectKey, Instant>,
+    failures: HashMap<ObjectKey, u32>,
 }
 
 impl Queue {
