@@ -130,8 +130,13 @@ impl Fairness {
     }
 
     /// Runs a request when it is its user's turn; `bytes` is the size of its body. Too many of one user are refused with
-    /// 429.
-    pub(crate) async fn run<F: Future>(&self, user: &str, bytes: usize, request: F) -> Result<F::Output, Status> {
+    /// 429. The request is something small (a box): it waits here as it comes.
+    pub(crate) async fn run<F: Future + Unpin>(
+        &self,
+        user: &str,
+        bytes: usize,
+        request: F,
+    ) -> Result<F::Output, Status> {
         let (sender, turn) = oneshot::channel();
         if !self.queue.waiting().push(user, Request { bytes, turn: sender }) {
             return Err(Status::too_many_requests("too many requests of this user are waiting", RETRY_AFTER));
@@ -139,21 +144,21 @@ impl Fairness {
         self.queue.arrived.notify_one();
         // The lanes end with the listener; what is under way then still gets its answer.
         let turn = turn.await.ok();
-        Ok(UntilWaiting { request: Box::pin(request), turn }.await)
+        Ok(UntilWaiting { request, turn }.await)
     }
 }
 
 /// A request that gives up its turn when it has to wait.
-struct UntilWaiting<F: Future> {
-    request: Pin<Box<F>>,
+struct UntilWaiting<F> {
+    request: F,
     turn: Option<Turn>,
 }
 
-impl<F: Future> Future for UntilWaiting<F> {
+impl<F: Future + Unpin> Future for UntilWaiting<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let polled = self.request.as_mut().poll(context);
+        let polled = Pin::new(&mut self.request).poll(context);
         self.turn = None;
         polled
     }
@@ -171,7 +176,7 @@ mod tests {
         for user in arrivals {
             let (fairness, order, user) = (fairness.clone(), order.clone(), *user);
             tasks.spawn(async move {
-                let request = async { order.lock().expect("not poisoned").push(user) };
+                let request = Box::pin(async { order.lock().expect("not poisoned").push(user) });
                 fairness.run(user, 0, request).await.expect("there is room");
             });
         }
@@ -198,10 +203,10 @@ mod tests {
         let (release, released) = oneshot::channel::<()>();
         let waiting = {
             let fairness = fairness.clone();
-            tokio::spawn(async move { fairness.run("a", 0, async { released.await.is_ok() }).await })
+            tokio::spawn(async move { fairness.run("a", 0, Box::pin(async { released.await.is_ok() })).await })
         };
         tokio::task::yield_now().await;
-        assert_eq!(fairness.run("b", 0, async { 7 }).await.ok(), Some(7));
+        assert_eq!(fairness.run("b", 0, Box::pin(async { 7 })).await.ok(), Some(7));
         release.send(()).expect("it waits");
         assert!(waiting.await.expect("no panic").expect("there is room"));
     }
@@ -211,15 +216,15 @@ mod tests {
         let fairness = Fairness { queue: Arc::default(), _lanes: JoinSet::new() };
         let refused = |status: Result<(), Status>| status.err().map(|status| status.code);
         for _ in 0..WAITING_MAX {
-            let mut request = Box::pin(fairness.run("a", 0, async {}));
+            let mut request = Box::pin(fairness.run("a", 0, Box::pin(async {})));
             assert!(futures::poll!(request.as_mut()).is_pending());
         }
-        assert_eq!(refused(fairness.run("a", 0, async {}).await), Some(429));
-        assert_eq!(refused(fairness.run("big", WAITING_BYTES_MAX + 1, async {}).await), Some(429));
+        assert_eq!(refused(fairness.run("a", 0, Box::pin(async {})).await), Some(429));
+        assert_eq!(refused(fairness.run("big", WAITING_BYTES_MAX + 1, Box::pin(async {})).await), Some(429));
         let lane = fairness.queue.clone();
         let lane = tokio::spawn(async move { lane.lane().await });
-        assert_eq!(fairness.run("b", 0, async { 1 }).await.ok(), Some(1));
-        assert_eq!(refused(fairness.run("a", 0, async {}).await), None);
+        assert_eq!(fairness.run("b", 0, Box::pin(async { 1 })).await.ok(), Some(1));
+        assert_eq!(refused(fairness.run("a", 0, Box::pin(async {})).await), None);
         lane.abort();
     }
 }

@@ -138,6 +138,9 @@ pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = S
 
 /// Decodes `%XX` and `+` of a query component. Malformed escapes stay as they are.
 pub fn percent_decode(text: &str) -> String {
+    if !text.contains(['%', '+']) {
+        return text.to_owned();
+    }
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

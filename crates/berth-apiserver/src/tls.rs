@@ -203,7 +203,7 @@ async fn answer_in_turn(
         Err(status) => return crate::rest::status_response(&status),
     };
     let (name, bytes) = (user.name.clone(), body.len());
-    match fairness.run(&name, bytes, crate::rest::handle(server, parts, body, user)).await {
+    match fairness.run(&name, bytes, Box::pin(crate::rest::handle(server, parts, body, user))).await {
         Ok(response) => response,
         Err(status) => crate::rest::status_response(&status),
     }

@@ -158,7 +158,9 @@ async fn answer(
     let kinds = server.kinds();
     if let Some(remote) = aggregation::find(server, &kinds.registry, &info) {
         let (path, user) = (info.path.as_str(), &user);
-        return aggregation::forward(server, &remote, Forwarded { method, path, query, headers, body, user }).await;
+        // Apart, as few requests go on and all of them would carry the room for it.
+        let forwarded = Forwarded { method, path, query, headers, body, user };
+        return Box::pin(aggregation::forward(server, &remote, forwarded)).await;
     }
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
