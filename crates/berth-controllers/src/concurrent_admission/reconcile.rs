@@ -4,7 +4,7 @@
 //! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
 //! back when the parent has lost it, which is when nothing of the job runs any more.
 
-use berth_api::kueue::conditions::{eviction, requeue};
+use berth_api::kueue::conditions::eviction;
 use berth_api::kueue::labels;
 use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
 use berth_runtime::ObjectKey;
@@ -45,6 +45,8 @@ struct Family<'a> {
     flavors: Vec<String>,
     /// In order of preference.
     variants: Vec<Workload>,
+    /// Flavors of variants that are being deleted: others of the same name can only follow them.
+    going: Vec<String>,
     plan: Plan<Workload>,
 }
 
@@ -53,12 +55,14 @@ impl<'a> Family<'a> {
         let groups = queue.spec.resource_groups.iter();
         let flavors: Vec<String> = groups.flat_map(|group| &group.flavors).map(|flavor| flavor.name.clone()).collect();
         let found = variants_of(context.stores, parent);
-        let alive = found.iter().filter(|variant| variant.metadata.deletion_timestamp.is_none());
+        let (alive, going): (Vec<_>, Vec<_>) =
+            found.iter().partition(|variant| variant.metadata.deletion_timestamp.is_none());
         let mut family = Family {
             context,
             parent: parent.clone(),
             flavors,
-            variants: alive.map(|variant| (**variant).clone()).collect(),
+            variants: alive.into_iter().map(|variant| (**variant).clone()).collect(),
+            going: going.into_iter().map(|variant| flavor_of(variant).to_owned()).collect(),
             plan: Plan::default(),
         };
         let mut variants = std::mem::take(&mut family.variants);
@@ -124,7 +128,7 @@ impl<'a> Family<'a> {
             return;
         }
         for flavor in &self.flavors {
-            if self.variants.iter().any(|variant| flavor_of(variant) == flavor) {
+            if self.going.contains(flavor) || self.variants.iter().any(|variant| flavor_of(variant) == flavor) {
                 continue;
             }
             let variant = make(&self.parent, flavor, self.context.gates);
@@ -192,24 +196,23 @@ impl<'a> Family<'a> {
 
     /// Carries evictions from variants to the parent and back. True while the parent is on its way out.
     fn evictions(&mut self) -> bool {
-        let holds = status::has_quota_reservation(&self.parent);
         self.evict_with_parent();
-        for at in 0..self.variants.len() {
-            if !status::is_evicted(&self.variants[at]) || !status::has_quota_reservation(&self.variants[at]) {
-                continue;
-            }
-            if holds && self.runs_as(at) {
-                if !status::is_evicted(&self.parent) {
-                    let now = self.context.now;
-                    let message = "Admitted variant was evicted";
-                    status::set(&mut self.parent, keys::EVICTED, true, VARIANT_EVICTED, message, now);
-                    self.write_parent_status();
-                }
-                return true;
-            }
+        let leaving =
+            |at: &usize| status::is_evicted(&self.variants[*at]) && status::has_quota_reservation(&self.variants[*at]);
+        let leaving: Vec<usize> = (0..self.variants.len()).filter(leaving).collect();
+        let holds = status::has_quota_reservation(&self.parent);
+        let (running, idle): (Vec<usize>, Vec<usize>) = leaving.into_iter().partition(|at| holds && self.runs_as(*at));
+        // Nothing runs by these: what they hold can go back at once.
+        for at in idle {
             self.release(at);
         }
-        false
+        let parent_must_go = !running.is_empty();
+        if parent_must_go && !status::is_evicted(&self.parent) {
+            let message = "Admitted variant was evicted";
+            status::set(&mut self.parent, keys::EVICTED, true, VARIANT_EVICTED, message, self.context.now);
+            self.write_parent_status();
+        }
+        parent_must_go
     }
 
     /// What ends the job for a reason of its own (its pods were not ready in time, somebody deactivated it) ends the variant it
@@ -237,15 +240,9 @@ impl<'a> Family<'a> {
 
     /// Gives back what an evicted variant holds.
     fn release(&mut self, at: usize) {
-        let (gates, now) = (self.context.gates, self.context.now);
-        let variant = &mut self.variants[at];
-        let Some(evicted) = status::true_condition(variant, keys::EVICTED).cloned() else { return };
-        status::release_after_eviction(variant, gates, now);
-        if evicted.reason == eviction::FLAVOR_MIGRATION {
-            // It left for a sibling that is ahead of it in the queue; should that fail, it is there again.
-            status::set(variant, keys::REQUEUED, true, &evicted.reason, &evicted.message, now);
+        if status::release_after_eviction(&mut self.variants[at], self.context.gates, self.context.now) {
+            self.write_status(at);
         }
-        self.write_status(at);
     }
 
     /// Is the parent's admission this variant's?
@@ -274,6 +271,9 @@ impl<'a> Family<'a> {
     fn settle_activity(&mut self, policy: &ConcurrentAdmissionPolicy) {
         let admitted = self.admitted(Some(policy));
         for at in 0..self.variants.len() {
+            if !status::is_active(&self.parent) {
+                self.pardon(at);
+            }
             let active = status::is_active(&self.variants[at]);
             match self.why_inactive(at, admitted, policy) {
                 Some(why) if active => {
@@ -286,12 +286,23 @@ impl<'a> Family<'a> {
                     self.write(at);
                     let why = match admitted {
                         None => "no other Variant being admitted".to_owned(),
-                        Some(other) => format!("being preferred over admitted Variant {:?}", self.key(other)),
+                        Some(other) => self.why_ahead(other, policy),
                     };
                     self.tell(at, "ActivatedVariant", format!("Variant Workload activated due to {why}"));
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Why a variant may queue beside the admitted one.
+    fn why_ahead(&self, admitted: usize, policy: &ConcurrentAdmissionPolicy) -> String {
+        let ahead = format!("higher priority than admitted Variant {:?}", self.key(admitted));
+        match &policy.migration.constraints {
+            Some(it) => {
+                format!("being at least lastAcceptableFlavor: {:?} and {ahead}", it.last_acceptable_flavor_name)
+            }
+            None => format!("being {ahead}"),
         }
     }
 
@@ -319,16 +330,21 @@ impl<'a> Family<'a> {
         (at > admitted).then(|| format!("being lower priority than admitted Variant {other:?}"))
     }
 
-    /// A variant that was deactivated for a cause (a check rejected it) stays so until somebody reactivates the parent.
+    /// A variant that was deactivated for a cause (a check rejected it) stays so until somebody deactivates and
+    /// reactivates the parent; see [`Family::pardon`].
     fn may_return(&self, at: usize) -> bool {
         let evicted = status::true_condition(&self.variants[at], keys::EVICTED);
-        let Some(evicted) = evicted.filter(|it| it.reason.starts_with(eviction::DEACTIVATED_DUE_TO)) else {
-            return true;
-        };
-        let requeued = status::true_condition(&self.parent, keys::REQUEUED);
-        requeued.is_some_and(|requeued| {
-            requeued.reason == requeue::REACTIVATED && requeued.last_transition_time.0 > evicted.last_transition_time.0
-        })
+        evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
+    }
+
+    /// The parent is inactive: whatever a variant was deactivated for is forgotten when it becomes active again.
+    fn pardon(&mut self, at: usize) {
+        if self.may_return(at) {
+            return;
+        }
+        let message = "The parent workload is deactivated";
+        status::set(&mut self.variants[at], keys::EVICTED, true, eviction::DEACTIVATED, message, self.context.now);
+        self.write_status(at);
     }
 
     // -- as which variant the parent runs ------------------------------------------------------------------------
@@ -365,6 +381,8 @@ impl<'a> Family<'a> {
             return;
         }
         let message = format!("The variant {} is admitted", self.variants[at].name_any());
+        // Nodes that failed under the variant it ran as before are not this one's.
+        status::status_mut(&mut self.parent).unhealthy_nodes.clear();
         status::set_quota_reservation(&mut self.parent, admission, self.context.now);
         status::set(&mut self.parent, keys::ADMITTED, true, keys::ADMITTED, &message, self.context.now);
         self.write_parent_status();

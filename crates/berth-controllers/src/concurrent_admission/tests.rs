@@ -170,19 +170,20 @@ fn a_parent_gets_a_variant_per_flavor_that_may_use_that_flavor_and_not_preempt()
     let mut parent = parent();
     parent.annotations_mut().insert("provreq.kueue.x-k8s.io/maxRunDurationSeconds".to_owned(), "60".to_owned());
     let seen = look(preferred(), parent, vec![variant("spot")]);
-    let names: Vec<String> = seen.created.iter().map(ResourceExt::name_any).collect();
-    // Kueue's name for it.
-    assert_eq!(
-        names,
-        ["wl-variant-reservation-".to_owned() + &names[0][23..], "wl-variant-on-demand-480a3".to_owned()]
-    );
+    assert_eq!(seen.created.iter().map(super::flavor_of).collect::<Vec<_>>(), ["reservation", "on-demand"]);
+    // Kueue's name for the variant of a parent without a uid.
+    let mut unborn = super::tests::parent();
+    unborn.metadata.uid = None;
+    assert_eq!(make(&unborn, "on-demand", &gates()).name_any(), "wl-variant-on-demand-480a3");
     let made = &seen.created[1];
     assert_eq!(made.annotations()["kueue.x-k8s.io/workload-allowed-resource-flavors"], "on-demand");
     assert_eq!(made.annotations()["provreq.kueue.x-k8s.io/maxRunDurationSeconds"], "60");
     assert!(!made.labels().contains_key("kueue.x-k8s.io/concurrent-admission-parent"));
     assert_eq!(made.spec.preemption_gates[0].name, "kueue.x-k8s.io/concurrent-admission");
     assert_eq!((made.spec.queue_name.as_str(), made.owner_references()[0].uid.as_str()), ("lq", "parent-uid"));
-    assert_eq!(seen.events[1], r#"CreatedVariant: Variant Workload "team/wl-variant-on-demand-480a3" created"#);
+    let name = made.name_any();
+    assert!(name.starts_with("wl-variant-on-demand-") && name != "wl-variant-on-demand-480a3");
+    assert_eq!(seen.events[1], format!(r#"CreatedVariant: Variant Workload "team/{name}" created"#));
 }
 
 fn all() -> Vec<Workload> {
@@ -342,8 +343,38 @@ fn a_rejected_variant_stays_out_until_the_parent_is_reactivated() {
         })
     };
     assert_eq!(look(preferred(), parent(), rejected()).active(), ["on-demand", "reservation"]);
-    let again = parent().with("Requeued", true, "Reactivated", "2026-01-01T00:40:00Z");
-    assert_eq!(look(preferred(), again, rejected()).active(), ["on-demand", "reservation", "spot"]);
+    let mut inactive = parent();
+    inactive.spec.active = Some(false);
+    let mut seen = look(preferred(), inactive, rejected());
+    assert_eq!(seen.condition("spot", "Evicted"), "True/Deactivated");
+    let pardoned = seen.objects.remove("spot").expect("a variant");
+    let again = look(preferred(), parent(), with("spot", |_| pardoned));
+    assert_eq!(again.active(), ["on-demand", "reservation", "spot"]);
+    assert_eq!(
+        again.events,
+        ["spot ActivatedVariant: Variant Workload activated due to no other Variant being admitted"]
+    );
+}
+
+#[test]
+fn the_gate_of_an_admitted_variant_takes_nobodys_turn() {
+    let reservation = variant("reservation").with("QuotaReserved", false, "WaitingForQuota", NOW).blocked();
+    let spot = variant("spot").gate(GatePosition::Open, "2026-01-01T00:59:00Z").admitted_on("spot");
+    let on_demand = variant("on-demand").with("QuotaReserved", false, "WaitingForQuota", NOW);
+    let seen = look(preferred(), parent().admitted_on("spot"), vec![reservation, on_demand, spot]);
+    assert_eq!((seen.open_gates(), seen.again), (vec!["reservation", "spot"], Some(Duration::from_secs(300))));
+}
+
+#[test]
+fn a_variant_is_made_anew_when_the_one_before_is_gone() {
+    let going = with("spot", |mut it| {
+        it.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).expect("a time");
+        it
+    });
+    assert!(look(preferred(), parent(), going).created.is_empty());
+    let two: Vec<Workload> = all().into_iter().filter(|it| it.name_any() != "spot").collect();
+    let made = look(preferred(), parent(), two).created;
+    assert_eq!(made.iter().map(super::flavor_of).collect::<Vec<_>>(), ["spot"]);
 }
 
 #[test]
@@ -375,9 +406,9 @@ fn variants_preempt_one_after_the_other_the_most_preferred_first() {
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // Nobody needs it; the other has not been looked at yet; nobody is ahead; the first of two.
+        // Nobody needs it; nobody is ahead, looked at yet or not; the first of two.
         (waits("reservation"), waits("spot"), vec![], None),
-        (variant("reservation"), waits("spot").blocked(), vec![], None),
+        (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation").blocked(), waits("spot").blocked().gate(Closed, NOW), vec!["reservation"], turn),
         // The other's turn is not over, is over.

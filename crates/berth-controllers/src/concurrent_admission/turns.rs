@@ -19,7 +19,7 @@ pub const TURN: Duration = Duration::from_secs(5 * 60);
 /// What to do about a family's gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nobody waits for one, or somebody more preferred has not been looked at yet.
+    /// Nobody waits for one.
     Nobody,
     /// Somebody waits, and the last turn is not over for this long.
     After(Duration),
@@ -27,32 +27,45 @@ pub enum Turn {
     Open(usize),
 }
 
+/// Where a variant stands as far as preempting is concerned.
+enum Stage {
+    /// It does not queue, is admitted already, or could be without preempting.
+    Elsewhere,
+    /// It could be admitted by preempting.
+    InNeed,
+    /// It may preempt, since then.
+    Preempting(Timestamp),
+}
+
 /// Whose turn it is among variants in order of preference.
 pub fn next(variants: &[Workload], now: Timestamp) -> Turn {
-    let Some(chosen) = first_in_need(variants) else { return Turn::Nobody };
-    let Some(last) = variants.iter().filter_map(open_since).max() else { return Turn::Open(chosen) };
-    let passed = Duration::try_from(now.duration_since(last)).unwrap_or_default();
-    match TURN.checked_sub(passed).filter(|left| !left.is_zero()) {
-        Some(left) => Turn::After(left),
-        None => Turn::Open(chosen),
+    let (mut waiting, mut last_turn) = (None, None);
+    for (at, variant) in variants.iter().enumerate() {
+        match stage(variant) {
+            Stage::Elsewhere => {}
+            Stage::InNeed => waiting = waiting.or(Some(at)),
+            Stage::Preempting(since) => last_turn = last_turn.max(Some(since)),
+        }
+    }
+    let passed = last_turn.map_or(TURN, |since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    match (waiting, TURN.saturating_sub(passed)) {
+        (None, _) => Turn::Nobody,
+        (Some(at), Duration::ZERO) => Turn::Open(at),
+        (Some(_), left) => Turn::After(left),
     }
 }
 
-/// The most preferred variant that needs its gate open. One that has not been evaluated may yet turn out to need it more.
-fn first_in_need(variants: &[Workload]) -> Option<usize> {
-    let waits = |variant: &Workload| {
-        status::is_active(variant) && !status::is_finished(variant) && !status::has_quota_reservation(variant)
-    };
-    for (at, variant) in variants.iter().enumerate() {
-        if !waits(variant) || !has_gate(variant) || open_since(variant).is_some() {
-            continue;
-        }
-        if status::true_condition(variant, keys::BLOCKED_ON_PREEMPTION_GATES).is_some() {
-            return Some(at);
-        }
-        status::condition(variant, keys::QUOTA_RESERVED)?;
+fn stage(variant: &Workload) -> Stage {
+    let queues = status::is_active(variant) && !status::is_finished(variant) && !status::has_quota_reservation(variant);
+    if !queues || !has_gate(variant) {
+        return Stage::Elsewhere;
     }
-    None
+    let is_blocked = status::true_condition(variant, keys::BLOCKED_ON_PREEMPTION_GATES).is_some();
+    match open_since(variant) {
+        Some(since) => Stage::Preempting(since),
+        None if is_blocked => Stage::InNeed,
+        None => Stage::Elsewhere,
+    }
 }
 
 fn has_gate(variant: &Workload) -> bool {

@@ -9,17 +9,12 @@ use kube::{Resource, ResourceExt};
 use crate::gates::Gates;
 use crate::jobs::naming::{OwnerKind, variant_name};
 use crate::keys;
-use crate::stores::{controller_of, group_of};
 
 /// The variant of a workload that may only use one flavor. It may not preempt before its turn.
 pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
-    // Named after what owns the parent, as the parent is.
-    let owner = controller_of(parent.meta());
-    let kind = OwnerKind {
-        group: owner.map_or("", |owner| group_of(&owner.api_version)).to_owned(),
-        kind: owner.map(|owner| owner.kind.clone()).unwrap_or_default(),
-    };
-    let uid = owner.map(|owner| owner.uid.as_str()).unwrap_or_default();
+    // As Kueue names it: by the parent's uid, and a kind that objects Kueue has read do not say.
+    let kind = OwnerKind { group: String::new(), kind: String::new() };
+    let uid = parent.metadata.uid.as_deref().unwrap_or_default();
     let mut variant = Workload::named(&variant_name(&parent.name_any(), uid, &kind, flavor, gates));
     variant.metadata.namespace = parent.metadata.namespace.clone();
     let mut own = parent.labels().clone();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::kueue::conditions::eviction;
 use berth_api::kueue::v1beta2::{
     Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest,
     ReclaimablePod, RequeueState, SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
@@ -331,11 +332,17 @@ pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gat
     set(workload, keys::PREEMPTED, true, reason, message, now);
 }
 
+/// Is a workload that was evicted for this reason queued again at once? It had to make room, its place broke, or it left for
+/// a sibling that is ahead of it in the queue: should that fail, it is there again.
+fn comes_back_at_once(reason: &str) -> bool {
+    [keys::EVICTED_BY_PREEMPTION, keys::EVICTED_BY_NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
+}
+
 /// The eviction is complete, its job has stopped: quota goes back (§19.2). Nothing happens without an eviction.
 pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
     let Some(evicted) = true_condition(workload, keys::EVICTED).cloned() else { return false };
-    let requeue = evicted.reason == keys::EVICTED_BY_PREEMPTION || evicted.reason == keys::EVICTED_BY_NODE_FAILURES;
-    let mut changed = set(workload, keys::REQUEUED, requeue, &evicted.reason, &evicted.message, now);
+    let mut changed =
+        set(workload, keys::REQUEUED, comes_back_at_once(&evicted.reason), &evicted.reason, &evicted.message, now);
     let reason = unreserved_reason("PendingEvaluation", "Pending", gates);
     changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
     changed
