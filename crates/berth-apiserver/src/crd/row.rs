@@ -33,7 +33,7 @@ pub(crate) fn row_of(definition: &Value) -> Result<ResourceInfo, String> {
     if storage_version.is_empty() {
         return Err("no version is marked as the storage version".to_owned());
     }
-    versions.sort_by(|a, b| meta::compare_versions(&b.name, &a.name));
+    versions.sort_by(|a, b| meta::compare_versions(&a.name, &b.name));
     Ok(ResourceInfo {
         list_kind: text(&names["listKind"]),
         plural: text(&names["plural"]),
