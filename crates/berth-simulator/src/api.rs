@@ -1,6 +1,7 @@
 //! The API server half of a cluster of ours: the store, the server with the webhooks' logic plugged in, and the kinds
 //! and rights Berth brings. `berth apiserver` is this alone; [`crate::embedded`] adds the controllers in-process.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +21,7 @@ use berth_runtime::{Clock, ObjectKey};
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
@@ -298,25 +299,26 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
 async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
     // As the trees they are: typed, a definition's schemas are some megabytes of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
+    let failed = |name: &str, error| EmbeddedError::Install {
+        what: format!("CustomResourceDefinition {name}"),
+        source: ApiFailure(error),
+    };
+    let known = api.list_metadata(&ListParams::default()).await.map_err(|error| failed("", error))?;
+    let known: BTreeSet<String> = known.items.into_iter().filter_map(|item| item.metadata.name).collect();
     let frameworks = berth_api::frameworks::crds();
-    for definition in berth_api::crds().iter().chain(&frameworks) {
+    let ours = berth_api::crds().iter().map(|definition| (definition, true));
+    for (definition, is_ours) in ours.chain(frameworks.iter().map(|definition| (definition, false))) {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
-        let failed = |error| EmbeddedError::Install {
-            what: format!("CustomResourceDefinition {name}"),
-            source: ApiFailure(error),
-        };
-        let object: DynamicObject =
-            serde_json::from_value(definition.clone()).map_err(|error| failed(kube::Error::SerdeError(error)))?;
-        match berth_runtime::write::create_unread(&api, &PostParams::default(), &object).await {
-            Ok(()) => {}
-            // Somebody brought the full definition; ours is only there for want of it.
-            Err(error) if berth_runtime::is_already_exists(&error) && frameworks.contains(definition) => {}
-            Err(error) if berth_runtime::is_already_exists(&error) => {
-                let params = PatchParams::default();
-                api.patch(name, &params, &Patch::Merge(definition)).await.map_err(failed)?;
-            }
-            Err(error) => return Err(failed(error)),
+        if !known.contains(name) {
+            let object: DynamicObject = serde_json::from_value(definition.clone())
+                .map_err(|error| failed(name, kube::Error::SerdeError(error)))?;
+            let created = berth_runtime::write::create_unread(&api, &PostParams::default(), &object).await;
+            created.map_err(|error| failed(name, error))?;
+        } else if is_ours {
+            let params = PatchParams::default();
+            api.patch(name, &params, &Patch::Merge(definition)).await.map_err(|error| failed(name, error))?;
         }
+        // Else somebody may have brought the full definition; ours is only there for want of it.
     }
     Ok(())
 }
