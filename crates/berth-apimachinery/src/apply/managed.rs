@@ -275,8 +275,9 @@ impl<'t> EntryText<'t> {
     pub(super) fn all(list: &'t str) -> Result<Vec<EntryText<'t>>, PathError> {
         let mut entries: Vec<EntryText<'t>> = Vec::new();
         let items = managed_text::items(list.as_bytes(), |item, key, value| {
-            if entries.len() == item {
-                entries.push(EntryText::default());
+            // Items before it may have no members.
+            if entries.len() <= item {
+                entries.resize_with(item + 1, EntryText::default);
             }
             entries[item].put(&list[key], &list[value]);
         });
@@ -514,5 +515,20 @@ impl ScaleFields {
             }
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_without_members_are_entries() {
+        let list = r#"[{},{"manager":"a","operation":"Apply"},{},{},{"apiVersion":"v1","manager":"b"},{}]"#;
+        let entries = EntryText::all(list).unwrap_or_default();
+        let managers: Vec<&str> = entries.iter().map(|entry| entry.identity.manager.as_str()).collect();
+        assert_eq!(managers, ["", "a", "", "", "b", ""]);
+        assert_eq!((entries[1].identity.applied, entries[4].identity.version.as_str()), (true, "v1"));
+        assert_eq!(entries[5].text, "{}");
     }
 }
