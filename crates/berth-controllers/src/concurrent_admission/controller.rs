@@ -8,7 +8,7 @@ use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use kube::ResourceExt;
 
 use super::reconcile::reconcile;
-use super::{is_parent, parent_of};
+use super::{flavors_of, is_parent, parent_of};
 use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -61,9 +61,7 @@ fn family_of(workload: &Workload) -> Option<ObjectKey> {
 
 /// What of a queue families look at.
 fn facts(queue: &ClusterQueue) -> (Vec<String>, Option<ConcurrentAdmissionPolicy>) {
-    let groups = queue.spec.resource_groups.iter();
-    let flavors: Vec<String> = groups.flat_map(|group| &group.flavors).map(|flavor| flavor.name.clone()).collect();
-    (flavors, queue.spec.concurrent_admission_policy.clone())
+    (flavors_of(queue), queue.spec.concurrent_admission_policy.clone())
 }
 
 struct Families {

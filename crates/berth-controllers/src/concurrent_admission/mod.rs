@@ -45,6 +45,12 @@ pub fn flavor_of(variant: &Workload) -> &str {
     flavors.and_then(|text| text.split(',').next()).map(str::trim).unwrap_or_default()
 }
 
+/// The flavors of a queue, the most preferred first.
+fn flavors_of(queue: &ClusterQueue) -> Vec<String> {
+    let groups = queue.spec.resource_groups.iter();
+    groups.flat_map(|group| &group.flavors).map(|flavor| flavor.name.clone()).collect()
+}
+
 /// The variants of a parent, in name order.
 pub fn variants_of(stores: &Stores, parent: &Workload) -> Vec<Arc<Workload>> {
     let (name, uid) = (parent.name_any(), parent.metadata.uid.as_deref());

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use super::turns::{self, TURN, Turn};
 use super::variants::{asks_for_other_pods, follow, make};
-use super::{flavor_of, is_parent, queue_of, variants_of};
+use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
 use crate::jobs::reconcile::Context;
 use crate::keys;
 use crate::plan::{Plan, Step, Told};
@@ -52,15 +52,13 @@ struct Family<'a> {
 
 impl<'a> Family<'a> {
     fn new(context: Context<'a>, parent: &Workload, queue: &ClusterQueue) -> Self {
-        let groups = queue.spec.resource_groups.iter();
-        let flavors: Vec<String> = groups.flat_map(|group| &group.flavors).map(|flavor| flavor.name.clone()).collect();
         let found = variants_of(context.stores, parent);
         let (alive, going): (Vec<_>, Vec<_>) =
             found.iter().partition(|variant| variant.metadata.deletion_timestamp.is_none());
         let mut family = Family {
             context,
             parent: parent.clone(),
-            flavors,
+            flavors: flavors_of(queue),
             variants: alive.into_iter().map(|variant| (**variant).clone()).collect(),
             going: going.into_iter().map(|variant| flavor_of(variant).to_owned()).collect(),
             plan: Plan::default(),
