@@ -7,7 +7,7 @@
 //! A cache of a kind that there are many of keeps those whole that were touched last, and packs the others: see
 //! [`Cache::pack_idle`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
 use berth_apimachinery::condensed::Condensed;
@@ -53,7 +53,10 @@ struct Inner<K> {
 }
 
 struct State<K> {
-    objects: BTreeMap<Arc<ObjectKey>, Entry<K>>,
+    /// Found by hash: an ordered search among tens of thousands of keys waits for memory at every step.
+    objects: HashMap<Arc<ObjectKey>, Entry<K>>,
+    /// The keys of `objects`.
+    order: BTreeSet<Arc<ObjectKey>>,
     indexes: Vec<IndexState<K>>,
     /// The highest resourceVersion a deletion was seen at, per key, while the watch may still replay older states.
     forgotten: BTreeMap<Arc<ObjectKey>, u64>,
@@ -72,7 +75,7 @@ struct Entry<K> {
 
 struct IndexState<K> {
     values: IndexFn<K>,
-    keys: BTreeMap<String, Keys>,
+    keys: HashMap<String, Keys>,
 }
 
 /// Keys with one value; most values of most indexes have one.
@@ -103,7 +106,8 @@ const WHOLE_MAX: usize = 4096;
 impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn new() -> Self {
         let state = State {
-            objects: BTreeMap::new(),
+            objects: HashMap::new(),
+            order: BTreeSet::new(),
             indexes: Vec::new(),
             forgotten: BTreeMap::new(),
             packing: None,
@@ -131,7 +135,7 @@ impl<K: Resource + 'static> Cache<K> {
         let mut state = self.inner.state.write().expect(LOCK);
         if state.packing.is_none() {
             state.packing = Some(Packing::new());
-            state.touched = state.objects.iter().map(|(key, entry)| (key.clone(), entry.version)).collect();
+            state.touched = state.entries().map(|(key, entry)| (key.clone(), entry.version)).collect();
             while state.touched.len() > WHOLE_MAX {
                 state.pack_oldest();
             }
@@ -152,7 +156,7 @@ impl<K: Resource + 'static> Cache<K> {
 
     /// Every object, in key order.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read(|state| state.objects.values().map(|entry| state.whole(entry)).collect())
+        self.read(|state| state.entries().map(|(_, entry)| state.whole(entry)).collect())
     }
 
     /// Every object of a namespace, in name order.
@@ -163,7 +167,7 @@ impl<K: Resource + 'static> Cache<K> {
     /// Every object, in key order, one at a time: what is packed is not all whole at once. Objects that go meanwhile are left
     /// out, others come in the state they are in when it is their turn.
     pub fn iter(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
-        let keys: Vec<_> = self.read(|state| state.objects.keys().cloned().collect());
+        let keys: Vec<_> = self.read(|state| state.order.iter().cloned().collect());
         let cache = self.clone();
         keys.into_iter().filter_map(move |key| cache.peek(&key))
     }
@@ -193,8 +197,8 @@ impl<K: Resource + 'static> Cache<K> {
     /// Makes an index: objects can then be found by any value `values` returns for them, at O(log n).
     pub fn index(&self, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
         let mut state = self.inner.state.write().expect(LOCK);
-        let mut index = IndexState { values: Arc::new(values), keys: BTreeMap::new() };
-        for (key, entry) in &state.objects {
+        let mut index = IndexState { values: Arc::new(values), keys: HashMap::new() };
+        for (key, entry) in state.entries() {
             index.insert(key, &state.whole(entry));
         }
         state.indexes.push(index);
@@ -227,7 +231,14 @@ impl<K: Resource + 'static> Cache<K> {
                 return;
             }
             state.forgotten.remove(&key);
-            let key = known.map_or_else(|| Arc::new(key), |(key, _)| key);
+            let key = known.map_or_else(
+                || {
+                    let key = Arc::new(key);
+                    state.order.insert(key.clone());
+                    key
+                },
+                |(key, _)| key,
+            );
             let new = Arc::new(object);
             let entry = Entry { version, whole: Some(new.clone()), packed: None };
             let old = state.objects.insert(key.clone(), entry).map(|old| state.whole(&old));
@@ -266,6 +277,7 @@ impl<K: Resource + 'static> Cache<K> {
                 return;
             }
             state.objects.remove(&key);
+            state.order.remove(&key);
             for index in &mut state.indexes {
                 index.remove(&key, &old);
             }
@@ -283,7 +295,7 @@ impl<K: Resource + 'static> Cache<K> {
     /// Makes the cache hold exactly what a fresh list showed: objects it did not name are gone.
     pub(crate) fn retain(&self, listed: &BTreeSet<ObjectKey>) {
         let gone: Vec<Arc<K>> = self.read(|state| {
-            let unlisted = state.objects.iter().filter(|(key, _)| !listed.contains(key.as_ref()));
+            let unlisted = state.entries().filter(|(key, _)| !listed.contains(key.as_ref()));
             unlisted.map(|(_, entry)| state.whole(entry)).collect()
         });
         for object in gone {
@@ -298,7 +310,7 @@ impl<K: Resource + 'static> Cache<K> {
     {
         let older = |object: &K| version_of(object).is_some_and(|version| version <= revision);
         let gone: Vec<Arc<K>> = self.read(|state| {
-            let unlisted = state.objects.iter().filter(|(key, _)| !listed.contains(key.as_ref()));
+            let unlisted = state.entries().filter(|(key, _)| !listed.contains(key.as_ref()));
             unlisted.map(|(_, entry)| state.whole(entry)).filter(|object| older(object.as_ref())).collect()
         });
         for object in gone {
@@ -338,7 +350,13 @@ impl<K> State<K> {
 
     fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&Arc<ObjectKey>, &Entry<K>)> {
         let start = ObjectKey::namespaced(namespace, "");
-        self.objects.range::<ObjectKey, _>(&start..).take_while(move |(key, _)| key.namespace == start.namespace)
+        let keys = self.order.range::<ObjectKey, _>(&start..).take_while(move |key| key.namespace == start.namespace);
+        keys.filter_map(|key| Some((key, self.objects.get(key)?)))
+    }
+
+    /// Every object, in key order.
+    fn entries(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &Entry<K>)> {
+        self.order.iter().filter_map(|key| Some((key, self.objects.get(key)?)))
     }
 
     /// A packed object was read: whoever looks once looks again soon.

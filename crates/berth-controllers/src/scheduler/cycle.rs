@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_engine::model::WorkloadKey;
 use berth_engine::{CycleOutcome, Effects, Event, Verdict};
 use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
 use tokio::time::Instant;
 
-use super::carry_out::changes;
+use super::carry_out::{Change, changes};
 use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
 use super::{Brain, cycle_key};
@@ -78,15 +79,18 @@ impl Reconciler for Scheduler {
 impl Scheduler {
     fn turn(&self) -> Result<Action, Error> {
         for _ in 0..CYCLES_PER_TURN_MAX {
+            let Some(room) = self.writes.room() else { return Ok(Action::Wait) };
             let now = self.brain.now();
-            let outcome = self.brain.engine().cycle(now);
+            let outcome = self.brain.engine().cycle_up_to(room, now);
             let more = outcome.more;
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome);
             let effects = self.effects(&outcome);
             let mut withdrawn = Vec::new();
-            for (workload, change) in changes(outcome) {
-                if !self.writes.add(object_key(&workload), change) {
+            let changes = changes(outcome);
+            let priorities = self.priorities(&changes);
+            for ((workload, change), priority) in changes.into_iter().zip(priorities) {
+                if !self.writes.add(object_key(&workload), priority, change) {
                     withdrawn.push(workload);
                 }
             }
@@ -108,15 +112,22 @@ impl Scheduler {
         Ok(Action::After(Duration::ZERO))
     }
 
+    fn priorities(&self, changes: &[(WorkloadKey, Change)]) -> Vec<i64> {
+        let engine = self.brain.engine();
+        changes.iter().map(|(workload, _)| engine.priority(workload).unwrap_or(0)).collect()
+    }
+
     /// Whose figures a cycle changed.
     fn effects(&self, outcome: &CycleOutcome) -> Effects {
         let mut effects = Effects::default();
+        let engine = self.brain.engine();
         for decision in &outcome.decisions {
             effects.cluster_queues.insert(decision.cluster_queue.clone());
             if let Verdict::Preempt { victims, .. } = &decision.verdict {
                 effects.cluster_queues.extend(victims.iter().map(|victim| victim.cluster_queue.clone()));
             }
-            effects.local_queues.extend(self.writes.local_queue_of(&decision.workload));
+            let key = &decision.workload;
+            effects.local_queues.extend(engine.local_queue(key).map(|queue| (key.namespace.clone(), queue)));
         }
         effects
     }

@@ -18,7 +18,7 @@ mod writer;
 pub(crate) use cycle::install;
 pub(crate) use writer::Writes;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct Brain {
 struct Inner {
     engine: Mutex<Engine>,
     listeners: Mutex<Listeners>,
-    exact: Mutex<BTreeMap<WorkloadKey, Exact>>,
+    exact: Mutex<HashMap<WorkloadKey, Exact>>,
     clock: Clock,
 }
 
@@ -106,7 +106,7 @@ impl Brain {
         self.exact().remove(key);
     }
 
-    fn exact(&self) -> MutexGuard<'_, BTreeMap<WorkloadKey, Exact>> {
+    fn exact(&self) -> MutexGuard<'_, HashMap<WorkloadKey, Exact>> {
         self.inner.exact.lock().expect("no code panics while holding the times' lock")
     }
 
@@ -139,6 +139,13 @@ impl Brain {
         if effects.wake
             && let Some(queue) = listeners.scheduler.as_ref()
         {
+            queue.add(cycle_key());
+        }
+    }
+
+    /// Asks for a cycle.
+    pub(crate) fn wake(&self) {
+        if let Some(queue) = self.listeners().scheduler.as_ref() {
             queue.add(cycle_key());
         }
     }

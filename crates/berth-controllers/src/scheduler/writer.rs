@@ -6,16 +6,16 @@
 //!
 //! Where the API is slower than the decisions (a limited client, a busy disk), order is what counts: what frees quota goes
 //! first, then admissions by priority, and what only tells why a workload waits goes last, if it is still true then. Telling is
-//! left out while the reason stays the same.
+//! left out while the reason stays the same. And no more is decided than is about to be written: a decision made ahead of its
+//! write would hold quota that nobody uses yet, and could only be made better later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
-use berth_engine::model::WorkloadKey;
-use berth_engine::{Event, Name};
-use berth_runtime::{Cache, Clock, EventType, Manager, ObjectKey, Recorder};
+use berth_engine::Event;
+use berth_runtime::{Clock, EventType, Manager, ObjectKey, Recorder};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -40,6 +40,9 @@ const EVENT_MESSAGE_MAX: usize = 1024;
 const IN_FLIGHT_MAX: usize = 64;
 /// Of those, writes that only tell why a workload waits.
 const TELLING_MAX: usize = 8;
+/// Decisions that wait for their write beyond those in flight, in times of what may be in flight; from then on nothing more is
+/// decided until less than half of that waits.
+const AHEAD: usize = 2;
 /// With a limited client no more writes are in flight than it lets through in this part of a second: what waits in the
 /// client can no longer be overtaken.
 const LIMITED_PART: f64 = 10.0;
@@ -58,7 +61,6 @@ const RETRY_WARN: Duration = Duration::from_millis(80);
 pub(crate) struct Writes {
     pending: Arc<Mutex<Pending>>,
     wake: Arc<Notify>,
-    workloads: Cache<Workload>,
 }
 
 /// What can wait for what; the first goes first.
@@ -72,8 +74,14 @@ enum Urgency {
     Tells,
 }
 
+impl Urgency {
+    fn decides(self) -> bool {
+        self != Urgency::Tells
+    }
+}
+
 /// Place of a write among the pending ones: urgency, descending priority, order of decisions.
-type Rank = (Urgency, std::cmp::Reverse<i32>, u64);
+type Rank = (Urgency, std::cmp::Reverse<i64>, u64);
 
 #[derive(Default)]
 struct Pending {
@@ -82,6 +90,12 @@ struct Pending {
     /// Keys of writes that are in flight, and whether they only tell.
     in_flight: BTreeMap<ObjectKey, bool>,
     sequence: u64,
+    /// Changes that do more than tell.
+    decisions: usize,
+    /// From so many decisions on nothing more is decided.
+    decisions_max: usize,
+    /// Somebody was told to decide nothing more for now.
+    held_back: bool,
     /// The client is limited.
     limited: bool,
     /// When a write that does more than tell was started last.
@@ -89,10 +103,11 @@ struct Pending {
 }
 
 impl Pending {
-    fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i32, change: Change) {
+    fn insert(&mut self, key: ObjectKey, urgency: Urgency, priority: i64, change: Change) {
         self.remove(&key);
         self.sequence += 1;
         let rank = (urgency, std::cmp::Reverse(priority), self.sequence);
+        self.decisions += usize::from(rank.0.decides());
         self.order.insert(rank, key.clone());
         self.changes.insert(key, (rank, change));
     }
@@ -100,7 +115,24 @@ impl Pending {
     fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
         let (rank, change) = self.changes.remove(key)?;
         self.order.remove(&rank);
+        self.decisions -= usize::from(rank.0.decides());
         Some(change)
+    }
+
+    /// How many workloads may be decided about; after a none [`Pending::goes_on`] says when.
+    fn room(&mut self) -> Option<usize> {
+        self.held_back |= self.decisions >= self.decisions_max;
+        // What a cycle finds out about all its heads goes to waste beyond a limit: with a client that is not limited the
+        // writes will have caught up by the next cycle.
+        let left = if self.limited { self.decisions_max.saturating_sub(self.decisions) } else { usize::MAX };
+        (!self.held_back).then_some(left)
+    }
+
+    /// True once after [`Pending::room`] had none, when enough has been written.
+    fn goes_on(&mut self) -> bool {
+        let goes_on = self.held_back && self.decisions * 2 < self.decisions_max;
+        self.held_back &= !goes_on;
+        goes_on
     }
 
     /// Is the client limited, and was there a decision to write just now?
@@ -113,7 +145,7 @@ impl Pending {
         let telling = self.in_flight.values().filter(|tells| **tells).count();
         // One object is written once at a time.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
-        let tells = rank.0 == Urgency::Tells;
+        let tells = !rank.0.decides();
         if tells && (telling >= TELLING_MAX || self.is_deciding()) {
             return None;
         }
@@ -130,14 +162,14 @@ impl Pending {
 impl Writes {
     /// Adds a write. Of two about one workload the later one counts: the engine decided it knowing the earlier one. False
     /// when the two cancel each other out: quota that was given but not written yet is not given, and nothing is written.
+    /// Changes of one urgency are written by descending priority.
     #[must_use]
-    pub(super) fn add(&self, key: ObjectKey, change: Change) -> bool {
+    pub(super) fn add(&self, key: ObjectKey, priority: i64, change: Change) -> bool {
         let urgency = match &change {
             Change::Preempt { .. } | Change::Evict { .. } | Change::ReplaceSlice { .. } => Urgency::Frees,
             Change::Admit(_) => Urgency::Gives,
             Change::Wait(_) | Change::Bypassed(_) => Urgency::Tells,
         };
-        let priority = self.workloads.get(&key).and_then(|workload| workload.spec.priority).unwrap_or(0);
         let mut pending = self.lock();
         let given = matches!(pending.changes.get(&key), Some((_, Change::Admit(admit))) if !admit.second_pass);
         if throws_out(&change) && given {
@@ -150,9 +182,9 @@ impl Writes {
         true
     }
 
-    pub(super) fn local_queue_of(&self, key: &WorkloadKey) -> Option<(Name, Name)> {
-        let workload = self.workloads.get(&object_key(key))?;
-        Some((key.namespace.clone(), workload.spec.queue_name.as_str().into()))
+    /// How many workloads may be decided about. None when enough is decided for now: the cycle is woken when more may be.
+    pub(super) fn room(&self) -> Option<usize> {
+        self.lock().room()
     }
 
     /// Is a decision about this workload about to be written?
@@ -179,7 +211,7 @@ pub(super) fn install(
     metrics: &Metrics,
 ) -> Writes {
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-admission"));
-    let writes = Writes { pending: Arc::default(), wake: Arc::default(), workloads: stores.workloads.clone() };
+    let writes = Writes { pending: Arc::default(), wake: Arc::default() };
     let writer = Arc::new(Writer {
         client,
         clock,
@@ -195,7 +227,11 @@ pub(super) fn install(
         // Truncated on purpose: a rate of requests is a small number.
         ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
     });
-    writes.lock().limited = config.client_limit.is_some();
+    {
+        let mut pending = writes.lock();
+        pending.limited = config.client_limit.is_some();
+        pending.decisions_max = in_flight * AHEAD;
+    }
     manager.task("scheduler-writes", run(writer, in_flight));
     writes
 }
@@ -212,10 +248,13 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 key
             });
         }
-        let holds_back = {
-            let pending = writer.writes.lock();
-            pending.limited && !pending.changes.is_empty()
+        let (goes_on, holds_back) = {
+            let mut pending = writer.writes.lock();
+            (pending.goes_on(), pending.limited && !pending.changes.is_empty())
         };
+        if goes_on {
+            writer.brain.wake();
+        }
         tokio::select! {
             biased;
             Some(ended) = running.join_next(), if !running.is_empty() => match ended {
@@ -296,7 +335,7 @@ impl Writer {
                     && let Some((replaced, change)) = replaced_slice(&after, admit)
                 {
                     // A slice that runs has been written; nothing pending can cancel this.
-                    let _ = self.writes.add(object_key(&replaced), change);
+                    let _ = self.writes.add(object_key(&replaced), i64::from(after.spec.priority.unwrap_or(0)), change);
                 }
                 if let Change::Preempt { victim, queue, .. } = change {
                     self.metrics.preempted(queue, victim.reason.as_str());
@@ -428,8 +467,7 @@ mod tests {
 
     #[test]
     fn quota_that_is_taken_before_it_was_written_as_given_costs_no_write() {
-        let workloads = Cache::for_tests([]);
-        let writes = Writes { pending: Arc::default(), wake: Arc::default(), workloads };
+        let writes = Writes { pending: Arc::default(), wake: Arc::default() };
         let admit = || {
             Change::Admit(Box::new(berth_engine::Admit {
                 admission: berth_engine::model::Admission { cluster_queue: "cq".into(), pod_sets: Vec::new() },
@@ -440,16 +478,16 @@ mod tests {
             }))
         };
         // That it waits is on its way when quota is given and taken again.
-        assert!(writes.add(key("a"), tell()));
+        assert!(writes.add(key("a"), 0, tell()));
         assert!(writes.lock().next().is_some());
-        assert!(writes.add(key("a"), admit()));
-        assert!(!writes.add(key("a"), evict()), "both are withdrawn");
+        assert!(writes.add(key("a"), 0, admit()));
+        assert!(!writes.add(key("a"), 0, evict()), "both are withdrawn");
         writes.done(&key("a"));
         assert_eq!(writes.lock().next(), None);
         // What is on its way cannot be withdrawn.
-        assert!(writes.add(key("a"), admit()));
+        assert!(writes.add(key("a"), 0, admit()));
         assert!(writes.lock().next().is_some());
-        assert!(writes.add(key("a"), evict()));
+        assert!(writes.add(key("a"), 0, evict()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -461,6 +499,30 @@ mod tests {
         assert_eq!(pending.next(), None);
         tokio::time::advance(TELLING_PAUSE).await;
         assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn no_more_is_decided_than_is_about_to_be_written() {
+        let mut pending = Pending { decisions_max: 4, ..Pending::default() };
+        for number in 0..9 {
+            pending.insert(key(&format!("told-{number}")), Urgency::Tells, 0, tell());
+        }
+        for number in 0..4 {
+            assert_eq!(pending.room(), Some(usize::MAX));
+            pending.insert(key(&number.to_string()), Urgency::Gives, 0, evict());
+        }
+        // A change in the place of another counts once.
+        pending.insert(key("3"), Urgency::Frees, 0, evict());
+        assert_eq!(pending.room(), None);
+        let mut start = || {
+            pending.next();
+            (pending.goes_on(), pending.decisions)
+        };
+        assert_eq!([start(), start(), start(), start()], [(false, 3), (false, 2), (true, 1), (false, 0)]);
+        assert_eq!(pending.room(), Some(usize::MAX));
+        pending.limited = true;
+        pending.insert(key("first"), Urgency::Gives, 0, evict());
+        assert_eq!(pending.room(), Some(3));
     }
 
     #[test]

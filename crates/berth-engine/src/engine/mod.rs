@@ -135,11 +135,18 @@ impl Engine {
 
     /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and counts what it decided.
     pub fn cycle(&mut self, now: Time) -> CycleOutcome {
+        self.cycle_up_to(usize::MAX, now)
+    }
+
+    /// The same, but no more workloads are admitted or given victims than `decisions_max`, if second passes that are due leave
+    /// that many; the other heads stay where they are, as if they had not been looked at. For whom it takes long to carry
+    /// decisions out: what is decided late is decided knowing more.
+    pub fn cycle_up_to(&mut self, decisions_max: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.rooms.due_flushes(now) {
             self.rooms.flush(&mut self.world, root, now);
         }
-        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, now);
+        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, decisions_max, now);
         let usage_based = self.world.config.admission_fair_sharing.is_some();
         for decision in &outcome.decisions {
             if usage_based
@@ -234,6 +241,16 @@ impl Engine {
     /// The waiting workloads of a cluster queue in the order they would be popped; those set aside come last.
     pub fn pending(&self, cluster_queue: &str) -> Vec<QueuePosition> {
         self.world.queue_ids.get(cluster_queue).map(|id| self.report_pending(*id)).unwrap_or_default()
+    }
+
+    /// The effective priority of a workload (§3.1); the higher goes first.
+    pub fn priority(&self, workload: &WorkloadKey) -> Option<i64> {
+        Some(self.world.record(self.world.workloads.id(workload)?).priority)
+    }
+
+    /// The local queue of a workload, in its namespace.
+    pub fn local_queue(&self, workload: &WorkloadKey) -> Option<Name> {
+        Some(self.world.record(self.world.workloads.id(workload)?).facts.queue.clone())
     }
 
     /// The cluster queue a workload holds quota in, if it does (also when that is only assumed).
