@@ -5,27 +5,28 @@
 //! are there, their size, streams per connection. Bodies are limited where they are read, in the server. Watches have
 //! no time limit of their own; they end when the server says so or, at shutdown, after a grace period.
 
+mod trust;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::status::Status;
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::auth::authn::{Authenticator, x509_user};
+use crate::auth::authn::Authenticator;
 use crate::fairness::Fairness;
-use crate::pki::{Identity, Pki};
 use crate::{ApiServer, Body, UserInfo, compression};
+
+pub use trust::{Certificates, OWN_NAME};
+use trust::{Shown, Trust};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16 * 1024;
@@ -62,18 +63,43 @@ pub enum ListenError {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    acceptor: TlsAcceptor,
+    trust: Arc<watch::Sender<Arc<Trust>>>,
+    now: RealTime,
+}
+
+/// What the clients' clocks show; that of an embedded cluster may run faster.
+pub type RealTime = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
+
+/// Changes the certificates of a listener that is serving.
+#[derive(Clone)]
+pub struct CertificatesHandle(Arc<watch::Sender<Arc<Trust>>>);
+
+impl CertificatesHandle {
+    /// New connections see these; those that are open keep what they were opened with. When they cannot be used, nothing
+    /// changes.
+    pub fn replace(&self, certificates: &Certificates) -> Result<(), ListenError> {
+        self.0.send_replace(Arc::new(Trust::new(certificates).map_err(ListenError::Tls)?));
+        Ok(())
+    }
 }
 
 impl Listener {
-    /// Binds `address` (port 0: any free one) with `identity` as serving certificate; client certificates are accepted
-    /// when `pki`'s authority signed them.
-    pub async fn bind(address: SocketAddr, pki: &Pki, identity: &Identity) -> Result<Listener, ListenError> {
-        let acceptor = TlsAcceptor::from(Arc::new(server_config(pki, identity)?));
+    /// Binds `address` (port 0: any free one). `now` is what certificates are checked by.
+    pub async fn bind(
+        address: SocketAddr,
+        certificates: &Certificates,
+        now: RealTime,
+    ) -> Result<Listener, ListenError> {
+        let trust = Arc::new(Trust::new(certificates).map_err(ListenError::Tls)?);
         let bind = |source| ListenError::Bind { address, source };
         let socket = TcpListener::bind(address).await.map_err(bind)?;
         let address = socket.local_addr().map_err(bind)?;
-        Ok(Listener { socket, address, acceptor })
+        Ok(Listener { socket, address, trust: Arc::new(watch::Sender::new(trust)), now })
+    }
+
+    /// What changes its certificates later.
+    pub fn certificates(&self) -> CertificatesHandle {
+        CertificatesHandle(self.trust.clone())
     }
 
     /// The address bound, with the port that was chosen.
@@ -104,7 +130,8 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
-                        acceptor: self.acceptor.clone(),
+                        trust: self.trust.borrow().clone(),
+                        now: self.now.clone(),
                         server: server.clone(),
                         authenticator: authenticator.clone(),
                         fairness: fairness.clone(),
@@ -133,7 +160,8 @@ impl Listener {
 
 /// What one connection's task needs.
 struct Connection {
-    acceptor: TlsAcceptor,
+    trust: Arc<Trust>,
+    now: RealTime,
     server: ApiServer,
     authenticator: Arc<Authenticator>,
     fairness: Arc<Fairness>,
@@ -144,18 +172,22 @@ impl Connection {
     async fn serve(self, stream: TcpStream, peer: SocketAddr) {
         // Small answers and watch events must not wait for each other.
         let _ = stream.set_nodelay(true);
-        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await {
+        let acceptor = TlsAcceptor::from(self.trust.config.clone());
+        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake"),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let user = certificate.and_then(|leaf| x509_user(leaf.as_ref()));
-        let (server, authenticator, fairness) = (self.server, self.authenticator, self.fairness);
+        let shown = self.trust.client(stream.get_ref().1.peer_certificates(), (self.now)());
+        let (server, authenticator, fairness, now) = (self.server, self.authenticator, self.fairness, self.now);
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-            let (server, authenticator, user) = (server.clone(), authenticator.clone(), user.clone());
-            let fairness = fairness.clone();
-            async move { Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, user, request).await) }
+            let (server, authenticator, fairness) = (server.clone(), authenticator.clone(), fairness.clone());
+            let shown = match &shown {
+                // A connection may outlive its client's certificate.
+                Shown::Believed { until, .. } if now().as_second() > *until => Shown::Strange,
+                shown => shown.clone(),
+            };
+            async move { Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, shown, request).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
@@ -178,12 +210,20 @@ async fn answer(
     server: &ApiServer,
     authenticator: &Authenticator,
     fairness: &Fairness,
-    certificate_user: Option<UserInfo>,
+    shown: Shown,
     mut request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let may_compress = compression::is_wanted(&request);
-    let response = match authenticator.authenticate(certificate_user, &path, request.headers_mut()) {
+    let authenticated = match shown {
+        Shown::Nothing => authenticator.authenticate(None, &path, request.headers_mut()),
+        Shown::Believed { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),
+        // Who says falsely who he is, is nobody even where nobody is let in.
+        Shown::Strange => authenticator.authenticate(None, &path, request.headers_mut()).and_then(|user| {
+            if user == UserInfo::anonymous() { Err(Status::unauthorized("Unauthorized")) } else { Ok(user) }
+        }),
+    };
+    let response = match authenticated {
         Ok(user) => answer_in_turn(server, fairness, user, request).await,
         Err(status) => crate::rest::status_response(&status),
     };
@@ -207,26 +247,4 @@ async fn answer_in_turn(
         Ok(response) => response,
         Err(status) => crate::rest::status_response(&status),
     }
-}
-
-fn server_config(pki: &Pki, identity: &Identity) -> Result<rustls::ServerConfig, ListenError> {
-    let tls = |error: &dyn std::fmt::Display| ListenError::Tls(error.to_string());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_slice(pki.authority_pem().as_bytes()).map_err(|e| tls(&e))?;
-    roots.add(authority).map_err(|e| tls(&e))?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| tls(&e))?;
-    let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).map_err(|e| tls(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|e| tls(&e))?;
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| tls(&e))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![certificate], key)
-        .map_err(|e| tls(&e))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
 }

@@ -49,7 +49,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         controllers: controller_configuration(read(&options.controller_config)?)?,
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
-        front_proxy: Some(front.pki().front_proxy()?),
+        front_proxy: Some(front.front_proxy()?),
         controllers_elsewhere: true,
     })
     .await?;

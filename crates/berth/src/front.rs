@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use berth_apiserver::ApiServer;
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::kubeconfig::Kubeconfig;
-use berth_apiserver::pki::{Identity, Pki};
-use berth_apiserver::tls::Listener;
+use berth_apiserver::pki::{FrontProxy, Identity, Pki};
+use berth_apiserver::tls::{Certificates, CertificatesHandle, ListenError, Listener, OWN_NAME};
 use berth_runtime::Clock;
 use berth_simulator::embedded::Storage;
 use clap::Args;
@@ -31,6 +32,75 @@ pub struct FrontOptions {
     /// Where to write the kubeconfig. Default: kubeconfig in the data folder.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Authorities (PEM) whose client certificates are accepted too: common name is the user, organizations the groups.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Certificate (PEM) to serve with, followed by those between it and its authority. Default: one of Berth's own.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// Private key (PEM) of --tls-cert-file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+}
+
+/// How often certificate files are read again.
+const CERTIFICATE_FILES: Duration = Duration::from_secs(60);
+
+/// Certificates from files, and those that are there anyway.
+struct Given {
+    client_ca: Option<PathBuf>,
+    serving: Option<(PathBuf, PathBuf)>,
+    own_authority_pem: String,
+    own: Identity,
+}
+
+impl Given {
+    fn of(options: &FrontOptions, pki: &Pki) -> anyhow::Result<Self> {
+        let serving = options.tls_cert_file.clone().zip(options.tls_private_key_file.clone());
+        Ok(Self {
+            client_ca: options.client_ca_file.clone(),
+            serving,
+            own_authority_pem: pki.authority_pem().to_owned(),
+            own: pki.serving(&[options.listen.ip().to_string(), OWN_NAME.to_owned()])?,
+        })
+    }
+
+    fn any(&self) -> bool {
+        self.client_ca.is_some() || self.serving.is_some()
+    }
+
+    fn read(&self) -> anyhow::Result<Certificates> {
+        let read = |option: &str, path: &Path| {
+            std::fs::read_to_string(path).with_context(|| format!("{option} {}", path.display()))
+        };
+        let mut client_authorities_pem = self.own_authority_pem.clone();
+        if let Some(path) = &self.client_ca {
+            client_authorities_pem.push_str(&read("--client-ca-file", path)?);
+        }
+        let serving = match &self.serving {
+            Some((certificate, key)) => Identity {
+                certificate_pem: read("--tls-cert-file", certificate)?,
+                key_pem: read("--tls-private-key-file", key)?,
+            },
+            None => self.own.clone(),
+        };
+        Ok(Certificates { client_authorities_pem, serving, own: self.serving.is_some().then(|| self.own.clone()) })
+    }
+
+    /// Follows the files, as whoever renews certificates expects: what is read next counts for new connections.
+    async fn follow(self, handle: CertificatesHandle) {
+        let clock = Clock::system();
+        let mut said = String::new();
+        loop {
+            clock.sleep(CERTIFICATE_FILES).await;
+            let replaced = self.read().and_then(|certificates| Ok(handle.replace(&certificates)?));
+            let problem = replaced.err().map(|error| format!("{error:#}")).unwrap_or_default();
+            if problem != said && !problem.is_empty() {
+                tracing::warn!("{problem}; the certificates stay as they were");
+            }
+            said = problem;
+        }
+    }
 }
 
 /// Bound and certified, but not answering yet.
@@ -39,6 +109,7 @@ pub struct Front {
     pki: Pki,
     listener: Listener,
     kubeconfig: PathBuf,
+    given: Given,
 }
 
 impl Front {
@@ -53,12 +124,16 @@ impl Front {
             Folder::Kept(path) => Pki::load_or_create(&path.join("pki"), now)?,
             Folder::Temporary(_) => Pki::ephemeral(now)?,
         };
-        let serving = pki.serving(&[options.listen.ip().to_string()])?;
-        let listener = Listener::bind(options.listen, &pki, &serving)
-            .await
-            .with_context(|| "choose another address with --listen, or stop what uses this one")?;
+        let given = Given::of(options, &pki)?;
+        let listener = Listener::bind(options.listen, &given.read()?, Arc::new(|| Clock::system().now())).await;
+        let listener = listener.map_err(|error| match error {
+            ListenError::Bind { .. } => {
+                anyhow::Error::from(error).context("choose another address with --listen, or stop what uses this one")
+            }
+            error => error.into(),
+        })?;
         let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.path().join("kubeconfig"));
-        Ok(Self { folder, pki, listener, kubeconfig })
+        Ok(Self { folder, pki, listener, kubeconfig, given })
     }
 
     /// Where objects go.
@@ -72,6 +147,12 @@ impl Front {
     /// Certificates of this cluster.
     pub fn pki(&self) -> &Pki {
         &self.pki
+    }
+
+    /// What the server shows to aggregated API servers: they believe the clients that this one believes.
+    pub fn front_proxy(&self) -> anyhow::Result<FrontProxy> {
+        let client_authority_pem = self.given.read()?.client_authorities_pem;
+        Ok(FrontProxy { client_authority_pem, ..self.pki.front_proxy()? })
     }
 
     /// Where clients find the server.
@@ -100,7 +181,8 @@ impl Front {
     fn write(&self, path: &Path, identity: &Identity) -> anyhow::Result<()> {
         let server = self.url();
         let authority_pem = self.pki.authority_pem();
-        Kubeconfig { name: "berth", server: &server, authority_pem, identity }.write(path)?;
+        let server_name = self.given.serving.is_some().then_some(OWN_NAME);
+        Kubeconfig { name: "berth", server: &server, authority_pem, server_name, identity }.write(path)?;
         Ok(())
     }
 
@@ -109,14 +191,20 @@ impl Front {
         let (stop, stopped) = oneshot::channel::<()>();
         let authenticator = Authenticator::new(Default::default(), server.tokens());
         let following = server.clone().follow_services();
+        let certificates = self.listener.certificates();
+        let given = self.given;
         let serving = self.listener.serve(server, Arc::new(authenticator), async move {
             // A dropped sender also means that the process is on its way out.
             let _ = stopped.await;
         });
         let task = tokio::spawn(async move {
             let following = tokio::spawn(following);
+            let renewing = given.any().then(|| tokio::spawn(given.follow(certificates)));
             serving.await;
             following.abort();
+            if let Some(renewing) = renewing {
+                renewing.abort();
+            }
         });
         Serving { stop, task, folder: self.folder }
     }

@@ -45,7 +45,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         root_ca: Some(front.pki().authority_pem().to_owned()),
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
-        front_proxy: Some(front.pki().front_proxy()?),
+        front_proxy: Some(front.front_proxy()?),
         apart: false,
     })
     .await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::{Identity, Pki};
-use berth_apiserver::tls::Listener;
+use berth_apiserver::tls::{Certificates, Listener};
 use berth_apiserver::{ApiServer, Config};
 use berth_store::MemoryStore;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -26,7 +26,8 @@ pub async fn start() -> anyhow::Result<Embedded> {
     #[allow(clippy::disallowed_methods, reason = "the server stands in for one outside, which has a clock of its own")]
     let now = jiff::Timestamp::now;
     let pki = Pki::ephemeral(now())?;
-    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &pki, &pki.serving(&[])?).await?;
+    let certificates = Certificates::of(&pki, pki.serving(&[])?);
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &certificates, Arc::new(now)).await?;
     let address = listener.address();
     let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(now));
     config.token_key = Some(pki.token_key().clone());
@@ -46,6 +47,7 @@ impl Embedded {
             name: "embedded",
             server: &server,
             authority_pem: &self.authority_pem,
+            server_name: None,
             identity: &self.identity,
         };
         let file = Kubeconfig::from_yaml(&file.to_yaml())?;

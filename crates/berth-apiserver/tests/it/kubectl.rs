@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::kubeconfig::Kubeconfig;
 use berth_apiserver::pki::Pki;
-use berth_apiserver::tls::Listener;
+use berth_apiserver::tls::{Certificates, Listener};
 use berth_apiserver::{ApiServer, Config};
 use berth_store::MemoryStore;
 
@@ -75,9 +75,9 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
         let clock = Arc::new(jiff::Timestamp::now);
         let now = clock();
         let pki = Pki::ephemeral(now).expect("keys");
-        let serving = pki.serving(&[]).expect("a certificate");
-        let listener =
-            Listener::bind("127.0.0.1:0".parse().expect("an address"), &pki, &serving).await.expect("a free port");
+        let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
+        let any_port = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(any_port, &certificates, clock.clone()).await.expect("a free port");
         let mut config = Config::new(Arc::new(MemoryStore::new()), clock);
         config.token_key = Some(pki.token_key().clone());
         let server = ApiServer::new(config);
@@ -86,7 +86,8 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
         let kubeconfig = directory.path().join("kubeconfig");
         let url = format!("https://{}", listener.address());
         let identity = pki.client("admin", Some("system:masters")).expect("a certificate");
-        Kubeconfig { name: "test", server: &url, authority_pem: pki.authority_pem(), identity: &identity }
+        let authority_pem = pki.authority_pem();
+        Kubeconfig { name: "test", server: &url, authority_pem, server_name: None, identity: &identity }
             .write(&kubeconfig)
             .expect("written");
         let authenticator = Arc::new(Authenticator::new(Default::default(), server.tokens()));

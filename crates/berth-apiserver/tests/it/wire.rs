@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::{Identity, Pki};
-use berth_apiserver::tls::Listener;
+use berth_apiserver::tls::{Certificates, Listener, OWN_NAME};
 use berth_apiserver::{ApiServer, Config, UserInfo};
 use berth_store::MemoryStore;
 use rustls::pki_types::pem::PemObject;
@@ -21,8 +21,19 @@ async fn ask(
     identity: Option<&Identity>,
     request: &str,
 ) -> std::io::Result<String> {
+    ask_as(address, "127.0.0.1", pki.authority_pem(), identity, request).await
+}
+
+/// The same, of a server that calls itself `name` and shows what this authority signed.
+async fn ask_as(
+    address: std::net::SocketAddr,
+    name: &str,
+    authority_pem: &str,
+    identity: Option<&Identity>,
+    request: &str,
+) -> std::io::Result<String> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(pki.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
+    roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).expect("PEM")).expect("an authority");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -31,13 +42,14 @@ async fn ask(
     let config = match identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
-            let certificate = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
+            let chain = CertificateDer::pem_slice_iter(identity.certificate_pem.as_bytes());
+            let chain = chain.collect::<Result<_, _>>().expect("PEM");
             let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).expect("PEM");
-            builder.with_client_auth_cert(vec![certificate], key).expect("a client certificate")
+            builder.with_client_auth_cert(chain, key).expect("a client certificate")
         }
     };
     let stream = TcpStream::connect(address).await?;
-    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
     let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -55,9 +67,9 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
     let now = jiff::Timestamp::now();
     let pki = Pki::ephemeral(now).expect("keys");
-    let serving = pki.serving(&[]).expect("a certificate");
+    let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
     let any_port = "127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(any_port, &pki, &serving).await.expect("a free port");
+    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");
@@ -92,8 +104,10 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     // Somebody else's authority signs nothing for us.
     let other = Pki::ephemeral(now).expect("keys");
     let forged = other.client("admin", Some("system:masters")).expect("a certificate");
-    let answer = ask(address, &pki, Some(&forged), &get("/api/v1/namespaces", "")).await;
-    assert!(answer.is_err(), "{answer:?}");
+    for path in ["/api/v1/namespaces", "/version"] {
+        check(Some(&forged), get(path, ""), "401 Unauthorized").await;
+    }
+    check(Some(&forged), get("/api", token), "\"APIVersions\"").await;
 
     // A watch that is open does not keep the server from ending.
     let watch = get("/api/v1/namespaces?watch=true", "").replace("Connection: close\r\n", "");
@@ -105,4 +119,88 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     let (ended, _) = tokio::join!(serve, watching);
     ended.expect("the listener ends");
     assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "nobody answers any more");
+}
+
+/// An authority, or what one signed, with its key.
+struct Signed {
+    pem: String,
+    key: rcgen::KeyPair,
+    params: rcgen::CertificateParams,
+}
+
+fn signed(name: &str, by: Option<&Signed>, until_year: i32) -> Signed {
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("a name");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
+    if name.contains("authority") {
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    }
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = match by {
+        None => params.self_signed(&key),
+        Some(by) => params.signed_by(&key, &rcgen::Issuer::from_params(&by.params, &by.key)),
+    };
+    Signed { pem: certificate.expect("signed").pem(), key, params }
+}
+
+impl Signed {
+    /// With the certificates between it and its authority.
+    fn identity(&self, between: &[&Signed]) -> Identity {
+        let mut certificate_pem = self.pem.clone();
+        between.iter().for_each(|one| certificate_pem.push_str(&one.pem));
+        Identity { certificate_pem, key_pem: self.key.serialize_pem() }
+    }
+}
+
+#[tokio::test]
+async fn authorities_of_others_are_believed_by_way_of_those_between_and_can_be_replaced() {
+    // Clients check the server's certificate against the system's clock.
+    #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
+    let now = jiff::Timestamp::now();
+    let pki = Pki::ephemeral(now).expect("keys");
+    let (root, other) = (signed("authority", None, 2040), signed("other authority", None, 2040));
+    let between = signed("authority between", Some(&root), 2040);
+    let server_certificate = signed("api.example.com", Some(&between), 2040);
+    let mut certificates = Certificates {
+        client_authorities_pem: format!("{}{}", pki.authority_pem(), root.pem),
+        serving: server_certificate.identity(&[&between]),
+        own: Some(pki.serving(&[OWN_NAME.to_owned()]).expect("a certificate")),
+    };
+    let any_port = "127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    let (address, handle) = (listener.address(), listener.certificates());
+    let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
+    server.ready().await.expect("stored");
+    let authenticator = Arc::new(Authenticator::new(Default::default(), None));
+    let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
+
+    let check = async |identity: &Identity, expected: &str| {
+        let request = get("/api/v1/nodes", "");
+        let answer = ask_as(address, "api.example.com", &root.pem, Some(identity), &request).await;
+        let answer = answer.expect("an answer");
+        assert!(answer.contains(expected), "expected {expected}:\n{answer}");
+    };
+    let ann = signed("ann", Some(&between), 2040);
+    check(&ann.identity(&[&between]), "User \\\"ann\\\" cannot list").await;
+    // Without the one between, nobody can tell whose signature that is.
+    check(&ann.identity(&[]), "401 Unauthorized").await;
+    check(&signed("ann", Some(&between), 2021).identity(&[&between]), "401 Unauthorized").await;
+    check(&signed("ann", Some(&other), 2040).identity(&[]), "401 Unauthorized").await;
+    check(&pki.client("bob", None).expect("signed"), "User \\\"bob\\\" cannot list").await;
+
+    // Who asks for the server's own name is shown what its own authority signed.
+    let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("an answer");
+    assert!(own.contains("200 OK"), "{own}");
+
+    certificates.client_authorities_pem = other.pem.clone();
+    handle.replace(&certificates).expect("usable");
+    check(&ann.identity(&[&between]), "401 Unauthorized").await;
+    check(&signed("ann", Some(&other), 2040).identity(&[]), "User \\\"ann\\\" cannot list").await;
+    certificates.serving.key_pem = other.key.serialize_pem();
+    let refused = handle.replace(&certificates).expect_err("another's key").to_string();
+    assert!(refused.contains("serving certificate and its key"), "{refused}");
+    check(&signed("ann", Some(&other), 2040).identity(&[]), "User \\\"ann\\\" cannot list").await;
+    serve.abort();
 }
