@@ -1,6 +1,8 @@
 //! What every cluster has from the start: the system's namespaces, priority classes, and the roles RBAC rests on.
 //! Written when missing; what somebody added stays.
 
+mod network;
+
 use berth_apimachinery::meta;
 use berth_store::{CommitFuture, Write};
 use serde_json::{Value, json};
@@ -28,6 +30,8 @@ pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
             "description": description, "preemptionPolicy": "PreemptLowerPriority",
         })
     }));
+    wanted.extend(network::flow_control());
+    wanted.push(network::service_range(&server.timestamp()));
     wanted.extend(auth::bootstrap::objects());
     wanted.extend(server.inner.config.front_proxy.as_ref().map(aggregation::authentication));
     wanted.into_iter().filter_map(|object| create(server, object)).collect()

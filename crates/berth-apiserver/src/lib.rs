@@ -37,6 +37,7 @@ mod fairness;
 mod objects;
 mod rest;
 mod server;
+mod service_addresses;
 mod strategy;
 pub mod webhook;
 

@@ -24,7 +24,7 @@ use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::crd::{Converter, CustomKind};
 use crate::registry::{Registry, ResourceInfo, SchemaSource};
-use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest};
+use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest, service_addresses};
 
 /// What time it is, as the embedded cluster counts it.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -194,6 +194,7 @@ impl ApiServer {
         for quota in self.inner.objects.list("", admission::quota::PLURAL, None) {
             admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
         }
+        service_addresses::repair(self).await;
         self.inner.started.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
-use crate::{ApiServer, aggregation, objects};
+use crate::{ApiServer, aggregation, objects, service_addresses};
 use webhook_converter::WebhookConverter;
 
 pub(crate) use cel::Rules;
@@ -183,6 +183,13 @@ pub(crate) fn after_write<'a>(
         if !gone && !is_counted {
             return Box::pin(quota::recount(server, meta::namespace(object), meta::name(object)));
         }
+    } else if service_addresses::is_about(row) {
+        return Box::pin(async move {
+            if gone {
+                quota::released(server, row, object, None).await;
+            }
+            service_addresses::follow(server, object, gone).await;
+        });
     } else if gone {
         return Box::pin(async move {
             quota::released(server, row, object, None).await;

@@ -4,7 +4,7 @@ use berth_apimachinery::meta;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::cells::{NONE, UNKNOWN, UNSET, age, condition, count, either_or, flag, items, number, since, text, text_or};
+use super::cells::{NONE, UNKNOWN, UNSET, age, condition, count, flag, items, number, since, text, text_or};
 use super::{AGE, Header, Printer, printer};
 
 const S: &str = "string";
@@ -107,7 +107,7 @@ pub(super) const PRINTERS: &[Printer] = &[
             ("Provisioner", S, 0),
             ("ReclaimPolicy", S, 0),
             ("VolumeBindingMode", S, 0),
-            ("AllowVolumeExpansion", "boolean", 0),
+            ("AllowVolumeExpansion", S, 0),
             AGE,
         ],
         |object, now| {
@@ -154,6 +154,9 @@ pub(super) const PRINTERS: &[Printer] = &[
         ],
         csi_driver,
     ),
+    printer("storage.k8s.io", "CSIStorageCapacity", &[("StorageClassName", S, 0), ("Capacity", S, 0)], |object, _| {
+        vec![text(object, "/storageClassName").into(), text_or(object, "/capacity", UNSET).into()]
+    }),
     printer("resource.k8s.io", "DeviceClass", &[AGE], |object, now| vec![age(object, now)]),
     printer("resource.k8s.io", "ResourceClaimTemplate", &[AGE], |object, now| vec![age(object, now)]),
     printer("resource.k8s.io", "ResourceClaim", &[("State", S, 0), AGE], resource_claim),
@@ -220,7 +223,7 @@ const EVENT: &[Header] = &[
     ("Source", S, 1),
     ("Message", S, 0),
     ("First Seen", S, 1),
-    ("Count", "integer", 1),
+    ("Count", S, 1),
     ("Name", S, 1),
 ];
 
@@ -366,7 +369,7 @@ fn flow_schema(object: &Value, now: Timestamp) -> Vec<Value> {
     let missing = condition(object, "Dangling").map_or("?", |condition| text(condition, "/status"));
     vec![
         text_or(object, "/spec/priorityLevelConfiguration/name", NONE).into(),
-        number(object, "/spec/matchingPrecedence").to_string().into(),
+        number(object, "/spec/matchingPrecedence").into(),
         text_or(object, "/spec/distinguisherMethod/type", NONE).into(),
         age(object, now),
         missing.into(),
@@ -374,7 +377,7 @@ fn flow_schema(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn priority_level(object: &Value, now: Timestamp) -> Vec<Value> {
-    let limited = |field: &str| Value::from(either_or(object, &format!("/spec/limited/{field}"), NONE));
+    let limited = |field: &str| object.pointer(&format!("/spec/limited/{field}")).cloned().unwrap_or(NONE.into());
     vec![
         text(object, "/spec/type").into(),
         limited("nominalConcurrencyShares"),

@@ -16,9 +16,7 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer("", "Secret", &[("Type", S, 0), ("Data", S, 0), AGE], |object, now| {
         vec![text_or(object, "/type", "Opaque").into(), count(object, "/data").into(), age(object, now)]
     }),
-    printer("", "ServiceAccount", &[("Secrets", S, 0), AGE], |object, now| {
-        vec![count(object, "/secrets").into(), age(object, now)]
-    }),
+    printer("", "ServiceAccount", &[AGE], |object, now| vec![age(object, now)]),
     printer("", "ResourceQuota", &[("Request", S, 0), ("Limit", S, 0), AGE], quota),
     printer(
         "",

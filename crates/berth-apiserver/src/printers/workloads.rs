@@ -22,8 +22,8 @@ pub(super) const PRINTERS: &[Printer] = &[
         "Deployment",
         &[
             ("Ready", "string", 0),
-            ("Up-to-date", "integer", 0),
-            ("Available", "integer", 0),
+            ("Up-to-date", "string", 0),
+            ("Available", "string", 0),
             AGE,
             CONTAINERS,
             IMAGES,
@@ -49,7 +49,7 @@ pub(super) const PRINTERS: &[Printer] = &[
         ],
         daemon_set,
     ),
-    printer("apps", "ControllerRevision", &[("Controller", "string", 0), ("Revision", "integer", 0), AGE], revision),
+    printer("apps", "ControllerRevision", &[("Controller", "string", 0), ("Revision", "string", 0), AGE], revision),
     printer(
         "autoscaling",
         "HorizontalPodAutoscaler",
@@ -58,7 +58,7 @@ pub(super) const PRINTERS: &[Printer] = &[
             ("Targets", "string", 0),
             ("MinPods", "string", 0),
             ("MaxPods", "string", 0),
-            ("Replicas", "integer", 0),
+            ("Replicas", "string", 0),
             AGE,
         ],
         autoscaler,

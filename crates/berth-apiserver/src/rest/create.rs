@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::call::Call;
 use super::encode::Stored;
 use crate::admission::Operation;
-use crate::{Body, admission, crd, strategy};
+use crate::{Body, admission, crd, service_addresses, strategy};
 
 /// Names tried for one `generateName` before giving up, as upstream.
 const GENERATE_ATTEMPTS: usize = 8;
@@ -118,6 +118,8 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
     tracking.keep(&mut object, applied);
 
+    let has_addresses = service_addresses::is_about(&call.row);
+    let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
     prepare(call, &mut object);
     if call.has_status_subresource() && call.strategy().clears_status_on_create() {
         call.view().keep_stored(&mut object, "status", None)?;
@@ -136,6 +138,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());
     }
+    if has_addresses {
+        service_addresses::claim(&call.server, &mut object, asked).await?;
+    }
     let view = call.view();
     let key = call.key_of(&name);
     let value = view.to_storage(object)?;
@@ -143,6 +148,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();
+            if has_addresses {
+                service_addresses::follow(&call.server, &existing, false).await;
+            }
             return Err(taken(call, generated, name, &existing));
         }
         Err(error) => return Err(commit_status(call, error).into()),

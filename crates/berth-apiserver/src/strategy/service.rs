@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Value, json};
 
+use crate::Objects;
+
 use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 
+/// Where addresses are from: what `kubeadm` clusters use. The first ten are left for the system.
+pub(crate) const RANGE: &str = "10.96.0.0/16";
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
 pub(crate) struct Services;
@@ -51,7 +55,7 @@ impl Strategy for Services {
             return;
         }
         if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
-            spec.insert("clusterIP".to_owned(), free_address(context).into());
+            spec.insert("clusterIP".to_owned(), free_address(context.objects).into());
         }
         let address = spec["clusterIP"].clone();
         set_default(spec, "clusterIPs", json!([address]));
@@ -123,10 +127,12 @@ impl Strategy for Services {
     }
 }
 
-/// The first free address of 10.96.0.0/16, the range `kubeadm` clusters use; the first ten are left for the system.
-fn free_address(context: &Context<'_>) -> String {
-    let services = context.objects.list("", "services", None);
-    let taken: BTreeSet<&str> = services.iter().filter_map(|service| service["spec"]["clusterIP"].as_str()).collect();
+/// The first free address of [`RANGE`].
+pub(crate) fn free_address(objects: &Objects) -> String {
+    let addresses = objects.list("networking.k8s.io", "ipaddresses", None);
+    let services = objects.list("", "services", None);
+    let mut taken: BTreeSet<&str> = services.iter().filter_map(|it| it["spec"]["clusterIP"].as_str()).collect();
+    taken.extend(addresses.iter().map(|address| meta::name(address)));
     (11..65_534u32)
         .map(|number| format!("10.96.{}.{}", number >> 8, number & 0xff))
         .find(|address| !taken.contains(address.as_str()))

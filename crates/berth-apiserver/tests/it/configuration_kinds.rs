@@ -38,7 +38,14 @@ async fn priority_levels_have_their_defaults_and_limits() {
     );
     assert_eq!(created["metadata"]["generation"], 1);
     let table = server.table(&levels).await.expect(200);
-    assert_eq!(table["rows"][0]["cells"], json!(["a", "Limited", "30", "64", "8", "50", "0s"]));
+    assert_eq!(
+        cells(&table),
+        json!([
+            ["a", "Limited", 30, 64, 8, 50, "0s"],
+            ["catch-all", "Limited", 5, "<none>", "<none>", "<none>", "0s"],
+            ["exempt", "Exempt", "<none>", "<none>", "<none>", "<none>", "0s"],
+        ])
+    );
 
     let name = format!("{levels}/a");
     let jail = json!({"spec": {"limited": {"nominalConcurrencyShares": 0}}});
@@ -68,7 +75,14 @@ async fn flow_schemas_say_whose_requests_they_are_about() {
     let created = server.post(&schemas, schema(0, good.clone())).await.expect(201);
     assert_eq!(created["spec"]["matchingPrecedence"], 1000);
     let table = server.table(&schemas).await.expect(200);
-    assert_eq!(table["rows"][0]["cells"], json!(["a", "low", "1000", "<none>", "0s", "?"]));
+    assert_eq!(
+        cells(&table),
+        json!([
+            ["a", "low", 1000, "<none>", "0s", "?"],
+            ["catch-all", "catch-all", 10000, "ByUser", "0s", "False"],
+            ["exempt", "exempt", 1, "<none>", "0s", "False"],
+        ])
+    );
 
     assert_eq!(fields(server.post(&schemas, renamed(schema(1, good))).await), ["spec.matchingPrecedence"]);
     let bad = json!({
@@ -127,5 +141,50 @@ async fn addresses_and_their_ranges_stay_what_they_are() {
     assert_eq!(fields(other), ["spec.cidrs"]);
     server.patch(&name, "merge-patch", patch(json!(["10.0.0.0/24", "fd00::/108"]))).await.expect(200);
     let table = server.table(&ranges).await.expect(200);
-    assert_eq!(table["rows"][0]["cells"], json!(["a", "10.0.0.0/24,fd00::/108", "0s"]));
+    assert_eq!(cells(&table), json!([["a", "10.0.0.0/24,fd00::/108", "0s"], ["kubernetes", "10.96.0.0/16", "0s"]]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_service_has_an_address_of_its_own() {
+    let server = server();
+    let addresses = format!("{NETWORKING}/ipaddresses");
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, spec: Value| {
+        let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
+        service["spec"]["ports"] = json!([{"port": 80}]);
+        service
+    };
+    let first = server.post(services, service("first", json!({}))).await.expect(201);
+    let address = first["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let found = server.get(&format!("{addresses}/{address}")).await.expect(200);
+    assert_eq!(found["spec"]["parentRef"], json!({"resource": "services", "namespace": "default", "name": "first"}));
+    assert_eq!(found["metadata"]["labels"]["ipaddress.kubernetes.io/ip-family"], "IPv4");
+
+    let taken = service("second", json!({"clusterIP": address}));
+    let refused = server.post(services, taken).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("provided IP is already allocated"), "{refused}");
+    // An address that somebody keeps with an object of his own is not given away.
+    let next = "10.96.0.12";
+    let kept = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": next},
+        "spec": {"parentRef": {"resource": "gateways", "group": "example.com", "name": "g"}}});
+    server.post(&addresses, kept).await.expect(201);
+    let second = server.post(services, service("second", json!({}))).await.expect(201);
+    assert_eq!(second["spec"]["clusterIP"], "10.96.0.13");
+    for (name, spec) in [("headless", json!({"clusterIP": "None"})), ("tried", json!({}))] {
+        let path = if name == "tried" { format!("{services}?dryRun=All") } else { services.to_owned() };
+        server.post(&path, service(name, spec)).await.expect(201);
+    }
+    let names = async || {
+        let list = server.get(&addresses).await.expect(200);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|it| it["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names().await, ["10.96.0.11", "10.96.0.12", "10.96.0.13"]);
+    server.delete(&format!("{services}/first"), json!(null)).await.expect(200);
+    assert_eq!(names().await, ["10.96.0.12", "10.96.0.13"]);
+    server.post(services, service("third", json!({"clusterIP": address}))).await.expect(201);
+}
+
+fn cells(table: &Value) -> Value {
+    table["rows"].as_array().into_iter().flatten().map(|row| row["cells"].clone()).collect()
 }

@@ -1,0 +1,143 @@
+//! An IPAddress for each address a Service has: made before the Service is stored, so that no two get the same one, and
+//! removed after it is gone. What a crash in between leaves behind is put right at the next start.
+
+use std::collections::BTreeSet;
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meta::{self, GroupKind};
+use berth_apimachinery::status::Status;
+use berth_store::{CommitError, Write};
+use serde_json::{Value, json};
+
+use crate::registry::ResourceInfo;
+use crate::{ApiServer, objects, strategy};
+
+const GROUP: &str = "networking.k8s.io";
+const PLURAL: &str = "ipaddresses";
+/// Says whose an IPAddress is; others are left alone.
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const ALLOCATOR: &str = "ipallocator.k8s.io";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+
+/// Whether a row is that of Services.
+pub(crate) fn is_about(row: &ResourceInfo) -> bool {
+    row.group.is_empty() && row.plural == "services"
+}
+
+/// The addresses a Service has, none if it is headless or only a name.
+fn of(service: &Value) -> impl Iterator<Item = &str> {
+    let given = service["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    given.filter(|address| !address.is_empty() && *address != "None")
+}
+
+/// Takes a new Service's addresses. One that was not asked for is changed for another when somebody was faster.
+pub(crate) async fn claim(server: &ApiServer, service: &mut Value, asked: bool) -> Result<(), Status> {
+    let mut taken: Vec<String> = Vec::new();
+    loop {
+        let mut refused = None;
+        for address in of(service).map(str::to_owned).collect::<Vec<_>>() {
+            if taken.contains(&address) {
+                continue;
+            }
+            match make(server, &address, service).await {
+                Ok(()) => taken.push(address),
+                Err(error) => {
+                    refused = Some((address, error));
+                    break;
+                }
+            }
+        }
+        let Some((address, error)) = refused else { return Ok(()) };
+        let exists = matches!(error, CommitError::Exists { .. });
+        if exists && !asked && taken.is_empty() {
+            let other = strategy::free_address(&server.inner.objects);
+            if other != "None" {
+                service["spec"]["clusterIP"] = other.clone().into();
+                service["spec"]["clusterIPs"] = json!([other]);
+                continue;
+            }
+        }
+        for address in &taken {
+            remove(server, address).await;
+        }
+        if !exists {
+            return Err(Status::service_unavailable(format!("the store cannot write: {error}")));
+        }
+        let detail = format!("failed to allocate IP {address}: provided IP is already allocated");
+        let error =
+            Error::invalid(&Path::new("spec").child("clusterIPs"), service["spec"]["clusterIPs"].clone(), detail);
+        return Err(Status::invalid(&GroupKind::new("", "Service"), meta::name(service), &[error]));
+    }
+}
+
+/// After a Service was written: what it has, it has an IPAddress for, and no other one is its.
+pub(crate) async fn follow(server: &ApiServer, service: &Value, gone: bool) {
+    let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
+    for address in &kept {
+        // One that is there already is this Service's, or somebody's who knows what he does.
+        let _ = make(server, address, service).await;
+    }
+    for address in server.inner.objects.list(GROUP, PLURAL, None) {
+        if is_of(&address, service) && !kept.contains(meta::name(&address)) {
+            remove(server, meta::name(&address)).await;
+        }
+    }
+}
+
+/// At a start: every Service has its addresses, and none is left of one that is gone.
+pub(crate) async fn repair(server: &ApiServer) {
+    let services = server.inner.objects.list("", "services", None);
+    for service in &services {
+        for address in of(service) {
+            let _ = make(server, address, service).await;
+        }
+    }
+    for address in server.inner.objects.list(GROUP, PLURAL, None) {
+        let parent = &address["spec"]["parentRef"];
+        let managed = meta::labels(&address).is_some_and(|labels| labels.get(MANAGED_BY) == Some(&ALLOCATOR.into()));
+        let has = |service: &Value| is_of(&address, service) && of(service).any(|own| own == meta::name(&address));
+        if managed && parent["resource"] == "services" && !services.iter().any(|service| has(service)) {
+            remove(server, meta::name(&address)).await;
+        }
+    }
+}
+
+fn is_of(address: &Value, service: &Value) -> bool {
+    let parent = &address["spec"]["parentRef"];
+    meta::labels(address).is_some_and(|labels| labels.get(MANAGED_BY) == Some(&ALLOCATOR.into()))
+        && parent["resource"] == "services"
+        && parent["namespace"] == meta::namespace(service)
+        && parent["name"] == meta::name(service)
+}
+
+async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<(), CommitError> {
+    let key = objects::key(GROUP, PLURAL, "", address);
+    if let Some(record) = server.store().get(&key) {
+        // Left by a Service of this name that could not be stored in the end.
+        let revision = record.revision;
+        return if is_of(&record.value(), service) { Ok(()) } else { Err(CommitError::Exists { key, revision }) };
+    }
+    let family = if address.contains(':') { "IPv6" } else { "IPv4" };
+    let value = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {
+            "name": address, "uid": server.new_uid(), "creationTimestamp": server.timestamp(),
+            "labels": {FAMILY: family, MANAGED_BY: ALLOCATOR},
+        },
+        "spec": {"parentRef": {
+            "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
+        }},
+    });
+    server.store().commit(Write::Create { key, value }).await.map(|_| ())
+}
+
+/// What cannot be removed now is at the next start.
+async fn remove(server: &ApiServer, address: &str) {
+    let key = objects::key(GROUP, PLURAL, "", address);
+    if let Some(record) = server.store().get(&key) {
+        let write = Write::Delete { key, expected: record.revision, last: None };
+        if let Err(error) = server.store().commit(write).await {
+            tracing::debug!(%address, %error, "an IPAddress stays behind");
+        }
+    }
+}
