@@ -117,21 +117,24 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, decisions_max: usize, no
         return outcome;
     }
     let base = world.mark();
-    let mut refused = Vec::new();
     let mut entries = Vec::new();
-    for head in heads {
-        let mut entry = head;
+    let mut progress = false;
+    for mut entry in heads {
         match nominate::nominate(world, &mut entry, now) {
-            nominate::Nomination::Considered => entries.push(entry),
-            nominate::Nomination::Refused => refused.push(entry),
+            nominate::Nomination::Considered if !process::is_hopeless(world, &entry) => entries.push(entry),
+            // Nobody's turn changes anything about it, nor it about anybody's: it is done with while it is at hand.
+            nominate::Nomination::Considered => {
+                process::give_up(&mut entry);
+                progress |= put_back(world, rooms, &mut entry, &mut outcome, now);
+            }
+            nominate::Nomination::Refused => progress |= put_back(world, rooms, &mut entry, &mut outcome, now),
             nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
         }
     }
     let (entries, later) = process::run(world, entries, decisions_max, &mut outcome, now);
     world.rollback(base);
-    outcome.decisions.reserve(entries.len() + refused.len());
-    let mut progress = false;
-    for entry in entries.into_iter().chain(refused) {
+    outcome.decisions.reserve(entries.len());
+    for entry in entries {
         progress |= conclude(world, rooms, entry, &mut outcome, now);
     }
     for entry in later {

@@ -47,6 +47,17 @@ pub(crate) fn run(
     (done, later)
 }
 
+/// True if no flavor can take an entry, whatever the others get: all that is left is to say so.
+pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
+    entry.assignment.mode() == AssignmentMode::NoFit && !entry.second_pass && !world.config.gates.concurrent_admission
+}
+
+/// No flavor can take an entry.
+pub(crate) fn give_up(entry: &mut Entry) {
+    entry.requeue = RequeueReason::NoFit;
+    entry.reason = entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor);
+}
+
 fn process(
     world: &mut World,
     entry: &mut Entry,
@@ -76,8 +87,7 @@ fn process(
         }
     }
     if mode == AssignmentMode::NoFit {
-        entry.requeue = RequeueReason::NoFit;
-        entry.reason = entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor);
+        give_up(entry);
         return;
     }
     if mode == AssignmentMode::Preempt && entry.targets.is_empty() {

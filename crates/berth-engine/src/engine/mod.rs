@@ -139,8 +139,8 @@ impl Engine {
     }
 
     /// The same, but no more workloads are admitted or given victims than `decisions_max`, if second passes that are due leave
-    /// that many; the other heads stay where they are, as if they had not been looked at. For whom it takes long to carry
-    /// decisions out: what is decided late is decided knowing more.
+    /// that many; heads that might get quota after them stay where they are, as if they had not been looked at. For whom it takes
+    /// long to carry decisions out: what is decided late is decided knowing more.
     pub fn cycle_up_to(&mut self, decisions_max: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.rooms.due_flushes(now) {
