@@ -79,9 +79,11 @@ impl Reconciler for Scheduler {
 impl Scheduler {
     fn turn(&self) -> Result<Action, Error> {
         for _ in 0..CYCLES_PER_TURN_MAX {
-            let Some(room) = self.writes.room() else { return Ok(Action::Wait) };
+            if !self.writes.has_room() {
+                return Ok(Action::Wait);
+            }
             let now = self.brain.now();
-            let outcome = self.brain.engine().cycle_up_to(room, now);
+            let outcome = self.brain.engine().cycle(now);
             let more = outcome.more;
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome);

@@ -119,16 +119,13 @@ impl Pending {
         Some(change)
     }
 
-    /// How many workloads may be decided about; after a none [`Pending::goes_on`] says when.
-    fn room(&mut self) -> Option<usize> {
+    /// May more be decided? After a no [`Pending::goes_on`] says when.
+    fn has_room(&mut self) -> bool {
         self.held_back |= self.decisions >= self.decisions_max;
-        // What a cycle finds out about all its heads goes to waste beyond a limit: with a client that is not limited the
-        // writes will have caught up by the next cycle.
-        let left = if self.limited { self.decisions_max.saturating_sub(self.decisions) } else { usize::MAX };
-        (!self.held_back).then_some(left)
+        !self.held_back
     }
 
-    /// True once after [`Pending::room`] had none, when enough has been written.
+    /// True once after [`Pending::has_room`] said no, when enough has been written.
     fn goes_on(&mut self) -> bool {
         let goes_on = self.held_back && self.decisions * 2 < self.decisions_max;
         self.held_back &= !goes_on;
@@ -182,9 +179,9 @@ impl Writes {
         true
     }
 
-    /// How many workloads may be decided about. None when enough is decided for now: the cycle is woken when more may be.
-    pub(super) fn room(&self) -> Option<usize> {
-        self.lock().room()
+    /// False when enough is decided for now: the cycle is woken when more may be.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().has_room()
     }
 
     /// Is a decision about this workload about to be written?
@@ -508,21 +505,18 @@ mod tests {
             pending.insert(key(&format!("told-{number}")), Urgency::Tells, 0, tell());
         }
         for number in 0..4 {
-            assert_eq!(pending.room(), Some(usize::MAX));
+            assert!(pending.has_room());
             pending.insert(key(&number.to_string()), Urgency::Gives, 0, evict());
         }
         // A change in the place of another counts once.
         pending.insert(key("3"), Urgency::Frees, 0, evict());
-        assert_eq!(pending.room(), None);
+        assert!(!pending.has_room());
         let mut start = || {
             pending.next();
             (pending.goes_on(), pending.decisions)
         };
         assert_eq!([start(), start(), start(), start()], [(false, 3), (false, 2), (true, 1), (false, 0)]);
-        assert_eq!(pending.room(), Some(usize::MAX));
-        pending.limited = true;
-        pending.insert(key("first"), Urgency::Gives, 0, evict());
-        assert_eq!(pending.room(), Some(3));
+        assert!(pending.has_room());
     }
 
     #[test]

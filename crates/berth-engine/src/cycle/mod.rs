@@ -108,8 +108,8 @@ impl Entry {
     }
 }
 
-/// Runs one cycle that decides at most so much; heads beyond that go back as they were.
-pub(crate) fn run(world: &mut World, rooms: &mut Rooms, decisions_max: usize, now: Time) -> CycleOutcome {
+/// Runs one cycle.
+pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutcome {
     world.cycle += 1;
     let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
     let heads = heads(world, rooms, now);
@@ -131,16 +131,11 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, decisions_max: usize, no
             nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
         }
     }
-    let (entries, later) = process::run(world, entries, decisions_max, &mut outcome, now);
+    let entries = process::run(world, entries, &mut outcome, now);
     world.rollback(base);
     outcome.decisions.reserve(entries.len());
     for entry in entries {
         progress |= conclude(world, rooms, entry, &mut outcome, now);
-    }
-    for entry in later {
-        let (queue, workload) = (entry.queue, entry.workload);
-        rooms.requeue(world, queue, workload, RequeueReason::FailedAfterNomination, entry.reason, now);
-        progress = true;
     }
     outcome.more = progress && rooms.has_schedulable_candidates(world);
     outcome

@@ -16,35 +16,25 @@ use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::{Record, World};
 
-/// Processes entries until so many are admitted or were given victims; returns them in the order they were processed, and
-/// those it did not get to.
+/// Processes every entry; returns them in the order they were processed.
 pub(crate) fn run(
     world: &mut World,
     entries: Vec<Box<Entry>>,
-    decisions_max: usize,
     outcome: &mut CycleOutcome,
     now: Time,
-) -> (Vec<Box<Entry>>, Vec<Box<Entry>>) {
+) -> Vec<Box<Entry>> {
     let mut order = EntryOrder::new(world, entries);
     let mut claims = Claims::default();
-    let (mut done, mut later) = (Vec::new(), Vec::new());
-    let mut decided = 0;
+    let mut done = Vec::new();
     let mut pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     while let Some(mut entry) = order.next(world) {
-        // A second pass is due at its time; another would have to be asked for.
-        if decided >= decisions_max && !entry.second_pass {
-            later.push(entry);
-            continue;
-        }
         process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
         // Pods of what is admitted now cannot be ready yet: whoever comes after it waits for them (§20.4).
         let admitted = entry.status == EntryStatus::Assumed && !entry.second_pass;
         pods_not_ready |= admitted && world.config.block_admission_on_pods_ready;
-        let evicted = entry.victims.iter().filter(|victim| victim.write).count();
-        decided += usize::from(admitted) + evicted + entry.migrates.len();
         done.push(entry);
     }
-    (done, later)
+    done
 }
 
 /// True if no flavor can take an entry, whatever the others get: all that is left is to say so.

@@ -135,18 +135,11 @@ impl Engine {
 
     /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and counts what it decided.
     pub fn cycle(&mut self, now: Time) -> CycleOutcome {
-        self.cycle_up_to(usize::MAX, now)
-    }
-
-    /// The same, but no more workloads are admitted or given victims than `decisions_max`, if second passes that are due leave
-    /// that many; heads that might get quota after them stay where they are, as if they had not been looked at. For whom it takes
-    /// long to carry decisions out: what is decided late is decided knowing more.
-    pub fn cycle_up_to(&mut self, decisions_max: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.rooms.due_flushes(now) {
             self.rooms.flush(&mut self.world, root, now);
         }
-        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, decisions_max, now);
+        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, now);
         let usage_based = self.world.config.admission_fair_sharing.is_some();
         for decision in &outcome.decisions {
             if usage_based

@@ -1,9 +1,9 @@
 //! Entries of one cycle against each other, and the statuses that come of it.
 
-use berth_engine::model::{Admission, PodSetAssignment, PreemptionPolicy, WorkloadKey};
+use berth_engine::model::{Admission, PodSetAssignment, WorkloadKey};
 use berth_engine::{Event, Name, Verdict};
 
-use crate::platform::{Platform, job, queue, tell};
+use crate::platform::{Platform, job, queue};
 
 #[test]
 fn own_quota_goes_before_borrowing_and_borrowing_before_nothing_left() {
@@ -18,35 +18,6 @@ fn own_quota_goes_before_borrowing_and_borrowing_before_nothing_left() {
             "borrows waits: WaitingForQuota: Workload no longer fits after processing another workload",
         ]
     );
-}
-
-#[test]
-fn heads_beyond_what_may_be_decided_stay_as_they_were() {
-    let mut platform = Platform::new();
-    platform.flavor("default");
-    for name in ["a", "b", "c"] {
-        platform.queue(queue(name).cohort("all").flavor("default", 2).with(|queue| {
-            queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
-        }));
-    }
-    platform.submit(job("runs", "c", 2)).settle();
-    let jobs = [("low", "a", 1), ("high", "b", 9), ("evicts", "c", 5), ("too-big", "a", 0)];
-    for (name, queue, priority) in jobs {
-        platform.submit(job(name, queue, if name == "too-big" { 9 } else { 2 }).priority(priority));
-    }
-    let mut decided = || {
-        let outcome = platform.decide_up_to(1);
-        (tell(&outcome), outcome.more)
-    };
-    assert_eq!(decided(), (vec!["admit high on default x1".to_owned()], true));
-    // Who fits its own quota goes first.
-    assert_eq!(decided(), (vec!["admit low on default x1".to_owned()], true));
-    // What no turn could change is said whatever may be decided.
-    let (lines, more) = decided();
-    assert!(lines[0].starts_with("too-big waits: ExceedsMaxQuota"), "{lines:?}");
-    assert_eq!((&lines[1..], more), (&["preempt runs (InClusterQueue) for evicts".to_owned()][..], true));
-    platform.finish("runs").settle();
-    assert_eq!(platform.running(), ["evicts", "high", "low"]);
 }
 
 #[test]

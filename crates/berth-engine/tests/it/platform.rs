@@ -224,12 +224,7 @@ impl Platform {
     }
 
     pub fn decide(&mut self) -> CycleOutcome {
-        self.decide_up_to(usize::MAX)
-    }
-
-    /// The same, deciding about so many workloads at most.
-    pub fn decide_up_to(&mut self, decisions_max: usize) -> CycleOutcome {
-        let outcome = self.engine.cycle_up_to(decisions_max, self.now);
+        let outcome = self.engine.cycle(self.now);
         for decision in &outcome.decisions {
             let Verdict::Admit(admit) = &decision.verdict else { continue };
             let (admission, now) = (admit.admission.clone(), self.now);
