@@ -52,6 +52,8 @@ const DELETE: [Parameter; 4] = [
 /// What an operation is about.
 struct Target<'a> {
     style: Style,
+    /// Group and version of the path: scales and evictions are kinds of another group.
+    served: (&'a str, &'a str),
     group: &'a str,
     version: &'a str,
     kind: &'a str,
@@ -75,6 +77,7 @@ pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) 
             let scoped = scope_name(row);
             let target = Target {
                 style,
+                served: (&row.group, &version.name),
                 group: &sub.group,
                 version: &sub.version,
                 kind: &sub.kind,
@@ -111,6 +114,7 @@ fn add_kind(
 ) {
     let target = Target {
         style,
+        served: (&row.group, &version.name),
         group: &row.group,
         version: &version.name,
         kind: &row.kind,
@@ -208,11 +212,15 @@ impl Target<'_> {
         let verb = match action {
             "get" => "read",
             "put" => "replace",
-            "deletecollection" => "deleteCollection",
+            "deletecollection" => "delete",
             other => other,
         };
+        let collection = if action == "deletecollection" { "Collection" } else { "" };
+        let (group, version) = (group_id(self.served.0), self.served.1);
         let mut operation = json!({
-            "operationId": format!("{verb}{}{}{}", capitalized(&group_id(self.group)), capitalized(self.version), self.id),
+            "operationId":
+                format!("{verb}{}{}{collection}{}", capitalized(&group), capitalized(version), self.id),
+            "tags": [format!("{group}_{version}")],
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": {"group": self.group, "version": self.version, "kind": self.kind},
         });
@@ -225,28 +233,47 @@ impl Target<'_> {
                 }
                 operation["consumes"] = json!(["*/*"]);
                 operation["produces"] = json!(["application/json", "application/yaml"]);
-                operation["responses"] =
-                    json!({"200": {"description": "OK", "schema": schema}, "401": {"description": "Unauthorized"}});
+                for (code, description) in answers(action) {
+                    operation["responses"][code] = json!({"description": description, "schema": schema});
+                }
             }
             Style::V3 => {
                 if let Some(body) = body {
                     operation["requestBody"] = json!({"content": {"*/*": {"schema": reference(self.style, body)}}});
                 }
-                operation["responses"] = json!({
-                    "200": {"description": "OK", "content": {
-                        "application/json": {"schema": schema}, "application/yaml": {"schema": schema}}},
-                    "401": {"description": "Unauthorized"},
-                });
+                for (code, description) in answers(action) {
+                    operation["responses"][code] = json!({"description": description, "content": {
+                        "application/json": {"schema": schema}, "application/yaml": {"schema": schema}}});
+                }
             }
         }
+        operation["responses"]["401"] = json!({"description": "Unauthorized"});
         operation["parameters"] = Value::Array(parameters);
         operation
     }
 }
 
-/// `KueueXK8sIo` for `kueue.x-k8s.io`; `core` for the core group.
+/// What an action is answered with when it succeeds: made things are 201 (a PUT or an apply may make one), and what is on
+/// its way is 202.
+fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
+    match action {
+        "create" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
+        "put" | "patch" => &[("200", "OK"), ("201", "Created")],
+        "delete" => &[("200", "OK"), ("202", "Accepted")],
+        _ => &[("200", "OK")],
+    }
+}
+
+/// What a group is called in operation ids and tags: `kueueXK8sIo` for `kueue.x-k8s.io`, `rbacAuthorization` for
+/// `rbac.authorization.k8s.io`, `core` for the core group. Generated clients name their methods and modules after it.
 fn group_id(group: &str) -> String {
-    if group.is_empty() { "core".to_owned() } else { group.split(['.', '-']).map(capitalized).collect() }
+    if group.is_empty() {
+        return "core".to_owned();
+    }
+    let group = group.strip_suffix(".k8s.io").unwrap_or(group);
+    let mut parts = group.split(['.', '-']);
+    let first = parts.next().unwrap_or_default().to_owned();
+    first + &parts.map(capitalized).collect::<String>()
 }
 
 fn parameter(style: Style, place: &str, (name, kind, description): &Parameter, required: bool) -> Value {
@@ -274,4 +301,44 @@ fn path_parameters(style: Style, namespaced: bool, named: bool) -> Value {
     }
     parameters.push(parameter(style, "query", &("pretty", "string", "Whether to indent the answer."), false));
     Value::Array(parameters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_called_as_the_published_documents_call_them() {
+        let registry = Registry::builtin();
+        let check = |group: &str, version: &str, expected: &[(&str, &str, &str)]| {
+            let paths = of(&registry, group, version, Style::V3);
+            for (path, method, id) in expected {
+                assert_eq!(paths[*path][method]["operationId"], *id, "{path}");
+            }
+            paths
+        };
+        const POD: &str = "/api/v1/namespaces/{namespace}/pods/{name}";
+        let core = check(
+            "",
+            "v1",
+            &[
+                (POD, "get", "readCoreV1NamespacedPod"),
+                ("/api/v1/namespaces/{namespace}/pods", "delete", "deleteCoreV1CollectionNamespacedPod"),
+                ("/api/v1/namespaces/{namespace}/pods/{name}/eviction", "post", "createCoreV1NamespacedPodEviction"),
+                ("/api/v1/pods", "get", "listCoreV1PodForAllNamespaces"),
+                ("/api/v1/namespaces", "post", "createCoreV1Namespace"),
+            ],
+        );
+        assert_eq!(core[POD]["get"]["tags"], json!(["core_v1"]));
+        let codes = |operation: &Value| operation["responses"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(codes(&core[POD]["delete"]), ["200", "202", "401"]);
+        assert_eq!(codes(&core[POD]["put"]), ["200", "201", "401"]);
+        assert_eq!(codes(&core[POD]["get"]), ["200", "401"]);
+        const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+        let id = "createRbacAuthorizationV1ClusterRole";
+        let rbac = check("rbac.authorization.k8s.io", "v1", &[(ROLES, "post", id)]);
+        assert_eq!(rbac[ROLES]["post"]["tags"], json!(["rbacAuthorization_v1"]));
+        let scale = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale";
+        check("apps", "v1", &[(scale, "put", "replaceAppsV1NamespacedDeploymentScale")]);
+    }
 }

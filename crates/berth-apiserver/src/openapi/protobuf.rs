@@ -135,6 +135,7 @@ fn path(value: &Value) -> Message {
 fn operation(value: &Value) -> Message {
     let operation = object(value);
     let mut out = Message::default();
+    out.texts(1, operation, "tags");
     out.text(5, operation, "operationId");
     out.texts(6, operation, "produces");
     out.texts(7, operation, "consumes");
