@@ -323,6 +323,8 @@ pub struct PodSetConsidered {
     pub pod_set: Name,
     /// Attempts in the order they were made.
     pub attempts: Vec<FlavorAttempt>,
+    /// What was wrong apart from the flavors that were tried.
+    pub findings: Vec<Finding>,
 }
 
 /// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared (§8.6), or for all that
@@ -498,10 +500,105 @@ pub enum Finding {
         /// What forbids to preempt for it, if preemption was not even tried.
         forbidden: Option<PreemptionBar>,
     },
+    /// The flavor was not nominated for the resource, and only nominated ones are looked at again (§8.4, §5.6).
+    NotNominated {
+        /// The flavor.
+        flavor: Name,
+        /// The resource.
+        resource: Name,
+    },
+    /// The variant may use other flavors only (§23).
+    NotOfVariant {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// An elastic job grows on the flavor it has (§8.5, §13.2).
+    HeldOnOtherFlavor {
+        /// The flavor.
+        flavor: Name,
+        /// The flavor the workload's earlier slice holds.
+        held: Name,
+    },
     /// The flavor's quota would do, its nodes do not.
     Topology(TopologyShortage),
-    /// Anything else about topology or slices, already in words.
-    Other(String),
+    /// What the pods ask of a topology cannot be served whatever is free.
+    TopologyRequest(TopologyProblem),
+}
+
+/// Why a request for a topology cannot be served, or not by a flavor (§14.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopologyProblem {
+    /// The pods ask for a topology, and the flavor has none.
+    FlavorWithout {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// The pods ask for no topology, and the flavor takes only pods that do.
+    FlavorOnlyWith {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// The flavor's Topology object is not known.
+    FlavorUnknown {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// The flavor's topology has no level of this name.
+    FlavorWithoutLevel {
+        /// The flavor.
+        flavor: Name,
+    },
+    /// No flavor of the pod set has a topology.
+    NoFlavor,
+    /// The pod set has flavors of several topologies.
+    SeveralFlavors {
+        /// They, by name.
+        flavors: Vec<Name>,
+    },
+    /// No flavor of the queue has a topology that is known.
+    NothingKnown,
+    /// Elastic jobs with such requests are not supported (§13.5).
+    NotForElasticJobs {
+        /// `required` or `preferred`.
+        mode: &'static str,
+    },
+    /// The topology has no such level.
+    NoSuchLevel {
+        /// The level asked for.
+        level: Name,
+        /// True if it was asked for slices.
+        of_slices: bool,
+    },
+    /// Slices were asked for, and no size was given.
+    NoSliceSize,
+    /// Layers of slices do not nest.
+    LayersDoNotNest {
+        /// Level of the inner layer.
+        inner: Name,
+        /// Level of the outer layer.
+        outer: Name,
+        /// Pods of a slice of the outer layer.
+        outer_size: i64,
+    },
+    /// Slices have to fit into the domain the pods have to fit into.
+    SliceAboveRequest {
+        /// Level of the slices.
+        slice: Name,
+        /// Level of the request.
+        level: Name,
+    },
+    /// No node has the label of the level.
+    NoDomains {
+        /// The level.
+        level: Name,
+    },
+    /// Failed nodes cannot be replaced, as the placement names a domain that is no more (§15.3).
+    StaleDomain {
+        /// The domain, coarse to fine.
+        values: Vec<Name>,
+    },
+    /// The flavor's topology went away.
+    Gone,
 }
 
 /// Why nobody may be preempted for a request that exceeds what the queue itself owns (§8.5).
@@ -511,6 +608,16 @@ pub enum PreemptionBar {
     BorrowWithinCohortNever,
     /// The workload would borrow, and under fair sharing `reclaimWithinCohort` is Never.
     ReclaimWithinCohortNever,
+}
+
+impl PreemptionBar {
+    /// The field of `spec.preemption` that is Never.
+    pub fn policy(self) -> &'static str {
+        match self {
+            PreemptionBar::BorrowWithinCohortNever => "borrowWithinCohort",
+            PreemptionBar::ReclaimWithinCohortNever => "reclaimWithinCohort",
+        }
+    }
 }
 
 /// Pods that find no places in a flavor's topology (§14.6).

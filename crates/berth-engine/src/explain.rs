@@ -8,11 +8,14 @@
 use crate::amount::Amount;
 use crate::cycle::Entry;
 use crate::cycle::nominate::{Nomination, nominate};
-use crate::decision::{AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PreemptionReason};
+use crate::cycle::process;
+use crate::decision::{
+    AssignmentMode, Considered, EntryStatus, Finding, FlavorAttempt, PendingReason, PreemptionReason,
+};
 use crate::engine::Engine;
 use crate::engine::hold::checks_for;
 use crate::ids::{FrId, Name, NodeId, QueueId, WorkloadId};
-use crate::model::{Admission, CheckState, PreemptionPolicy, Time, WorkloadKey};
+use crate::model::{Admission, CheckState, PreemptionPolicy, StopPolicy, Time, WorkloadKey};
 use crate::preemption::{Preemptor, candidates, satisfies};
 use crate::quota::amount_of;
 use crate::status::QueuePosition;
@@ -31,6 +34,8 @@ pub struct Explanation {
     pub cluster_queue: Option<Name>,
     /// Where it is.
     pub standing: Standing,
+    /// Why its cluster queue admits nothing at present; `None` if it does, or there is none (§5.3).
+    pub queue_inactive: Option<String>,
     /// What would be said about it if its turn came now; `None` for what does not wait.
     pub verdict: Option<Outlook>,
 }
@@ -79,8 +84,14 @@ pub enum NotQueued {
     WaitingForReplacementPods,
     /// Its concurrent-admission variants wait in its place (§23).
     VariantsWait,
-    /// There is no such local queue, it is stopped, or its cluster queue does not exist.
-    NoQueue,
+    /// There is no such local queue (§21.4).
+    NoLocalQueue,
+    /// Its local queue is stopped (§21.3).
+    LocalQueueStopped,
+    /// The cluster queue of its local queue does not exist (§21.4).
+    NoClusterQueue,
+    /// It was put into its queue just now.
+    NotSeenYet,
 }
 
 /// What would be said about a waiting workload.
@@ -164,6 +175,8 @@ pub enum Preemptible {
     Yes,
     /// It is on its way out already.
     Leaving,
+    /// It is the elastic slice the workload takes over from: it ends when that is admitted (§13.3).
+    Replaced,
     /// The policy allows nobody: `withinClusterQueue` in the workload's own queue, `reclaimWithinCohort` elsewhere.
     PolicyNever,
     /// The policy allows others, by priority and age, but not this one.
@@ -184,6 +197,7 @@ impl Engine {
                 workload: workload.clone(),
                 cluster_queue: Some(self.world.queue(holding.queue).name.clone()),
                 standing: self.holding_of(id, holding),
+                queue_inactive: self.inactive(holding.queue),
                 verdict: None,
             });
         }
@@ -192,15 +206,22 @@ impl Engine {
         let waits = queue.filter(|_| record.place.queue().is_some()).zip(name.clone());
         let Some((queue, queue_name)) = waits else {
             let standing = Standing::NotQueued(self.not_queued(id));
-            return Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, verdict: None });
+            return Some(Explanation {
+                workload: workload.clone(),
+                cluster_queue: name,
+                standing,
+                queue_inactive: queue.and_then(|queue| self.inactive(queue)),
+                verdict: None,
+            });
         };
         let backing_off = !is_backoff_over(&record.facts, now);
         let line = self.pending(&queue_name);
         let at = line.iter().position(|position| position.workload == *workload)?;
         let ahead = line[..at].iter().take(LISTED_MAX).map(|position| position.workload.clone()).collect();
         let standing = Standing::Waiting { position: line[at].clone(), ahead, backing_off };
+        let queue_inactive = self.inactive(queue);
         let verdict = Some(outlook(&mut self.world, id, queue, now));
-        Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, verdict })
+        Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, queue_inactive, verdict })
     }
 
     fn holding_of(&self, id: WorkloadId, holding: &Holding) -> Standing {
@@ -229,20 +250,42 @@ impl Engine {
                 NotQueued::VariantsWait
             }
             _ if !is_queueable(facts, gates) => NotQueued::AdmissionGated,
-            _ => NotQueued::NoQueue,
+            _ => self.without_queue(id),
         }
+    }
+
+    fn without_queue(&self, id: WorkloadId) -> NotQueued {
+        let local = self.world.local(self.world.record(id).local);
+        match &local.spec {
+            None => NotQueued::NoLocalQueue,
+            Some(spec) if spec.stop_policy != StopPolicy::None => NotQueued::LocalQueueStopped,
+            Some(_) if self.waiting_queue(id).is_none() => NotQueued::NoClusterQueue,
+            Some(_) => NotQueued::NotSeenYet,
+        }
+    }
+
+    fn inactive(&self, queue: QueueId) -> Option<String> {
+        let readiness = self.world.readiness(queue);
+        if readiness.active && !self.world.is_schedulable(queue) {
+            return Some("Can't admit new workloads: its cohorts form a cycle.".to_owned());
+        }
+        (!readiness.active).then_some(readiness.message)
     }
 }
 
-/// Nominates the workload as a cycle would, from the first flavor on, and looks at what is short.
+/// Takes the workload through a cycle of its own, from the first flavor on, and looks at what is short.
 fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outlook {
     let mut entry = Entry::new(id, queue, false, false);
     let scan = world.record_mut(id).scan.take();
     let mark = world.mark();
     let nomination = nominate(world, &mut entry, now);
+    let is_considered = matches!(nomination, Nomination::Considered);
+    if is_considered {
+        process::alone(world, &mut entry, now);
+    }
     world.rollback(mark);
     world.record_mut(id).scan = scan;
-    if !matches!(nomination, Nomination::Considered) {
+    if !is_considered {
         return Outlook {
             mode: AssignmentMode::NoFit,
             reason: Some(entry.reason),
@@ -253,12 +296,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         };
     }
     let mode = entry.assignment.mode();
-    let reason = match mode {
-        AssignmentMode::NoFit => Some(entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor)),
-        AssignmentMode::Preempt if entry.targets.is_empty() => Some(PendingReason::WaitingForQuota),
-        AssignmentMode::Preempt => Some(PendingReason::WaitingForPreemptedWorkloads),
-        AssignmentMode::DeferredFit | AssignmentMode::Fit => None,
-    };
+    let reason = (entry.status != EntryStatus::Assumed).then_some(entry.reason);
     let considered = entry.assignment.take_considered(world);
     let mut shortages = Vec::new();
     for set in &considered.pod_sets {
@@ -266,7 +304,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
             shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, now));
         }
     }
-    let victims = entry.targets.iter().map(|it| (world.record(it.workload).key().clone(), it.reason)).collect();
+    let victims = entry.victims.iter().map(|victim| (victim.workload.clone(), victim.reason)).collect();
     Outlook { mode, reason, message: entry.message, considered, shortages, victims }
 }
 
@@ -351,6 +389,9 @@ fn holders(world: &World, entry: &Entry, fr: FrId, now: Time) -> Vec<Holder> {
 
 /// Whether the policies expose a holder (§9.3, §9.4, §10.4); asked of the predicates the search uses.
 fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: QueueId) -> Preemptible {
+    if preemptor.replaced == Some(id) {
+        return Preemptible::Replaced;
+    }
     if candidates::is_evicted(world, id) {
         return Preemptible::Leaving;
     }
@@ -363,9 +404,7 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     if !satisfies(world, policy, preemptor.workload, id) {
         return Preemptible::PolicyExcludes(policy);
     }
-    let mine: Vec<NodeId> = world.tree.path_to_root(preemptor.node).collect();
-    let mut way = world.tree.path_to_root(world.queue(queue).node).take_while(|node| !mine.contains(node));
-    if !own && way.any(|node| world.tree.is_within_nominal(node, preemptor.need)) {
+    if !own && !candidates::is_exposed(world, preemptor, world.queue(queue).node) {
         return Preemptible::WithinNominal;
     }
     Preemptible::Yes

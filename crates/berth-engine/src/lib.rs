@@ -69,8 +69,8 @@ pub use config::{
 pub use decision::{
     Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, Decision, EntryStatus, Exclusion, Finding,
     FlavorAttempt, LayerShortage, LevelRoom, PendingReason, PodSetConsidered, PreemptionBar, PreemptionMode,
-    PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyShortage, Verdict, Victim, VictimFate,
-    VictimSearch, Wait,
+    PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyProblem, TopologyShortage, Verdict, Victim,
+    VictimFate, VictimSearch, Wait,
 };
 pub use engine::{Effects, Engine};
 pub use event::Event;

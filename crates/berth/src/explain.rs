@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use berth_controllers::explain::{GROUP, VERSION};
+use berth_controllers::explain::ask;
 use clap::{Args, ValueEnum};
-use http::Request;
 use kube::{Client, Config};
 use serde_json::Value;
 
@@ -27,7 +26,7 @@ pub struct Options {
     output: Output,
     /// The Service of the controllers' metrics, through which they are asked in a cluster that `berth install` set up:
     /// NAMESPACE/NAME:PORT.
-    #[arg(long, value_name = "SERVICE", default_value = "berth-system/berth-metrics:8080")]
+    #[arg(long, value_name = "SERVICE", default_value = ask::SERVICE)]
     service: String,
     /// Ask the controllers here and not through the API server: the address of their metrics, as http://127.0.0.1:8080.
     #[arg(long, value_name = "URL")]
@@ -56,7 +55,7 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
         Some(url) => {
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or_else(|| "default".to_owned());
             let client = connect::client(Config::new(url.clone()), &Requests::default(), &Limiter::new(None))?;
-            ask(&client, &format!("/explain/{namespace}/{name}")).await.map_err(|refusal| refusal.into_error(url))?
+            ask::controllers(&client, &namespace, name).await.map_err(|error| told(error, url))?
         }
         None => {
             let config = options.connect.config().await?;
@@ -75,53 +74,23 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// `berth up` answers as an API group of its own; elsewhere the API server hands the question on to the Service.
 async fn through_api_server(client: &Client, service: &str, namespace: &str, name: &str) -> anyhow::Result<Value> {
-    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation");
-    let here = match ask(client, &path).await {
+    let here = match ask::api_server(client, namespace, name).await {
         Ok(explanation) => return Ok(explanation),
-        Err(refusal) if !refusal.is_elsewhere() => return Err(refusal.into_error("the API server")),
-        Err(refusal) => refusal.into_error("the API server"),
+        Err(error) if !ask::is_elsewhere(&error) => return Err(told(error, "the API server")),
+        Err(error) => told(error, "the API server"),
     };
-    let (of_service, port) =
-        service.split_once('/').ok_or_else(|| anyhow!("--service {service}: expected NAMESPACE/NAME:PORT"))?;
-    let path = format!("/api/v1/namespaces/{of_service}/services/{port}/proxy/explain/{namespace}/{name}");
-    ask(client, &path).await.map_err(|refusal| {
-        let service = format!("the controllers (Service {service})");
-        refusal.into_error(service).context(format!("{here}; give --service, or --controller with their address"))
+    if !service.contains('/') {
+        return Err(anyhow!("--service {service}: expected NAMESPACE/NAME:PORT"));
+    }
+    ask::service(client, service, namespace, name).await.map_err(|error| {
+        let who = format!("the controllers (Service {service})");
+        told(error, who).context(format!("{here}; give --service, or --controller with their address"))
     })
 }
 
-/// Why a question was not answered.
-enum Refusal {
-    /// With this status.
-    Status { code: u16, message: String, names_object: bool },
-    /// Not at all.
-    Failed(kube::Error),
-}
-
-impl Refusal {
-    /// Whoever was asked does not have the controllers.
-    fn is_elsewhere(&self) -> bool {
-        matches!(self, Refusal::Status { code: 404, names_object: false, .. } | Refusal::Status { code: 503, .. })
-    }
-
-    fn into_error(self, who: impl std::fmt::Display) -> anyhow::Error {
-        match self {
-            Refusal::Status { message, .. } => anyhow!(message),
-            Refusal::Failed(error) => anyhow::Error::new(error).context(format!("{who} cannot be asked")),
-        }
-    }
-}
-
-async fn ask(client: &Client, path: &str) -> Result<Value, Refusal> {
-    let request =
-        Request::get(path).body(Vec::new()).map_err(|error| Refusal::Failed(kube::Error::HttpError(error)))?;
-    match client.request::<Value>(request).await {
-        Ok(explanation) => Ok(explanation),
-        Err(kube::Error::Api(status)) => Err(Refusal::Status {
-            code: status.code,
-            names_object: status.details.as_ref().is_some_and(|details| !details.name.is_empty()),
-            message: status.message.clone(),
-        }),
-        Err(error) => Err(Refusal::Failed(error)),
+fn told(error: kube::Error, who: impl std::fmt::Display) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow!(status.message.clone()),
+        error => anyhow::Error::new(error).context(format!("{who} cannot be asked")),
     }
 }

@@ -6,6 +6,7 @@
 
 mod configuration;
 mod duration;
+pub mod explanation;
 mod machines;
 mod node_pool;
 mod problem;

@@ -35,10 +35,8 @@ pub(crate) fn reject(
             })
         });
         if !pinned {
-            return Some(Rejection::Skipped(Finding::Other(format!(
-                "skipping flavor {name} as it is not found in the nomination mapping for resource {}",
-                world.resource_name(resource)
-            ))));
+            let resource = world.resource_name(resource).clone();
+            return Some(Rejection::Skipped(Finding::NotNominated { flavor: name.clone(), resource }));
         }
     }
     if world.config.gates.concurrent_admission
@@ -46,18 +44,16 @@ pub(crate) fn reject(
         && !variant.allowed_flavors.is_empty()
         && !variant.allowed_flavors.contains(name)
     {
-        return Some(Rejection::Skipped(Finding::Other(format!(
-            "skipping flavor {name} due to WorkloadAllowedResourceFlavorAnnotation annotation"
-        ))));
+        return Some(Rejection::Skipped(Finding::NotOfVariant { flavor: name.clone() }));
     }
     let Some(object) = world.flavor(flavor) else {
         return Some(Rejection::Unsuitable(Finding::FlavorNotFound { flavor: name.clone() }));
     };
     for set in sets {
         if world.config.gates.topology_aware_scheduling
-            && let Some(text) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object)
+            && let Some(problem) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object)
         {
-            return Some(Rejection::Unsuitable(Finding::Other(text)));
+            return Some(Rejection::Unsuitable(Finding::TopologyRequest(problem)));
         }
         if let Some(taint) = untolerated(&object.node_taints, &[&set.info.template.tolerations, &object.tolerations]) {
             return Some(Rejection::Unsuitable(Finding::UntoleratedTaint {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::decision::{
     AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PodSetConsidered, PreemptionMode,
+    TopologyProblem,
 };
 use crate::ids::{ClassId, FlavorId, FrId, Name, QueueId, ResourceId, WorkloadId};
 use crate::model::{Admission, PodSetAssignment, TopologyAssignment};
@@ -76,7 +77,8 @@ pub(crate) struct PodSetOutcome {
     pub requests: Arc<[(ResourceId, i64)]>,
     pub flavors: Vec<FlavorChoice>,
     pub findings: Vec<Finding>,
-    pub error: Option<String>,
+    /// What the pods ask of a topology cannot be served by the flavors that were chosen.
+    pub error: Option<TopologyProblem>,
     pub attempts: Vec<FlavorAttempt>,
     pub topology: Option<TopologyAssignment>,
     /// Its topology is chosen in a second pass (§14.3): `Some(true)` pending, `Some(false)` chosen now.
@@ -160,7 +162,7 @@ impl PodSetOutcome {
     /// Writes down what was found, sorted. Nothing if nothing was.
     fn write_reasons(&self, text: &mut String) {
         match (&self.error, self.findings.as_slice()) {
-            (Some(error), _) => text.push_str(error),
+            (Some(error), _) => text.push_str(&error.to_string()),
             (None, [one]) => one.write_to(text),
             (None, several) => {
                 let mut reasons: Vec<String> = several.iter().map(Finding::to_string).collect();
@@ -168,6 +170,15 @@ impl PodSetOutcome {
                 text.push_str(&reasons.join(", "));
             }
         }
+    }
+
+    /// Gives away the attempts, and what was found apart from them.
+    fn take_considered(&mut self) -> PodSetConsidered {
+        let attempts = std::mem::take(&mut self.attempts);
+        let apart = |finding: &&Finding| !attempts.iter().any(|attempt| attempt.findings.contains(finding));
+        let mut findings: Vec<Finding> = self.findings.iter().filter(apart).cloned().collect();
+        findings.extend(self.error.clone().map(Finding::TopologyRequest));
+        PodSetConsidered { pod_set: self.name.clone(), attempts, findings }
     }
 
     /// The flavor of a resource.
@@ -257,11 +268,7 @@ impl Assignment {
     /// Gives away what was tried, for whoever asks.
     pub fn take_considered(&mut self, world: &World) -> Considered {
         Considered {
-            pod_sets: self
-                .pod_sets
-                .iter_mut()
-                .map(|set| PodSetConsidered { pod_set: set.name.clone(), attempts: std::mem::take(&mut set.attempts) })
-                .collect(),
+            pod_sets: self.pod_sets.iter_mut().map(PodSetOutcome::take_considered).collect(),
             borrowing_level: self.borrowing,
             victim_searches: self.searches.iter().map(|search| search.named(world)).collect(),
         }

@@ -317,14 +317,9 @@ impl Search<'_> {
             let flavor = world.flavor_name(flavor);
             match replaced_amount(world, replaced, sets, world.resource_name(resource), flavor) {
                 Ok(before) => amount = amount.saturating_sub(before),
-                Err(original) => {
-                    return Judged::no_fit(
-                        0,
-                        Finding::Other(format!(
-                            "could not assign {flavor} flavor since the original workload is assigned: {original}"
-                        )),
-                        PendingReason::NoMatchingFlavor,
-                    );
+                Err(held) => {
+                    let finding = Finding::HeldOnOtherFlavor { flavor: flavor.clone(), held };
+                    return Judged::no_fit(0, finding, PendingReason::NoMatchingFlavor);
                 }
             }
         }

@@ -48,6 +48,12 @@ pub(crate) fn give_up(entry: &mut Entry) {
     entry.reason = entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor);
 }
 
+/// Processes an entry as if no other came before it in its cycle. Leaves the world changed; the caller rolls back.
+pub(crate) fn alone(world: &mut World, entry: &mut Entry, now: Time) {
+    let pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
+    process(world, entry, &mut Claims::default(), pods_not_ready, &mut CycleOutcome::default(), now);
+}
+
 fn process(
     world: &mut World,
     entry: &mut Entry,

@@ -351,7 +351,7 @@ impl Lab<'_> {
                         })
                         .collect(),
                     reasons: set.findings.iter().map(ToString::to_string).collect(),
-                    error: set.error.clone(),
+                    error: set.error.as_ref().map(ToString::to_string),
                     attempts: set.attempts.clone(),
                     topology: set.topology.clone(),
                     delayed: set.delayed,

@@ -48,7 +48,7 @@ impl Lab<'_> {
         members.sort_unstable();
         Some(ToPlace {
             pod_sets: members.into_iter().map(|at| assignment.pod_sets[at].name.clone()).collect(),
-            error: assignment.pod_sets.iter().find_map(|set| set.error.clone()),
+            error: assignment.pod_sets.iter().find_map(|set| set.error.as_ref().map(ToString::to_string)),
             mode: assignment.mode(),
         })
     }

@@ -164,6 +164,20 @@ pub(crate) fn is_evicted(world: &World, id: WorkloadId) -> bool {
     record.is_evicted() || record.eviction_expected
 }
 
+/// True if a queue other than the preemptor's uses more than it owns of what is needed, and so, in the classical search,
+/// does every cohort between it and the path from the preemptor to the root: what it holds may be taken back (§9.4, §10.4).
+pub(crate) fn is_exposed(world: &World, preemptor: &Preemptor<'_>, node: NodeId) -> bool {
+    if world.is_fair_sharing() {
+        return preemptor.need.iter().any(|&fr| {
+            let cell = world.tree.cell(node, fr);
+            cell.usage > cell.quota.nominal
+        });
+    }
+    let mine: Vec<NodeId> = world.tree.path_to_root(preemptor.node).collect();
+    let mut between = world.tree.path_to_root(node).take_while(|node| !mine.contains(node));
+    between.all(|node| !world.tree.is_within_nominal(node, preemptor.need))
+}
+
 /// Sorts so that whoever should be preempted first comes first (§9.5).
 pub(crate) fn sort_by_order<T: Copy>(
     world: &World,

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::candidates::{compare, of_queue, sort_by_order};
+use super::candidates::{compare, is_exposed, of_queue, sort_by_order};
 use super::{Preemptor, Searched, Target};
 use crate::config::PreemptionStrategy;
 use crate::decision::{PreemptionReason, VictimFate};
@@ -58,11 +58,7 @@ fn collect(world: &World, preemptor: &Preemptor<'_>) -> Vec<WorkloadId> {
     let has_cohort = world.tree.node(preemptor.node).parent.is_some();
     if has_cohort && policies.reclaim_within_cohort != PreemptionPolicy::Never {
         for node in world.tree.queues_below(world.tree.node(preemptor.node).root) {
-            let borrows = preemptor.need.iter().any(|&fr| {
-                let cell = world.tree.cell(node, fr);
-                cell.usage > cell.quota.nominal
-            });
-            if node == preemptor.node || !borrows {
+            if node == preemptor.node || !is_exposed(world, preemptor, node) {
                 continue;
             }
             let Some(queue) = world.queue_of_node(node) else { continue };

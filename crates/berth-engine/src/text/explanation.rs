@@ -73,6 +73,9 @@ pub fn explanation(explanation: &Explanation) -> String {
             page.line(0, format!("{name} waits in no queue: {}.", not_queued(*reason)));
         }
     }
+    if let Some(problem) = &explanation.queue_inactive {
+        page.line(1, format!("ClusterQueue {queue} is inactive. {problem}"));
+    }
     if let Some(outlook) = &explanation.verdict {
         verdict(&mut page, queue, outlook);
     }
@@ -140,15 +143,16 @@ fn not_queued(reason: NotQueued) -> &'static str {
         NotQueued::OnHold => "it is on hold",
         NotQueued::WaitingForReplacementPods => "it waits for replacement pods",
         NotQueued::VariantsWait => "its variants, one per flavor, wait in its place",
-        NotQueued::NoQueue => "its LocalQueue or ClusterQueue does not exist, or its LocalQueue is stopped",
+        NotQueued::NoLocalQueue => "its LocalQueue does not exist",
+        NotQueued::LocalQueueStopped => "its LocalQueue is stopped",
+        NotQueued::NoClusterQueue => "the ClusterQueue of its LocalQueue does not exist",
+        NotQueued::NotSeenYet => "it was submitted just now",
     }
 }
 
 fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
     match (outlook.mode, outlook.reason) {
-        (AssignmentMode::Fit | AssignmentMode::DeferredFit, _) | (_, None) => {
-            page.heading("If its turn came now, it would be admitted.");
-        }
+        (_, None) => page.heading("If its turn came now, it would be admitted."),
         (AssignmentMode::Preempt, Some(_)) if !outlook.victims.is_empty() => {
             page.heading(format!(
                 "If its turn came now, it would preempt {}:",
@@ -173,8 +177,11 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
 }
 
 fn attempts(page: &mut Page, considered: &Considered) {
-    for set in considered.pod_sets.iter().filter(|set| !set.attempts.is_empty()) {
+    for set in considered.pod_sets.iter().filter(|set| !(set.attempts.is_empty() && set.findings.is_empty())) {
         page.heading(format!("Pod set {}", set.pod_set));
+        for it in &set.findings {
+            page.line(1, it.to_string());
+        }
         for attempt in &set.attempts {
             page.line(1, format!("flavor {}: {}", attempt.flavor, how_well(attempt)));
             for it in &attempt.findings {
@@ -213,12 +220,8 @@ fn finding(page: &mut Page, finding: &Finding) {
                     quantity(resource, *missing),
                 ),
             );
-            let bar = forbidden.map(|bar| match bar {
-                PreemptionBar::BorrowWithinCohortNever => "borrowWithinCohort is Never",
-                PreemptionBar::ReclaimWithinCohortNever => "reclaimWithinCohort is Never",
-            });
-            if let Some(bar) = bar {
-                page.line(2, format!("nobody is preempted for it: it would borrow, and {bar}"));
+            if let Some(policy) = forbidden.map(PreemptionBar::policy) {
+                page.line(2, format!("nobody is preempted for it: it would borrow, and {policy} is Never"));
             }
         }
         Finding::ExceedsMaximum { resource, assumed, requested, maximum, short_at, .. } => page.line(
@@ -251,14 +254,18 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
         page.line(3, format!("{excluded} of {} nodes take no pod:", shortage.nodes));
     }
     for (reason, nodes) in &shortage.excluded {
-        let why = match reason {
-            Exclusion::OtherDomain => "outside of the domain replacements have to stay in".to_owned(),
-            Exclusion::Taint(taint) => format!("taint {taint} is not tolerated"),
-            Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
-            Exclusion::Affinity => "excluded by the node affinity".to_owned(),
-            Exclusion::Resource(resource) => format!("too little {resource} left"),
-        };
-        page.line(4, format!("{nodes}: {why}"));
+        page.line(4, format!("{nodes}: {}", exclusion(reason)));
+    }
+}
+
+/// Why a node takes no pod, for people.
+pub fn exclusion(reason: &Exclusion) -> String {
+    match reason {
+        Exclusion::OtherDomain => "outside of the domain replacements have to stay in".to_owned(),
+        Exclusion::Taint(taint) => format!("taint {taint} is not tolerated"),
+        Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
+        Exclusion::Affinity => "excluded by the node affinity".to_owned(),
+        Exclusion::Resource(resource) => format!("too little {resource} left"),
     }
 }
 
@@ -309,21 +316,27 @@ fn level(resource: &Name, level: &Level) -> String {
 }
 
 fn holder_text(resource: &Name, own_queue: &str, holder: &Holder) -> String {
-    let policy = if &*holder.cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
-    let why = match holder.preemptible {
-        Preemptible::Yes => "may be preempted".to_owned(),
-        Preemptible::Leaving => "is leaving".to_owned(),
-        Preemptible::PolicyNever => format!("protected: {policy} is Never"),
-        Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
-        Preemptible::WithinNominal => "protected: its ClusterQueue or cohort uses no more than it owns".to_owned(),
-    };
     format!(
-        "{}: {} in ClusterQueue {}, priority {}; {why}",
+        "{}: {} in ClusterQueue {}, priority {}; {}",
         holder.workload,
         quantity(resource, holder.amount),
         holder.cluster_queue,
-        holder.priority
+        holder.priority,
+        protection(holder, own_queue)
     )
+}
+
+/// Whether a holder could be preempted for a workload of `own_queue` and what protects it if not, for people.
+pub fn protection(holder: &Holder, own_queue: &str) -> String {
+    let policy = if &*holder.cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
+    match holder.preemptible {
+        Preemptible::Yes => "may be preempted".to_owned(),
+        Preemptible::Leaving => "is leaving".to_owned(),
+        Preemptible::Replaced => "is the slice it takes over from".to_owned(),
+        Preemptible::PolicyNever => format!("protected: {policy} is Never"),
+        Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
+        Preemptible::WithinNominal => "protected: its ClusterQueue or cohort uses no more than it owns".to_owned(),
+    }
 }
 
 fn policy_name(policy: PreemptionPolicy) -> &'static str {
@@ -341,13 +354,7 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
             Some((flavor, resource)) => format!("{resource} in flavor {flavor}"),
             None => "all that is short".to_owned(),
         };
-        let outcome = match search.outcome {
-            SearchOutcome::Found => "enough victims were found",
-            SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
-            SearchOutcome::NoCandidates => "the policies expose nobody who holds it",
-            SearchOutcome::NotEnough => "not enough, even without everybody who may be preempted",
-        };
-        page.heading(format!("Preemption for {what}: {outcome}"));
+        page.heading(format!("Preemption for {what}: {}", outcome(search.outcome)));
         for candidate in search.candidates.iter().take(LISTED_MAX) {
             page.line(1, candidate_text(candidate));
         }
@@ -358,8 +365,24 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
     }
 }
 
+/// What came of a search for victims, for people.
+pub fn outcome(outcome: SearchOutcome) -> &'static str {
+    match outcome {
+        SearchOutcome::Found => "enough victims were found",
+        SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
+        SearchOutcome::NoCandidates => "the policies expose nobody who holds it",
+        SearchOutcome::NotEnough => "not enough, even without everybody who may be preempted",
+    }
+}
+
 fn candidate_text(candidate: &ConsideredVictim) -> String {
-    let fate = match candidate.fate {
+    let ConsideredVictim { workload, cluster_queue, priority, fate: what } = candidate;
+    format!("{workload} in ClusterQueue {cluster_queue}, priority {priority}: {}", fate(*what))
+}
+
+/// What a search for victims made of a candidate, for people.
+pub fn fate(fate: VictimFate) -> String {
+    match fate {
         VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),
         VictimFate::GivenBack => "not needed: the others make enough room".to_owned(),
         VictimFate::NotReached => "not needed: there was enough room before its turn".to_owned(),
@@ -367,11 +390,7 @@ fn candidate_text(candidate: &ConsideredVictim) -> String {
         VictimFate::OnlyWithoutBorrowing => "protected by its priority while the other would borrow".to_owned(),
         VictimFate::WithinNominal => "protected: its ClusterQueue or cohort would use no more than it owns".to_owned(),
         VictimFate::ShareTooSmall => "protected: its share is not large enough beside the other's".to_owned(),
-    };
-    format!(
-        "{} in ClusterQueue {}, priority {}: {fate}",
-        candidate.workload, candidate.cluster_queue, candidate.priority
-    )
+    }
 }
 
 fn amount(resource: &Name, amount: Amount) -> String {

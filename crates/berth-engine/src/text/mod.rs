@@ -4,9 +4,9 @@ mod explanation;
 
 use std::fmt;
 
-use crate::decision::{Exclusion, Finding, TopologyShortage};
+use crate::decision::{Exclusion, Finding, TopologyProblem, TopologyShortage};
 
-pub use explanation::{considered, explanation};
+pub use explanation::{considered, exclusion, explanation, fate, outcome, protection};
 
 /// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
 /// units where they divide evenly, everything else in decimal units.
@@ -113,8 +113,72 @@ impl fmt::Display for Finding {
                 self.write_to(&mut text);
                 f.write_str(&text)
             }
+            Finding::NotNominated { flavor, resource } => write!(
+                f,
+                "skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
+            ),
+            Finding::NotOfVariant { flavor } => {
+                write!(f, "skipping flavor {flavor} due to WorkloadAllowedResourceFlavorAnnotation annotation")
+            }
+            Finding::HeldOnOtherFlavor { flavor, held } => {
+                write!(f, "could not assign {flavor} flavor since the original workload is assigned: {held}")
+            }
             Finding::Topology(shortage) => shortage.fmt(f),
-            Finding::Other(text) => f.write_str(text),
+            Finding::TopologyRequest(problem) => problem.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for TopologyProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TopologyProblem::FlavorWithout { flavor } => {
+                write!(f, "Flavor {flavor:?} does not support TopologyAwareScheduling")
+            }
+            TopologyProblem::FlavorOnlyWith { flavor } => {
+                write!(f, "Flavor {flavor:?} supports only TopologyAwareScheduling")
+            }
+            TopologyProblem::FlavorUnknown { flavor } => {
+                write!(f, "Flavor {flavor:?} information missing in TAS cache")
+            }
+            TopologyProblem::FlavorWithoutLevel { flavor } => {
+                write!(f, "Flavor {flavor:?} does not contain the requested level")
+            }
+            TopologyProblem::NoFlavor => f.write_str("no TAS flavor assigned"),
+            TopologyProblem::SeveralFlavors { flavors } => {
+                let names: Vec<&str> = flavors.iter().map(|name| &**name).collect();
+                write!(f, "more than one TAS flavor assigned: {}", names.join(", "))
+            }
+            TopologyProblem::NothingKnown => {
+                f.write_str("workload requires Topology, but there is no TAS cache information")
+            }
+            TopologyProblem::NotForElasticJobs { mode } => {
+                write!(f, "{mode} topology is not supported with ElasticJobsViaWorkloadSlices")
+            }
+            TopologyProblem::NoSuchLevel { level, of_slices: true } => {
+                write!(f, "no requested topology level for slices: {level}")
+            }
+            TopologyProblem::NoSuchLevel { level, of_slices: false } => {
+                write!(f, "no requested topology level: {level}")
+            }
+            TopologyProblem::NoSliceSize => f.write_str("slice topology requested, but slice size not provided"),
+            TopologyProblem::LayersDoNotNest { inner, outer, outer_size } => {
+                write!(f, "podset slice topology {inner} must be below {outer} and its size must divide {outer_size}")
+            }
+            TopologyProblem::SliceAboveRequest { slice, level } => {
+                write!(f, "podset slice topology {slice} is above the podset topology {level}")
+            }
+            TopologyProblem::NoDomains { level } => write!(f, "no topology domains at level: {level}"),
+            TopologyProblem::StaleDomain { values } => {
+                let values: Vec<&str> = values.iter().map(|value| &**value).collect();
+                write!(
+                    f,
+                    "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the \
+                     stale domain {}",
+                    values.join(",")
+                )
+            }
+            TopologyProblem::Gone => f.write_str("the flavor's topology is gone"),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::request::{Earlier, GroupRequest, PlacementRequest, build};
 use super::tree::FlavorTree;
 use super::{PODS, Topologies};
 use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
-use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason};
+use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, TopologyProblem};
 use crate::ids::{FlavorId, Name};
 use crate::model::TopologyAssignment;
 use crate::preemption::Target;
@@ -175,10 +175,10 @@ fn place_group(
     empty: bool,
 ) -> Result<(TopologyAssignment, Option<TopologyAssignment>), Finding> {
     let group = &request.groups[at];
-    let wanted = group.wanted.as_ref().map_err(|problem| Finding::Other(problem.clone()))?;
+    let wanted = group.wanted.as_ref().map_err(|problem| Finding::TopologyRequest(problem.clone()))?;
     topologies.tree(group.flavor);
     let Some(tree) = topologies.standing_tree(group.flavor) else {
-        return Err(Finding::Other("the flavor's topology is gone".to_owned()));
+        return Err(Finding::TopologyRequest(TopologyProblem::Gone));
     };
     for (kept, demand) in group.assumed() {
         for domain in &kept.domains {

@@ -4,7 +4,7 @@ use super::Topologies;
 use super::amounts::Demand;
 use super::count::{Count, Overlay, Room};
 use super::tree::FlavorTree;
-use crate::decision::{Finding, LayerShortage, LevelRoom, TopologyShortage};
+use crate::decision::{Finding, LayerShortage, LevelRoom, TopologyProblem, TopologyShortage};
 use crate::ids::{FlavorId, Name};
 use crate::model::{Labels, NodeAffinity, Toleration, TopologyAssignment, TopologyDomain};
 
@@ -122,7 +122,9 @@ impl Misfit {
         overlay: &Overlay,
     ) -> Finding {
         let fits = match self {
-            Misfit::NoDomains(level) => return Finding::Other(format!("no topology domains at level: {level}")),
+            Misfit::NoDomains(level) => {
+                return Finding::TopologyRequest(TopologyProblem::NoDomains { level: level.clone() });
+            }
             Misfit::Fits(fits) => *fits,
         };
         let mut layers = Vec::new();

@@ -11,6 +11,7 @@ use super::replace::{Broken, is_broken, truncate, without};
 use super::tree::FlavorTree;
 use crate::assignment::filter::merged;
 use crate::assignment::{Ask, AskedPodSet, Assignment};
+use crate::decision::TopologyProblem;
 use crate::ids::{FlavorId, Name, QueueId, WorkloadId};
 use crate::model::{CheckState, ResourceFlavor, TopologyAssignment, TopologyMode, TopologyRequest};
 use crate::world::World;
@@ -40,7 +41,7 @@ pub(crate) struct GroupRequest {
     pub workers: usize,
     pub leader: Option<usize>,
     /// What to look for; `Err` where the request itself is wrong.
-    pub wanted: Result<Wanted, String>,
+    pub wanted: Result<Wanted, TopologyProblem>,
     /// What stays of an earlier placement.
     pub kept: Option<Kept>,
     /// Failed nodes are replaced.
@@ -89,23 +90,23 @@ pub(crate) fn flavor_mismatch(
     group: &Group,
     set: &AskedPodSet,
     flavor: &ResourceFlavor,
-) -> Option<String> {
-    let name = &flavor.name;
+) -> Option<TopologyProblem> {
+    let flavor_name = || flavor.name.clone();
     let request = set.info.topology.as_ref();
     if !is_explicit(request) {
         let only = flavor.topology.is_some() && !is_topology_only(world, queue) && !is_grouped(set);
-        return only.then(|| format!("Flavor {name:?} supports only TopologyAwareScheduling"));
+        return only.then(|| TopologyProblem::FlavorOnlyWith { flavor: flavor_name() });
     }
     let Some(topology) = &flavor.topology else {
         let own = &set.info.template.requests;
         let covers = group.resources.iter().any(|resource| own.contains_key(world.resource_name(*resource)));
-        return covers.then(|| format!("Flavor {name:?} does not support TopologyAwareScheduling"));
+        return covers.then(|| TopologyProblem::FlavorWithout { flavor: flavor_name() });
     };
     let Some(levels) = world.topologies.levels(topology) else {
-        return Some(format!("Flavor {name:?} information missing in TAS cache"));
+        return Some(TopologyProblem::FlavorUnknown { flavor: flavor_name() });
     };
     let missing = request.into_iter().flat_map(requested_levels).any(|level| !levels.contains(level));
-    missing.then(|| format!("Flavor {name:?} does not contain the requested level"))
+    missing.then(|| TopologyProblem::FlavorWithoutLevel { flavor: flavor_name() })
 }
 
 /// The levels a request names.
@@ -149,8 +150,7 @@ pub(crate) fn build(
             return None;
         }
         if !has_topology_flavor(world, ask.queue) {
-            assignment.pod_sets[at].error =
-                Some("workload requires Topology, but there is no TAS cache information".to_owned());
+            assignment.pod_sets[at].error = Some(TopologyProblem::NothingKnown);
             return None;
         }
         let mut flavors: Vec<(Name, FlavorId)> = set
@@ -164,13 +164,12 @@ pub(crate) fn build(
         let (name, flavor) = match flavors.as_slice() {
             [one] => one.clone(),
             [] => {
-                assignment.pod_sets[at].error = Some("no TAS flavor assigned".to_owned());
+                assignment.pod_sets[at].error = Some(TopologyProblem::NoFlavor);
                 return None;
             }
             several => {
-                let names: Vec<&str> = several.iter().map(|(name, _)| &**name).collect();
-                assignment.pod_sets[at].error =
-                    Some(format!("more than one TAS flavor assigned: {}", names.join(", ")));
+                let flavors = several.iter().map(|(name, _)| name.clone()).collect();
+                assignment.pod_sets[at].error = Some(TopologyProblem::SeveralFlavors { flavors });
                 return None;
             }
         };
@@ -219,7 +218,7 @@ fn earlier_of_replaced(world: &World, ask: &Ask) -> Earlier {
 }
 
 /// Pods of elastic workloads come and go one by one: no level can be promised for all of them (§13.5).
-fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) -> Option<String> {
+fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) -> Option<TopologyProblem> {
     if !world.config.gates.elastic_jobs_via_workload_slices_with_tas || !world.record(ask.workload).facts.elastic {
         return None;
     }
@@ -228,7 +227,7 @@ fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) ->
         TopologyMode::Preferred(_) => "preferred",
         TopologyMode::Unconstrained => return None,
     };
-    Some(format!("{mode} topology is not supported with ElasticJobsViaWorkloadSlices"))
+    Some(TopologyProblem::NotForElasticJobs { mode })
 }
 
 /// Pod sets of one group name belong together: the smaller one leads, the second one on equality (§14.4).
@@ -306,12 +305,7 @@ fn mend(
     let wanted = wanted(world, ask, assignment, flavor, at, None).and_then(|mut wanted| {
         let Some(broken) = &broken else { return Ok(wanted) };
         if let Some(stale) = broken.kept.domains.iter().find(|it| !world.topologies.has_leaf(flavor, &it.values)) {
-            let values: Vec<&str> = stale.values.iter().map(|value| &**value).collect();
-            return Err(format!(
-                "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the stale \
-                 domain {}",
-                values.join(",")
-            ));
+            return Err(TopologyProblem::StaleDomain { values: stale.values.clone() });
         }
         let anchor = broken.kept.domains.first().or_else(|| companion(ask, assignment, at, unhealthy)).cloned();
         restrict(world, &mut wanted, broken, anchor.as_ref().map(|domain| domain.values.as_slice()));
@@ -378,31 +372,35 @@ struct Levels {
 }
 
 impl Levels {
-    fn of(request: &TopologyRequest, tree: &FlavorTree, multi_layer: bool) -> Result<Levels, String> {
+    fn of(request: &TopologyRequest, tree: &FlavorTree, multi_layer: bool) -> Result<Levels, TopologyProblem> {
         let lowest = tree.levels.len().saturating_sub(1);
         let mut slices = Vec::new();
         for slice in request.slices.iter().take(if multi_layer { usize::MAX } else { 1 }) {
             let level = tree
                 .level(&slice.level)
-                .ok_or_else(|| format!("no requested topology level for slices: {}", slice.level))?;
+                .ok_or_else(|| TopologyProblem::NoSuchLevel { level: slice.level.clone(), of_slices: true })?;
             if slice.size <= 0 {
-                return Err("slice topology requested, but slice size not provided".to_owned());
+                return Err(TopologyProblem::NoSliceSize);
             }
             slices.push((level, i64::from(slice.size)));
         }
         for pair in slices.windows(2) {
             if pair[1].0 <= pair[0].0 || pair[0].1 % pair[1].1 != 0 {
-                return Err(format!(
-                    "podset slice topology {} must be below {} and its size must divide {}",
-                    tree.levels[pair[1].0], tree.levels[pair[0].0], pair[0].1
-                ));
+                return Err(TopologyProblem::LayersDoNotNest {
+                    inner: tree.levels[pair[1].0].clone(),
+                    outer: tree.levels[pair[0].0].clone(),
+                    outer_size: pair[0].1,
+                });
             }
         }
         let asks_slices = !slices.is_empty();
         if slices.is_empty() {
             slices.push((lowest, 1));
         }
-        let level_of = |label: &Name| tree.level(label).ok_or_else(|| format!("no requested topology level: {label}"));
+        let level_of = |label: &Name| {
+            let missing = || TopologyProblem::NoSuchLevel { level: label.clone(), of_slices: false };
+            tree.level(label).ok_or_else(missing)
+        };
         let (level, required, unconstrained) = match &request.mode {
             Some(TopologyMode::Required(label)) => (level_of(label)?, true, false),
             Some(TopologyMode::Preferred(label)) => (level_of(label)?, false, false),
@@ -411,10 +409,10 @@ impl Levels {
             _ => (lowest, false, true),
         };
         if level > slices[0].0 {
-            return Err(format!(
-                "podset slice topology {} is above the podset topology {}",
-                tree.levels[slices[0].0], tree.levels[level]
-            ));
+            return Err(TopologyProblem::SliceAboveRequest {
+                slice: tree.levels[slices[0].0].clone(),
+                level: tree.levels[level].clone(),
+            });
         }
         Ok(Levels { level, required, unconstrained, slices })
     }
@@ -428,8 +426,8 @@ fn wanted(
     flavor: FlavorId,
     workers: usize,
     leader: Option<usize>,
-) -> Result<Wanted, String> {
-    let missing = || "workload requires Topology, but there is no TAS cache information".to_owned();
+) -> Result<Wanted, TopologyProblem> {
+    let missing = || TopologyProblem::NothingKnown;
     let asked = |at: usize| {
         let name = &assignment.pod_sets[at].name;
         ask.pod_sets.iter().find(|asked| asked.info.name == *name)

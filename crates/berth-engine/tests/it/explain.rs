@@ -1,9 +1,9 @@
 //! Why a workload is where it is.
 
-use berth_engine::model::{PreemptionPolicy, WorkloadKey};
+use berth_engine::model::{LocalQueue, PreemptionPolicy, StopPolicy, WorkloadKey};
 use berth_engine::{
-    Amount, AssignmentMode, Explanation, Finding, NotQueued, Outlook, PendingReason, Preemptible, SearchOutcome,
-    Standing, Verdict, VictimFate, text,
+    Amount, AssignmentMode, Event, Explanation, Finding, Name, NotQueued, Outlook, PendingReason, Preemptible,
+    SearchOutcome, Standing, TopologyProblem, Verdict, VictimFate, text,
 };
 
 use crate::platform::{Platform, job, queue};
@@ -219,4 +219,105 @@ Pod set main
         1: too little cpu left
 ";
     assert_eq!(text::explanation(&explain(&mut platform, "gang")), page);
+}
+
+#[test]
+fn a_queue_that_admits_nothing_says_why() {
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    platform.queue(queue("a").flavor("default", 4).with(|queue| queue.stop_policy = StopPolicy::Hold));
+    platform.submit(job("one", "a", 1));
+    let found = explain(&mut platform, "one");
+    assert_eq!(found.queue_inactive.as_deref(), Some("Can't admit new workloads: is stopped."));
+    let outlook = found.verdict.as_ref().expect("it waits");
+    assert_eq!((outlook.reason, &*outlook.message), (Some(PendingReason::Suspended), "ClusterQueue a is inactive"));
+    assert!(
+        text::explanation(&found).contains("  ClusterQueue a is inactive. Can't admit new workloads: is stopped.\n")
+    );
+    platform.queue(queue("a").flavor("default", 4));
+    assert_eq!(explain(&mut platform, "one").queue_inactive, None);
+}
+
+#[test]
+fn a_workload_in_no_queue_says_which_door_is_shut() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4));
+    let standing = |platform: &mut Platform, name: &str| explain(platform, name).standing;
+    platform.submit(job("lost", "nowhere", 1));
+    assert_eq!(standing(&mut platform, "lost"), Standing::NotQueued(NotQueued::NoLocalQueue));
+    platform.local("leads-nowhere", "none");
+    platform.submit(job("stray", "leads-nowhere", 1));
+    assert_eq!(standing(&mut platform, "stray"), Standing::NotQueued(NotQueued::NoClusterQueue));
+    platform.apply(Event::LocalQueueUpserted(LocalQueue {
+        namespace: Name::from("default"),
+        name: Name::from("shut"),
+        cluster_queue: Name::from("a"),
+        stop_policy: StopPolicy::Hold,
+        fair_weight_milli: 1000,
+    }));
+    platform.submit(job("held", "shut", 1));
+    assert_eq!(standing(&mut platform, "held"), Standing::NotQueued(NotQueued::LocalQueueStopped));
+    let page = text::explanation(&explain(&mut platform, "held"));
+    assert_eq!(page, "default/held waits in no queue: its LocalQueue is stopped.\n");
+}
+
+#[test]
+fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
+    let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
+    platform.flavor("default").queue(queue("a").flavor("default", 4));
+    platform.submit(job("first", "a", 1)).settle();
+    platform.submit(job("second", "a", 1));
+    let found = outlook(&mut platform, "second");
+    assert_eq!((found.mode, found.reason), (AssignmentMode::Fit, Some(PendingReason::WaitingForPodsReady)));
+    let page = text::explanation(&explain(&mut platform, "second"));
+    assert!(
+        page.contains(
+            "If its turn came now, it would go on waiting: WaitingForPodsReady\n  \
+             waiting for all admitted workloads to be in PodsReady condition\n"
+        ),
+        "{page}"
+    );
+
+    let mut platform = Platform::with(|config| config.gates.multikueue_orchestrated_preemption = true);
+    platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.submit(job("low", "a", 4)).settle();
+    platform.submit(job("gated", "a", 4).priority(1).with(|workload| workload.preemption_gated = true));
+    let found = outlook(&mut platform, "gated");
+    assert_eq!((found.reason, found.victims.len()), (Some(PendingReason::AdmissionGated), 0));
+    assert_eq!(found.message, "Workload requires preemption, but it's gated");
+    platform.update("gated", |workload| workload.preemption_gated = false);
+    let found = outlook(&mut platform, "gated");
+    assert_eq!((found.reason, found.victims.len()), (Some(PendingReason::WaitingForPreemptedWorkloads), 1));
+    assert!(found.message.ends_with(". Pending the preemption of 1 workload(s)"), "{}", found.message);
+}
+
+#[test]
+fn what_is_wrong_apart_from_flavors_is_told_too() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4));
+    platform.submit(job("odd", "a", 1).with(|workload| {
+        workload.pod_sets[0].requests.insert(Name::from("licences"), 1);
+    }));
+    let found = outlook(&mut platform, "odd");
+    assert_eq!(
+        found.considered.pod_sets[0].findings,
+        [Finding::ResourceUnavailable { resource: Name::from("licences") }]
+    );
+    let page = text::explanation(&explain(&mut platform, "odd"));
+    assert!(page.contains("Pod set main\n  resource licences unavailable in ClusterQueue\n"), "{page}");
+}
+
+#[test]
+fn a_request_no_topology_can_serve_names_the_problem() {
+    let mut platform = Platform::new();
+    platform.racks("gpu", &[("r1", &[2, 2])]).queue(queue("a").flavor("gpu", 100));
+    platform.submit(job("row", "a", 1).required("row"));
+    let found = outlook(&mut platform, "row");
+    let problem = TopologyProblem::FlavorWithoutLevel { flavor: Name::from("gpu") };
+    let attempt = &found.considered.pod_sets[0].attempts[0];
+    assert_eq!(attempt.findings, [Finding::TopologyRequest(problem)]);
+    assert_eq!(attempt.no_fit, Some(PendingReason::NoMatchingFlavor));
+    assert!(found.message.ends_with("Flavor \"gpu\" does not contain the requested level"), "{}", found.message);
 }

@@ -94,6 +94,11 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!(two["standing"]["ahead"].as_array().map(Vec::len), Some(2));
     let message = two["outlook"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("insufficient quota for cpu in flavor default"), "{two:#}");
+    // What was tried, by figures and not only in words.
+    let attempt = &two["outlook"]["podSets"][0]["flavors"][0];
+    let expected = json!({"resource": "cpu", "asked": "1", "maximum": "0", "shortAt": "cq"});
+    assert_eq!((&attempt["flavor"], &attempt["findings"][0]["quota"]), (&json!("default"), &expected), "{two:#}");
+    assert_eq!(attempt["reason"], "ExceedsMaxQuota");
     assert!(two["text"].as_str().unwrap_or_default().contains(message), "{two:#}");
     let name = two["metadata"]["name"].as_str().unwrap_or_default();
     assert_eq!(ask(&client, &explain(name)).await.expect("the same"), two);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::lab::AssignOptions;
 use berth_engine::model::{Admission, BorrowWithinCohort, PreemptionPolicy, WorkloadKey};
-use berth_engine::{Amount, Name, Verdict};
+use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict};
 use proptest::prelude::*;
 
 use super::config;
@@ -125,6 +125,13 @@ fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     text
 }
 
+/// What would be said about every waiting workload.
+fn outlooks(host: &mut Host) -> BTreeMap<WorkloadKey, Outlook> {
+    let (now, keys) = (host.now, host.workloads.values().map(|it| it.key.clone()).collect::<Vec<_>>());
+    let explained = keys.into_iter().filter_map(|key| Some((key.clone(), host.engine.explain(&key, now)?.verdict?)));
+    explained.collect()
+}
+
 /// Cycles without arrivals until nothing moves: how many it took, if it ended.
 fn settle(host: &mut Host) -> Option<u32> {
     let mut quiet = 0;
@@ -192,6 +199,60 @@ proptest! {
             prop_assert!(host.engine.explain(&key, now).is_some());
         }
         prop_assert_eq!(before, fingerprint(&mut host, &plan));
+    }
+
+    #[test]
+    fn what_is_explained_is_what_is_decided(plan in plan(10..40)) {
+        let mut host = Host::new(&plan);
+        let mut decided = BTreeSet::new();
+        for step in &plan.steps {
+            match step {
+                Step::Arrive(job) => host.arrive(job),
+                Step::Finish(which) => drop(host.finish(*which)),
+                Step::Stop => drop(host.stop()),
+                Step::Cycle => {
+                    let told = outlooks(&mut host);
+                    // The first entry of a cycle finds everything as it was before. Later turns of a workload go on with the
+                    // flavors that were not tried yet.
+                    let decisions = host.cycle().decisions;
+                    if let Some(first) = decisions.first() && !decided.contains(&first.workload) {
+                        let outlook = &told[&first.workload];
+                        match &first.verdict {
+                            Verdict::Admit(_) => prop_assert_eq!(outlook.reason, None),
+                            Verdict::Wait(wait) | Verdict::Preempt { wait, .. } => {
+                                prop_assert_eq!(outlook.reason, Some(wait.reason));
+                                prop_assert_eq!(&outlook.message, &wait.message);
+                                prop_assert_eq!(&outlook.considered, &wait.considered);
+                            }
+                            Verdict::Evict { .. } => {}
+                        }
+                    }
+                    decided.extend(decisions.into_iter().map(|decision| decision.workload));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn holders_that_may_be_preempted_are_the_candidates(plan in plan(10..40)) {
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |host| {
+            for (key, outlook) in outlooks(host) {
+                for shortage in &outlook.shortages {
+                    let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
+                    let Some(search) = outlook.considered.victim_searches.iter().find(|it| it.only == only) else { continue };
+                    let candidates: BTreeSet<&WorkloadKey> = search.candidates.iter().map(|it| &it.workload).collect();
+                    for holder in &shortage.holders {
+                        match holder.preemptible {
+                            Preemptible::Leaving => {}
+                            Preemptible::Yes => prop_assert!(candidates.contains(&holder.workload), "{key}: {holder:?}"),
+                            _ => prop_assert!(!candidates.contains(&holder.workload), "{key}: {holder:?}"),
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })?;
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! Asking for an explanation over the Kubernetes API, with the asker's own rights.
+
+use std::fmt::Write as _;
+
+use berth_api::berth::explanation::{GROUP, VERSION};
+use http::Request;
+use kube::Client;
+use serde_json::Value;
+
+/// The Service of the controllers' metrics in a cluster that `berth install` set up: NAMESPACE/NAME:PORT.
+pub const SERVICE: &str = "berth-system/berth-metrics:8080";
+
+/// Asks the API server, which has explanations as an API group of their own: embedded, or served by the controllers behind
+/// it. `name` is that of the Workload, or of its job.
+///
+/// # Errors
+/// What the API server answered instead; see [`is_elsewhere`].
+pub async fn api_server(client: &Client, namespace: &str, name: &str) -> kube::Result<Value> {
+    let (namespace, name) = (segment(namespace), segment(name));
+    get(client, &format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation")).await
+}
+
+/// Asks the controllers through the API server's proxy of their Service (`NAMESPACE/NAME:PORT`).
+///
+/// # Errors
+/// What was answered instead.
+pub async fn service(client: &Client, service: &str, namespace: &str, name: &str) -> kube::Result<Value> {
+    let (of_service, port) = service.split_once('/').unwrap_or(("default", service));
+    let (namespace, name) = (segment(namespace), segment(name));
+    get(client, &format!("/api/v1/namespaces/{of_service}/services/{port}/proxy/explain/{namespace}/{name}")).await
+}
+
+/// Asks the controllers themselves, where `client` leads to the address of their metrics.
+///
+/// # Errors
+/// What was answered instead.
+pub async fn controllers(client: &Client, namespace: &str, name: &str) -> kube::Result<Value> {
+    get(client, &format!("/explain/{}/{}", segment(namespace), segment(name))).await
+}
+
+/// True if whoever was asked does not have the controllers, so that it is worth asking elsewhere.
+pub fn is_elsewhere(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let names_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+    (status.code == 404 && !names_object) || status.code == 503
+}
+
+async fn get(client: &Client, path: &str) -> kube::Result<Value> {
+    client.request(Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
+}
+
+/// A name as one segment of a path, whatever is in it.
+fn segment(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => text.push(char::from(byte)),
+            b'.' if !name.trim_matches('.').is_empty() => text.push('.'),
+            other => {
+                let _ = write!(text, "%{other:02X}");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_leave_its_place_in_the_path() {
+        assert_eq!(segment("job-a.b"), "job-a.b");
+        assert_eq!(segment("../x?y#z"), "..%2Fx%3Fy%23z");
+        assert_eq!(segment(".."), "%2E%2E");
+        assert_eq!(segment("ü"), "%C3%BC");
+    }
+}
