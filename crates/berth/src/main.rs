@@ -15,6 +15,7 @@ mod bench;
 mod cluster;
 mod component;
 mod controller;
+mod dashboard;
 mod explain;
 mod front;
 mod install;
@@ -53,6 +54,8 @@ enum Command {
     Controller(controller::Options),
     /// Say why a job waits: its place, what is short and who holds it, whom it could preempt.
     Explain(explain::Options),
+    /// Serve web pages on this machine, with the rights of the kubeconfig: queues, who waits, and why.
+    Dashboard(dashboard::Options),
     /// Run a scenario in virtual time and check what it expects.
     Run(run::Options),
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Cluster(options) => cluster::main(&options),
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
+        Command::Dashboard(options) => dashboard::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => bench::main(&options),

@@ -27,7 +27,7 @@ fn check(name: &str, forbidden: &[&str]) {
     assert!(over.is_empty(), "{name} must not depend on {over:?}");
 }
 
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -39,6 +39,7 @@ const OURS: [&str; 11] = [
     "berth-apiserver",
     "berth-cluster",
     "berth-simulator",
+    "berth-dashboard",
 ];
 
 #[test]
@@ -98,12 +99,21 @@ fn the_server_is_untyped() {
 
 #[test]
 fn controllers_know_no_server_and_no_simulated_cluster() {
-    check("berth-controllers", &["berth-apiserver", "berth-store", "berth-cluster", "berth-simulator"]);
+    check(
+        "berth-controllers",
+        &["berth-apiserver", "berth-store", "berth-cluster", "berth-simulator", "berth-dashboard"],
+    );
 }
 
 #[test]
 fn the_simulated_cluster_knows_no_server_and_no_queueing() {
     check("berth-cluster", &["berth-apiserver", "berth-store", "berth-controllers", "berth-engine", "berth-simulator"]);
+}
+
+#[test]
+fn the_pages_know_what_any_client_of_a_cluster_may_know() {
+    let allowed = ["berth-dashboard", "berth-controllers", "berth-runtime", "berth-api", "berth-apimachinery"];
+    check("berth-dashboard", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
 }
 
 #[test]

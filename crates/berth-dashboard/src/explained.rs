@@ -1,0 +1,307 @@
+//! An explanation as a page: the same structure `berth explain` prints, with its figures in tables and its names as links.
+
+use berth_api::berth::explanation::{
+    Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, WorkloadExplanation,
+};
+
+use crate::html::{Href, Html};
+use crate::layout::{self, notice};
+
+/// Rows of a table at most; the text has the same cut.
+const ROWS: usize = 50;
+
+/// All of an explanation.
+pub fn show(html: &mut Html, explained: &WorkloadExplanation) {
+    if let Some(problem) = &explained.queue_inactive {
+        notice(html, problem);
+    }
+    standing(html, &explained.standing);
+    if let Some(it) = &explained.outlook {
+        outlook(html, it);
+    }
+    for variant in &explained.variants {
+        html.line("h2", "", format_args!("Variant {} on flavor {}", variant.name, variant.flavor));
+        standing(html, &variant.standing);
+        if let Some(it) = &variant.outlook {
+            outlook(html, it);
+        }
+    }
+    if !explained.text.is_empty() {
+        html.class("details", "", |html| {
+            html.line("summary", "quiet", "As berth explain prints it");
+            html.class("div", "scroll", |html| html.line("pre", "", &explained.text));
+        });
+    }
+}
+
+fn standing(html: &mut Html, standing: &Standing) {
+    match standing {
+        Standing::Admitted(holding) | Standing::QuotaReserved(holding) => {
+            let admitted = matches!(standing, Standing::Admitted(_));
+            html.line("p", "", if admitted { "It is admitted." } else { "It holds quota, but is not admitted yet." });
+            if let Some(reason) = &holding.evicted {
+                html.line(
+                    "p",
+                    "bad",
+                    format_args!("Evicted: {reason}. Its quota is counted until its pods have stopped."),
+                );
+            }
+            if holding.being_written {
+                html.line("p", "quiet", "The decision was just taken and is being written.");
+            }
+            if !holding.checks_not_ready.is_empty() {
+                let checks = holding.checks_not_ready.join(", ");
+                html.line("p", "wait", format_args!("Admission checks that are not Ready: {checks}."));
+            }
+        }
+        Standing::Waiting(waiting) => {
+            let (in_cluster_queue, in_local_queue) =
+                (u64::from(waiting.position_in_cluster_queue), u64::from(waiting.position_in_local_queue));
+            html.line(
+                "p",
+                "",
+                format_args!(
+                    "It waits: number {} in its ClusterQueue, number {} in its LocalQueue, with priority {}.",
+                    in_cluster_queue + 1,
+                    in_local_queue + 1,
+                    waiting.priority
+                ),
+            );
+            if waiting.backing_off {
+                html.line("p", "wait", "It is not looked at before its back-off is over.");
+            } else if waiting.set_aside {
+                html.line(
+                    "p",
+                    "quiet",
+                    "It was looked at and set aside; it is looked at again when something changes that may help.",
+                );
+            }
+            ahead(html, &waiting.ahead, in_cluster_queue);
+        }
+        Standing::NotQueued { reason } => {
+            html.line("p", "", format_args!("It waits in no queue: {reason}."));
+        }
+    }
+}
+
+fn ahead(html: &mut Html, ahead: &[ObjectName], place: u64) {
+    if ahead.is_empty() {
+        return;
+    }
+    html.class("details", "", |html| {
+        html.line("summary", "", format_args!("Ahead of it: {place}"));
+        html.class("ol", "", |html| {
+            for name in ahead {
+                html.class("li", "", |html| link(html, name));
+            }
+        });
+        let more = place.saturating_sub(ahead.len() as u64);
+        if more > 0 {
+            html.line("p", "quiet", format_args!("and {more} more"));
+        }
+    });
+}
+
+fn link(html: &mut Html, name: &ObjectName) {
+    html.link(
+        &Href::path(&["workloads", &name.namespace, &name.name]),
+        format_args!("{}/{}", name.namespace, name.name),
+    );
+}
+
+fn outlook(html: &mut Html, outlook: &Outlook) {
+    html.line("h2", "", "If its turn came now");
+    match &outlook.reason {
+        None => html.line("p", "good", "It would be admitted."),
+        Some(_) if !outlook.victims.is_empty() => {
+            html.line("p", "wait", "It would preempt:");
+            html.class("ul", "", |html| {
+                for victim in &outlook.victims {
+                    html.class("li", "", |html| {
+                        link(html, &victim.workload);
+                        html.line("span", "quiet", format_args!(" {}", victim.reason));
+                    });
+                }
+            });
+        }
+        Some(reason) => {
+            html.class("p", "", |html| {
+                html.text("It would go on waiting: ");
+                html.line("b", "wait", reason);
+            });
+        }
+    }
+    if !outlook.message.is_empty() {
+        html.line("p", "quiet message", &outlook.message);
+    }
+    for set in &outlook.pod_sets {
+        if set.flavors.is_empty() && set.findings.is_empty() {
+            continue;
+        }
+        html.line("h3", "", format_args!("Flavors tried for pod set {}", set.name));
+        for it in &set.findings {
+            html.line("p", "message", &it.message);
+        }
+        if set.flavors.is_empty() {
+            continue;
+        }
+        layout::table(html, &["Flavor", "Outcome", "What was found"], |html| {
+            html.class("tbody", "", |html| {
+                for attempt in &set.flavors {
+                    html.class("tr", "", |html| {
+                        html.line("td", "name", &attempt.flavor);
+                        html.line("td", if attempt.mode == "Fit" { "good" } else { "wait" }, how_well(attempt));
+                        html.class("td", "long", |html| {
+                            for it in &attempt.findings {
+                                finding(html, it);
+                            }
+                        });
+                    });
+                }
+            });
+        });
+    }
+    for it in &outlook.shortages {
+        shortage(html, it);
+    }
+    for it in &outlook.victim_searches {
+        search(html, it);
+    }
+}
+
+fn how_well(attempt: &FlavorAttempt) -> String {
+    let borrowing = match attempt.borrowing_level {
+        _ if attempt.mode == "NoFit" => String::new(),
+        0 => String::new(),
+        1 => ", borrowing from its cohort".to_owned(),
+        level => format!(", borrowing {level} levels up"),
+    };
+    let how = match (attempt.mode.as_str(), attempt.preemption_mode.as_str()) {
+        ("NoFit", _) => "does not fit",
+        (_, "Preempt") => "fits if workloads of its own ClusterQueue are preempted",
+        (_, "Reclaim") => "fits if quota is reclaimed from other ClusterQueues",
+        (_, "NoCandidates") => "would fit, but there is nobody to preempt",
+        _ => "fits",
+    };
+    format!("{how}{borrowing}")
+}
+
+fn finding(html: &mut Html, finding: &Finding) {
+    html.line("div", "message", &finding.message);
+    if let Some(quota) = &finding.quota {
+        let bound = match (&quota.available, &quota.maximum) {
+            (Some(available), _) => format!("{available} available; {} is short", quota.short_at),
+            (None, Some(maximum)) => format!("{} never allows more than {maximum}", quota.short_at),
+            (None, None) => String::new(),
+        };
+        html.line("div", "quiet", format_args!("{}: {} asked, {bound}", quota.resource, quota.asked.0));
+        if let Some(policy) = &quota.preemption_forbidden_by {
+            let text = format!("Nobody is preempted for it: it would borrow, and {policy} is Never.");
+            html.line("div", "quiet", text);
+        }
+    }
+    if let Some(it) = &finding.topology {
+        topology(html, it);
+    }
+}
+
+fn topology(html: &mut Html, topology: &TopologyFinding) {
+    let what =
+        if topology.slice_size > 1 { format!("slices of {} pods", topology.slice_size) } else { "pods".to_owned() };
+    html.class("ul", "quiet", |html| {
+        let whole = format!("{} of {} {what} fit together in {}", topology.fits, topology.needed, topology.topology);
+        html.line("li", "", whole);
+        for layer in &topology.layers {
+            html.line("li", "", format_args!("layer {}: {} of {} slices fit", layer.level, layer.fits, layer.needed));
+        }
+        for level in &topology.levels {
+            let text = format!(
+                "{}: {} domains, the best holds {}, all hold {}",
+                level.level, level.domains, level.best, level.total
+            );
+            html.line("li", "", text);
+        }
+        for excluded in &topology.excluded {
+            let text = format!("{} of {} nodes take no pod: {}", excluded.nodes, topology.nodes, excluded.reason);
+            html.line("li", "", text);
+        }
+    });
+}
+
+fn shortage(html: &mut Html, shortage: &Shortage) {
+    html.line("h3", "", format_args!("{} of flavor {}", shortage.resource, shortage.flavor));
+    let text =
+        format!("{} asked for pod set {}, {} available.", shortage.asked.0, shortage.pod_set, shortage.available);
+    html.line("p", "", text);
+    let columns =
+        ["Level", "", "#Nominal", "#With what is lent to it", "#In use", "#Available", "#May borrow", "#Lends"];
+    layout::table(html, &columns, |html| {
+        html.class("tbody", "", |html| {
+            for (at, level) in shortage.levels.iter().enumerate() {
+                // A root has nobody to borrow from or to lend to.
+                let root = at + 1 == shortage.levels.len();
+                let short = level.name == shortage.short_at;
+                html.class("tr", if short { "short" } else { "level" }, |html| {
+                    html.class("td", "name", |html| {
+                        html.text(&level.name);
+                        html.line("span", "kind", format_args!(" {}", level.kind));
+                    });
+                    html.line("td", "nowrap", if short { "short here" } else { "" });
+                    for amount in [&level.nominal, &level.subtree, &level.in_use, &level.available] {
+                        html.line("td", "number", amount);
+                    }
+                    for limit in [&level.borrowing_limit, &level.lending_limit] {
+                        html.line("td", "number", limit.as_deref().unwrap_or(if root { "–" } else { "any" }));
+                    }
+                });
+            }
+        });
+    });
+    if shortage.holders.is_empty() {
+        html.line("p", "quiet", "Nobody holds any of it.");
+        return;
+    }
+    html.line("p", "quiet", "Held by:");
+    layout::table(html, &["Workload", "ClusterQueue", "#Holds", "#Priority", "Preemption"], |html| {
+        html.class("tbody", "", |html| {
+            for holder in shortage.holders.iter().take(ROWS) {
+                html.class("tr", "", |html| {
+                    html.class("td", "nowrap", |html| link(html, &holder.workload));
+                    html.line("td", "nowrap", &holder.cluster_queue);
+                    html.line("td", "number", &holder.amount.0);
+                    html.line("td", "number", holder.priority);
+                    let class = if holder.preemptible == "Yes" { "wait" } else { "quiet" };
+                    html.line("td", class, &holder.why);
+                });
+            }
+        });
+    });
+}
+
+fn search(html: &mut Html, search: &VictimSearch) {
+    let what = match (&search.resource, &search.flavor) {
+        (Some(resource), Some(flavor)) => format!("{resource} of flavor {flavor}"),
+        _ => "all that is short".to_owned(),
+    };
+    html.line("h3", "", format_args!("Preemption for {what}"));
+    html.line("p", "sentence", format_args!("{}.", search.message));
+    if search.candidates.is_empty() {
+        return;
+    }
+    layout::table(html, &["Candidate", "ClusterQueue", "#Priority", "What became of it"], |html| {
+        html.class("tbody", "", |html| {
+            for candidate in search.candidates.iter().take(ROWS) {
+                html.class("tr", "", |html| {
+                    html.class("td", "nowrap", |html| link(html, &candidate.workload));
+                    html.line("td", "nowrap", &candidate.cluster_queue);
+                    html.line("td", "number", candidate.priority);
+                    html.line("td", if candidate.fate == "Victim" { "bad" } else { "quiet" }, &candidate.message);
+                });
+            }
+        });
+    });
+    let left_out = search.candidates.len().saturating_sub(ROWS) + search.unlisted as usize;
+    if left_out > 0 {
+        html.line("p", "quiet", format_args!("and {left_out} more"));
+    }
+}

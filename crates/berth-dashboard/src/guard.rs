@@ -1,0 +1,95 @@
+//! Who is answered at all. The pages show what their owner may read to whoever can send requests to the port, so requests of
+//! web sites elsewhere must not pass: a site may make its own name resolve to this address (DNS rebinding), but then the
+//! `Host` header has that name.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Uri, header};
+
+/// Names the pages answer to.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    /// They are served to other machines: by any address, which no site elsewhere can fake.
+    pub beyond_loopback: bool,
+    /// Further names.
+    pub names: Vec<String>,
+}
+
+impl Hosts {
+    /// True if a request asks for one of the names.
+    pub fn accept(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let mut named = headers.get_all(header::HOST).iter();
+        let host = match (uri.authority(), named.next(), named.next()) {
+            (Some(authority), None, None) => authority.as_str(),
+            (None, Some(host), None) => host.to_str().unwrap_or_default(),
+            (Some(authority), Some(host), None) if host.as_bytes() == authority.as_str().as_bytes() => {
+                authority.as_str()
+            }
+            _ => return false,
+        };
+        self.accept_name(without_port(host))
+    }
+
+    fn accept_name(&self, name: &str) -> bool {
+        let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+        match bare.parse::<IpAddr>() {
+            Ok(address) => address.is_loopback() || self.beyond_loopback,
+            Err(_) => {
+                let name = name.strip_suffix('.').unwrap_or(name);
+                let is = |known: &str| name.eq_ignore_ascii_case(known);
+                is("localhost") || self.names.iter().any(|known| is(known))
+            }
+        }
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepts(hosts: &Hosts, host: &str) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, host.parse().expect("a header"));
+        hosts.accept(&Uri::from_static("/"), &headers)
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let hosts = Hosts::default();
+        for own in ["localhost", "localhost:8080", "LOCALHOST.:1", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "[::1]"]
+        {
+            assert!(accepts(&hosts, own), "{own}");
+        }
+        for foreign in
+            ["evil.example", "evil.example:8080", "localhost.evil.example", "192.168.1.5:8080", "10.0.0.1", "", "[::2]"]
+        {
+            assert!(!accepts(&hosts, foreign), "{foreign}");
+        }
+        assert!(!hosts.accept(&Uri::from_static("/"), &HeaderMap::new()));
+    }
+
+    #[test]
+    fn two_names_are_no_name() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::HOST, "localhost".parse().expect("a header"));
+        headers.append(header::HOST, "evil.example".parse().expect("a header"));
+        assert!(!Hosts::default().accept(&Uri::from_static("/"), &headers));
+        let mut headers = HeaderMap::new();
+        headers.append(header::HOST, "localhost".parse().expect("a header"));
+        assert!(!Hosts::default().accept(&Uri::from_static("http://evil.example/"), &headers));
+    }
+
+    #[test]
+    fn served_beyond_this_machine_addresses_are_answered_and_names_that_were_given() {
+        let hosts = Hosts { beyond_loopback: true, names: vec!["batch.example".to_owned()] };
+        assert!(accepts(&hosts, "192.168.1.5:8080") && accepts(&hosts, "Batch.example:80"));
+        assert!(!accepts(&hosts, "evil.example"));
+    }
+}

@@ -1,0 +1,156 @@
+//! HTML that cannot be got wrong: markup is what this program's source says literally, everything else is text and escaped.
+
+use std::fmt::{self, Display, Write};
+
+/// A piece of a page in the making.
+#[derive(Debug, Default)]
+pub struct Html(String);
+
+impl Html {
+    /// Adds markup as it is. Only literals of this program can be that.
+    pub fn markup(&mut self, markup: &'static str) {
+        self.0.push_str(markup);
+    }
+
+    /// Adds text.
+    pub fn text(&mut self, text: impl Display) {
+        // A string takes whatever is written to it; what a value cannot tell of itself is left out.
+        let _ = write!(Escaped(&mut self.0), "{text}");
+    }
+
+    /// Adds an element with attributes.
+    pub fn element(
+        &mut self,
+        tag: &'static str,
+        attributes: &[(&'static str, &dyn Display)],
+        inside: impl FnOnce(&mut Html),
+    ) {
+        self.open(tag, attributes);
+        inside(self);
+        self.markup("</");
+        self.markup(tag);
+        self.markup(">");
+    }
+
+    /// Adds the start of an element; alone for those that have no end.
+    pub fn open(&mut self, tag: &'static str, attributes: &[(&'static str, &dyn Display)]) {
+        self.markup("<");
+        self.markup(tag);
+        for (name, value) in attributes {
+            self.markup(" ");
+            self.markup(name);
+            self.markup("=\"");
+            self.text(value);
+            self.markup("\"");
+        }
+        self.markup(">");
+    }
+
+    /// Adds an element of a class; of none when that is empty.
+    pub fn class(&mut self, tag: &'static str, class: &'static str, inside: impl FnOnce(&mut Html)) {
+        if class.is_empty() {
+            self.element(tag, &[], inside);
+        } else {
+            self.element(tag, &[("class", &class)], inside);
+        }
+    }
+
+    /// Adds an element of a class with nothing but text.
+    pub fn line(&mut self, tag: &'static str, class: &'static str, text: impl Display) {
+        self.class(tag, class, |html| html.text(text));
+    }
+
+    /// Adds a link within these pages.
+    pub fn link(&mut self, to: &Href, text: impl Display) {
+        self.element("a", &[("href", to)], |html| html.text(text));
+    }
+
+    /// The whole text.
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+/// Writes text so that no browser reads it as anything else, in elements and in quoted attributes.
+struct Escaped<'a>(&'a mut String);
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            match character {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                '\n' | '\t' => self.0.push(character),
+                control if control.is_control() => self.0.push(char::REPLACEMENT_CHARACTER),
+                plain => self.0.push(plain),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A link within these pages: a path whose segments and parameters can hold anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Href(String);
+
+impl Href {
+    /// The path of these segments.
+    pub fn path(segments: &[&str]) -> Self {
+        let mut text = String::new();
+        for segment in segments {
+            text.push('/');
+            encode(segment, &mut text);
+        }
+        Href(if text.is_empty() { "/".to_owned() } else { text })
+    }
+
+    /// The same with one more parameter.
+    pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        self.0.push_str(name);
+        self.0.push('=');
+        encode(&value.to_string(), &mut self.0);
+        self
+    }
+}
+
+impl Display for Href {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn encode(part: &str, text: &mut String) {
+    for byte in part.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
+            other => {
+                let _ = write!(text, "%{other:02X}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ours_is_text_wherever_it_stands() {
+        let hostile = "\"><script>alert('x')</script>&\0\u{1b}";
+        let mut html = Html::default();
+        html.element("a", &[("title", &hostile)], |html| html.text(hostile));
+        let escaped = "&quot;&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;\u{fffd}\u{fffd}";
+        assert_eq!(html.into_string(), format!("<a title=\"{escaped}\">{escaped}</a>"));
+    }
+
+    #[test]
+    fn a_link_leads_where_its_segments_say() {
+        let to = Href::path(&["queues", "a/../b?c=\"d\""]).with("page", "1&2");
+        assert_eq!(to.to_string(), "/queues/a%2F..%2Fb%3Fc%3D%22d%22?page=1%262");
+        assert_eq!(Href::path(&[]).to_string(), "/");
+    }
+}

@@ -1,0 +1,118 @@
+//! The web pages: cohorts and queues with what is in use, one queue with who waits in which order and why, one workload with
+//! the whole explanation.
+//!
+//! A [`Dashboard`] holds a [`kube::Client`] and nothing else: what it shows is what the client's user may read, wherever the
+//! API is. It only reads. Pages are rendered here, without scripts and without anything from elsewhere; they load themselves
+//! again by a header of the page. How many rows a page has is bounded, however large the cluster.
+//!
+//! Requests that name another host are refused ([`Hosts`]): the pages are for whoever may reach the port, not for web sites
+//! open in the same browser.
+
+#![forbid(unsafe_code)]
+
+mod explained;
+mod guard;
+mod html;
+mod layout;
+mod overview;
+mod queue;
+mod read;
+mod request;
+mod state;
+mod tree;
+mod workload;
+
+use berth_runtime::Clock;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use kube::Client;
+
+pub use guard::Hosts;
+
+use html::Href;
+use layout::{Frame, STYLE, answer};
+use request::{Asked, Page, is_name};
+
+/// The Service through which controllers are asked that the API server does not know, unless said otherwise:
+/// NAMESPACE/NAME:PORT.
+pub use berth_controllers::explain::ask::SERVICE;
+
+/// The pages of one cluster, with one user's rights.
+#[derive(Clone)]
+pub struct Dashboard {
+    /// Reads the cluster.
+    pub client: Client,
+    /// Where the controllers are, if not behind the API server: NAMESPACE/NAME:PORT of a Service.
+    pub service: String,
+    /// Names the pages answer to.
+    pub hosts: Hosts,
+    /// Tells how old things are.
+    pub clock: Clock,
+}
+
+impl Dashboard {
+    /// Answers a request. No page takes a body.
+    pub async fn answer(&self, request: &Request<()>) -> Response<String> {
+        let mut response = self.page(request).await;
+        if request.method() == Method::HEAD {
+            response.body_mut().clear();
+        }
+        response
+    }
+
+    async fn page(&self, request: &Request<()>) -> Response<String> {
+        if !self.hosts.accept(request.uri(), request.headers()) {
+            let message =
+                "This is no name of the dashboard. Use localhost or an address, or allow the name with --host.\n";
+            return answer(StatusCode::MISDIRECTED_REQUEST, TEXT, message.to_owned());
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "The pages are for reading.\n".to_owned());
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        let Some(Asked { page, refresh }) = Asked::read(request.uri()) else {
+            return no_such_page();
+        };
+        let now = self.clock.now();
+        match page {
+            Page::Style => answer(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
+            Page::Overview { from } => overview::page(&self.client, from, refresh).await,
+            Page::Queue { name, from, next } => {
+                let asked = queue::Asked { name: &name, from, next, refresh };
+                queue::page(&self.client, &asked, now).await
+            }
+            Page::Workload { namespace, name } => {
+                workload::page(&self.client, &self.service, (&namespace, &name), refresh, now).await
+            }
+            Page::Find { what } => find(&what),
+        }
+    }
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Sends on to the page of what somebody typed.
+fn find(what: &str) -> Response<String> {
+    let what = what.trim();
+    let (namespace, name) = what.split_once('/').unwrap_or(("default", what));
+    if !is_name(namespace) || !is_name(name) {
+        return no_such_page();
+    }
+    let mut response = answer(StatusCode::SEE_OTHER, TEXT, String::new());
+    let to = Href::path(&["workloads", namespace, name]).to_string();
+    if let Ok(to) = HeaderValue::from_str(&to) {
+        response.headers_mut().insert(header::LOCATION, to);
+    }
+    response
+}
+
+fn no_such_page() -> Response<String> {
+    let frame = Frame { title: "Not found", here: Href::path(&[]), refresh: false };
+    layout::page(StatusCode::NOT_FOUND, &frame, |html| {
+        html.line("h1", "", "There is no such page");
+        html.class("p", "", |html| {
+            html.text("A workload or job is named as namespace/name. ");
+            html.link(&Href::path(&[]), "All queues");
+        });
+    })
+}

@@ -1,0 +1,121 @@
+//! Reading the API with the user's rights, within limits of time and size.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use http::StatusCode;
+use kube::Api;
+use kube::api::ListParams;
+use serde::de::DeserializeOwned;
+
+/// Time for everything one page reads in one go.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Objects of one part of a list.
+const PART: u32 = 500;
+
+/// Something could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The API refused it with this status.
+    Refused {
+        /// The status code.
+        code: u16,
+        /// Its message.
+        message: String,
+    },
+    /// There was no answer that could be understood.
+    Failed(String),
+}
+
+impl Unread {
+    /// The status of a page that is about nothing else.
+    pub fn code(&self) -> StatusCode {
+        match self {
+            Unread::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
+            Unread::Refused { code: 404, .. } => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unread::Refused { code: 401, message } => {
+                write!(f, "The API server does not accept your credentials: {message}")
+            }
+            Unread::Refused { code: 403, message } => write!(f, "You may not read this: {message}"),
+            Unread::Refused { message, .. } => f.write_str(message),
+            Unread::Failed(message) => write!(f, "The API server cannot be asked: {message}"),
+        }
+    }
+}
+
+impl From<kube::Error> for Unread {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Unread::Refused { code: status.code, message: status.message.clone() },
+            error => {
+                // The cause says more than the layer that failed: "connection refused".
+                let mut message = error.to_string();
+                let mut source = std::error::Error::source(&error);
+                while let Some(cause) = source {
+                    let more = cause.to_string();
+                    if !message.contains(&more) {
+                        message = format!("{message}: {more}");
+                    }
+                    source = cause.source();
+                }
+                Unread::Failed(message)
+            }
+        }
+    }
+}
+
+/// Waits for an answer, not for ever.
+pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Unread> {
+    match tokio::time::timeout(PATIENCE, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Unread::Failed(format!("no answer within {} seconds", PATIENCE.as_secs()))),
+    }
+}
+
+/// A list, or as much of it as fits.
+#[derive(Debug)]
+pub struct Listed<K> {
+    /// Objects in the API's order.
+    pub items: Vec<K>,
+    /// The token with which the list goes on; nothing when this is the end.
+    pub next: Option<String>,
+}
+
+/// Reads a list from its beginning, or from where a token says, until `enough` objects have been looked at. Only those `keep`
+/// wants are kept.
+pub async fn list<K>(
+    api: &Api<K>,
+    from: Option<String>,
+    enough: usize,
+    keep: impl Fn(&K) -> bool,
+    full: usize,
+) -> Result<Listed<K>, Unread>
+where
+    K: Clone + DeserializeOwned + fmt::Debug,
+{
+    let reading = async {
+        let mut listed = Listed { items: Vec::new(), next: from };
+        let mut seen = 0;
+        loop {
+            let mut parameters = ListParams::default().limit(PART);
+            parameters.continue_token = listed.next.take();
+            let part = api.list(&parameters).await?;
+            seen += part.items.len();
+            listed.items.extend(part.items.into_iter().filter(&keep));
+            listed.next = part.metadata.continue_.filter(|token| !token.is_empty());
+            if listed.next.is_none() || seen >= enough || listed.items.len() >= full {
+                return Ok(listed);
+            }
+        }
+    };
+    within(reading).await
+}

@@ -1,0 +1,113 @@
+//! What a Workload's object says about it, in a word.
+
+use berth_api::kueue::v1beta2::Workload;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+/// Characters of a message that a table shows.
+const MESSAGE_MAX: usize = 240;
+
+/// Where a workload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It waits for quota.
+    Waiting,
+    /// It holds quota, and admission checks are open.
+    QuotaReserved,
+    /// It may run.
+    Admitted,
+    /// It is being evicted.
+    Evicted,
+    /// It has ended.
+    Finished,
+    /// `spec.active` is false.
+    Inactive,
+}
+
+impl State {
+    /// The word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Waiting => "Waiting",
+            State::QuotaReserved => "Quota reserved",
+            State::Admitted => "Admitted",
+            State::Evicted => "Being evicted",
+            State::Finished => "Finished",
+            State::Inactive => "Inactive",
+        }
+    }
+
+    /// The class it is coloured by.
+    pub fn class(self) -> &'static str {
+        match self {
+            State::Waiting | State::QuotaReserved => "nowrap wait",
+            State::Admitted => "nowrap good",
+            State::Evicted => "nowrap bad",
+            State::Finished | State::Inactive => "nowrap quiet",
+        }
+    }
+}
+
+/// A condition of a workload.
+pub fn condition<'a>(workload: &'a Workload, name: &str) -> Option<&'a Condition> {
+    workload.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == name)
+}
+
+/// Where a workload is.
+pub fn of(workload: &Workload) -> State {
+    let is = |name: &str| condition(workload, name).is_some_and(|condition| condition.status == "True");
+    match workload {
+        _ if is("Finished") => State::Finished,
+        _ if is("Evicted") && is("QuotaReserved") => State::Evicted,
+        _ if is("Admitted") => State::Admitted,
+        _ if is("QuotaReserved") => State::QuotaReserved,
+        _ if workload.spec.active == Some(false) => State::Inactive,
+        _ => State::Waiting,
+    }
+}
+
+/// How old an object is, as kubectl says it.
+pub fn age(metadata: &ObjectMeta, now: Timestamp) -> String {
+    let Some(created) = &metadata.creation_timestamp else { return String::new() };
+    duration(now.as_second().saturating_sub(created.0.as_second()))
+}
+
+/// Seconds in the two units that matter.
+pub fn duration(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => format!("{minutes}m{}s", seconds % 60),
+        600..10_800 => format!("{minutes}m"),
+        10_800..172_800 => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{days}d{}h", hours % 24),
+    }
+}
+
+/// A message for a table.
+pub fn shortened(message: &str) -> String {
+    if message.chars().count() <= MESSAGE_MAX {
+        return message.to_owned();
+    }
+    let kept: String = message.chars().take(MESSAGE_MAX).collect();
+    format!("{kept} …")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_in_the_units_that_matter() {
+        let told = [-5, 59, 119, 125, 601, 10_800, 90_000, 200_000].map(duration);
+        assert_eq!(told, ["0s", "59s", "119s", "2m5s", "10m", "3h0m", "25h0m", "2d7h"]);
+    }
+
+    #[test]
+    fn a_message_is_cut_between_characters() {
+        let long = "ü".repeat(300);
+        assert_eq!(shortened(&long).chars().count(), MESSAGE_MAX + 2);
+        assert_eq!(shortened("short"), "short");
+    }
+}

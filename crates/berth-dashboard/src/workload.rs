@@ -1,0 +1,169 @@
+//! One workload: where it is, its conditions, and the whole explanation.
+
+use berth_api::berth::explanation::WorkloadExplanation;
+use berth_api::kueue::v1beta2::Workload;
+use berth_controllers::explain::ask;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use kube::{Api, Client};
+
+use crate::explained;
+use crate::html::{Href, Html};
+use crate::layout::{self, Frame, notice};
+use crate::overview::cannot;
+use crate::queue::job;
+use crate::read::{self, Unread};
+use crate::state;
+
+/// The page of a workload, by its name or its job's.
+pub async fn page(
+    client: &Client,
+    service: &str,
+    (namespace, name): (&str, &str),
+    refresh: bool,
+    now: Timestamp,
+) -> Response<String> {
+    let title = format!("{namespace}/{name}");
+    let frame = Frame { title: &title, here: Href::path(&["workloads", namespace, name]), refresh };
+    let explained = explanation(client, service, namespace, name).await;
+    let of_job = explained.as_ref().ok().map(|explained| explained.metadata.name.clone());
+    let workloads: Api<Workload> = Api::namespaced(client.clone(), namespace);
+    let object = read::within(workloads.get(of_job.as_deref().unwrap_or(name))).await;
+    if let (Err(unread), Err(_)) = (&object, &explained) {
+        return layout::page(unread.code(), &frame, |html| cannot(html, unread));
+    }
+    layout::page(StatusCode::OK, &frame, |html| {
+        html.class("h1", "", |html| {
+            html.text(format_args!("{namespace}/{}", of_job.as_deref().unwrap_or(name)));
+            html.line("span", "kind", " Workload");
+        });
+        match &object {
+            Ok(workload) => head(html, workload, explained.as_ref().ok(), now),
+            Err(unread) => notice(html, format_args!("The Workload itself is not shown. {unread}")),
+        }
+        match &explained {
+            Ok(explained) => explained::show(html, explained),
+            Err(unread) => notice(html, format_args!("There is no explanation. {unread}")),
+        }
+        if let Ok(workload) = &object {
+            conditions(html, workload, now);
+            checks(html, workload);
+            held(html, workload);
+        }
+    })
+}
+
+/// What `berth explain` asks, with the same rights and in the same two places.
+async fn explanation(
+    client: &Client,
+    service: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<WorkloadExplanation, Unread> {
+    let asking = async {
+        match ask::api_server(client, namespace, name).await {
+            Err(error) if ask::is_elsewhere(&error) => ask::service(client, service, namespace, name).await,
+            answer => answer,
+        }
+    };
+    let value = read::within(asking).await?;
+    serde_json::from_value(value).map_err(|error| Unread::Failed(format!("an answer of another form: {error}")))
+}
+
+fn head(html: &mut Html, workload: &Workload, explained: Option<&WorkloadExplanation>, now: Timestamp) {
+    let state = state::of(workload);
+    let status = workload.status.as_ref();
+    html.class("dl", "", |html| {
+        html.line("dt", "", "State");
+        html.line("dd", state.class(), state.as_str());
+        let owner = job(workload.metadata.owner_references.as_deref());
+        if !owner.is_empty() {
+            html.line("dt", "", "Job");
+            html.line("dd", "", owner);
+        }
+        html.line("dt", "", "LocalQueue");
+        html.line("dd", "", &workload.spec.queue_name);
+        let admitted = status.and_then(|status| status.admission.as_ref()).map(|it| it.cluster_queue.as_str());
+        if let Some(queue) = explained.and_then(|it| it.cluster_queue.as_deref()).or(admitted) {
+            html.line("dt", "", "ClusterQueue");
+            html.class("dd", "", |html| html.link(&Href::path(&["queues", queue]), queue));
+        }
+        html.line("dt", "", "Priority");
+        let class = workload.spec.priority_class_ref.as_ref().map(|class| format!(" ({})", class.name));
+        html.line("dd", "", format_args!("{}{}", workload.spec.priority.unwrap_or(0), class.unwrap_or_default()));
+        html.line("dt", "", "Pods");
+        let sets: Vec<String> =
+            workload.spec.pod_sets.iter().map(|set| format!("{} × {}", set.count, set.name)).collect();
+        html.line("dd", "", sets.join(", "));
+        html.line("dt", "", "Age");
+        html.line("dd", "", state::age(&workload.metadata, now));
+        if let Some(count) = status.and_then(|status| status.requeue_state.as_ref()).and_then(|state| state.count) {
+            html.line("dt", "", "Requeued");
+            html.line("dd", "", format_args!("{count} times"));
+        }
+    });
+}
+
+fn conditions(html: &mut Html, workload: &Workload, now: Timestamp) {
+    let conditions = workload.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions: Vec<_> = conditions.collect();
+    conditions.sort_by_key(|condition| std::cmp::Reverse(condition.last_transition_time.0));
+    html.line("h2", "", "Conditions");
+    if conditions.is_empty() {
+        html.line("p", "quiet", "It has none yet.");
+        return;
+    }
+    layout::table(html, &["Type", "Status", "Reason", "Message", "#Since"], |html| {
+        html.class("tbody", "", |html| {
+            for condition in conditions {
+                html.class("tr", "", |html| {
+                    html.line("td", "nowrap", &condition.type_);
+                    html.line("td", "", &condition.status);
+                    html.line("td", "nowrap", &condition.reason);
+                    html.line("td", "long message", &condition.message);
+                    let seconds = now.as_second().saturating_sub(condition.last_transition_time.0.as_second());
+                    html.line("td", "number", state::duration(seconds));
+                });
+            }
+        });
+    });
+}
+
+fn checks(html: &mut Html, workload: &Workload) {
+    let checks: Vec<_> = workload.status.iter().flat_map(|status| &status.admission_checks).collect();
+    if checks.is_empty() {
+        return;
+    }
+    html.line("h2", "", "Admission checks");
+    layout::table(html, &["Check", "State", "Message"], |html| {
+        html.class("tbody", "", |html| {
+            for check in checks {
+                html.class("tr", "", |html| {
+                    html.line("td", "nowrap", &check.name);
+                    html.line("td", "", check.state.as_str());
+                    html.line("td", "long message", &check.message);
+                });
+            }
+        });
+    });
+}
+
+fn held(html: &mut Html, workload: &Workload) {
+    let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
+    html.line("h2", "", "Holds");
+    layout::table(html, &["Pod set", "#Pods", "Resource", "Flavor", "#Amount"], |html| {
+        html.class("tbody", "", |html| {
+            for set in &admission.pod_set_assignments {
+                for (resource, amount) in &set.resource_usage {
+                    html.class("tr", "", |html| {
+                        html.line("td", "nowrap", &set.name);
+                        html.line("td", "number", set.count.map_or_else(String::new, |count| count.to_string()));
+                        html.line("td", "nowrap", resource);
+                        html.line("td", "nowrap", set.flavors.get(resource).map(String::as_str).unwrap_or_default());
+                        html.line("td", "number", &amount.0);
+                    });
+                }
+            }
+        });
+    });
+}

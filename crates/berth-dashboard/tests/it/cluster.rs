@@ -1,0 +1,161 @@
+//! Against an embedded cluster with its controllers.
+
+use std::time::Duration;
+
+use berth_apiserver::UserInfo;
+use berth_runtime::Clock;
+use berth_simulator::embedded::{Embedded, Options};
+use http::{Method, StatusCode};
+use kube::Client;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::{ask, dashboard, get};
+
+async fn create(client: &Client, object: Value) {
+    let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap_or(("", "v1"));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap()));
+    let api: kube::Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => kube::Api::namespaced_with(client.clone(), namespace, &resource),
+        None => kube::Api::all_with(client.clone(), &resource),
+    };
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.expect("created");
+}
+
+fn queue(name: &str, cpus: u32) -> Value {
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": name}, "spec": {
+        "cohortName": "research", "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [
+            {"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpus}]}]}]}})
+}
+
+fn job(name: &str, cpus: u32) -> Value {
+    json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": "main"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [
+            {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpus}}}]}}}})
+}
+
+/// Two queues of a cohort; `one` runs on three of four CPUs, `two` and `three` wait.
+async fn cluster() -> (Embedded, Clock) {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+    let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), None);
+    let embedded = Embedded::start(options).await.expect("the cluster starts");
+    let client = embedded.admin_client();
+    let flavor =
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "default"}});
+    create(&client, flavor).await;
+    create(&client, queue("blue", 2)).await;
+    create(&client, queue("green", 2)).await;
+    create(
+        &client,
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+            "metadata": {"name": "main", "namespace": "default"}, "spec": {"clusterQueue": "blue"}}),
+    )
+    .await;
+    for (name, cpus) in [("one", 3), ("two", 4), ("three", 2)] {
+        create(&client, job(name, cpus)).await;
+        clock.sleep(Duration::from_secs(2)).await;
+    }
+    (embedded, clock)
+}
+
+fn without_markup(page: &str) -> String {
+    let mut text = String::new();
+    for part in page.split('<') {
+        text.push_str(part.split_once('>').map_or(part, |(_, text)| text));
+        text.push(' ');
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_show_quota_order_and_reasons() {
+    let (embedded, clock) = cluster().await;
+    let pages = dashboard(embedded.admin_client(), clock);
+
+    let overview = get(&pages, "/").await;
+    let told = without_markup(&overview);
+    assert!(told.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 is admitted."), "{told}");
+    assert!(told.contains("research cohort default cpu 3 / 4 2 1 blue default cpu 3 / 2 1 2 1"), "{told}");
+    assert!(told.contains("green default cpu 0 / 2 0 0"), "{told}");
+    assert!(overview.contains("<a href=\"/queues/blue\">blue</a>"), "{overview}");
+    // Two of the three CPUs are blue's own.
+    let bar = "<rect class=\"own\" x=\"0.0\" width=\"66.7\" height=\"8\"></rect>\
+               <rect class=\"over\" x=\"66.7\" width=\"33.3\" height=\"8\"></rect></svg>";
+    assert!(overview.contains(bar), "{overview}");
+
+    let queue = get(&pages, "/queues/blue").await;
+    let told = without_markup(&queue);
+    let (two, three) = (told.find("Job two").expect("it waits"), told.find("Job three").expect("it waits"));
+    assert!(two < three && told.contains("WaitingForQuota"), "{told}");
+    assert!(told.contains("Admitted 3 cpu of default"), "{told}");
+    assert!(told.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{told}");
+
+    // By the job's name; the page says what `berth explain` says.
+    let path = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/three/explanation";
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    let explained: Value = embedded.admin_client().request(request).await.expect("an explanation");
+    let workload = get(&pages, "/workloads/default/three").await;
+    let told = without_markup(&workload);
+    assert!(
+        told.contains("It waits: number 2 in its ClusterQueue, number 2 in its LocalQueue, with priority 0."),
+        "{told}"
+    );
+    assert!(told.contains("insufficient unused quota for cpu in flavor default, 1 more needed"), "{told}");
+    assert!(told.contains("research Cohort short here 0 4 3 1 – –"), "{told}");
+    assert!(told.contains("3 0 protected: withinClusterQueue is Never"), "{told}");
+    assert!(told.contains("QuotaReserved False WaitingForQuota"), "{told}");
+    let text = explained["text"].as_str().expect("its text").replace('\'', "&#39;").replace('>', "&gt;");
+    assert!(workload.contains(&text.replace('<', "&lt;").replace('"', "&quot;")), "{workload}\n{text}");
+    let running = explained["outlook"]["shortages"][0]["holders"][0]["workload"]["name"].as_str().expect("a holder");
+    assert!(
+        workload.contains(&format!("<a href=\"/workloads/default/{running}\">default/{running}</a>")),
+        "{workload}"
+    );
+    assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
+
+    let none = ask(&pages, Method::GET, "/workloads/default/none", "localhost").await;
+    assert_eq!(none.status(), StatusCode::NOT_FOUND);
+    assert!(none.body().contains("not found"), "{}", none.body());
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_not_be_read_is_said() {
+    let (embedded, clock) = cluster().await;
+    let admin = embedded.admin_client();
+    let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
+    let pages = dashboard(stranger, clock);
+    for path in ["/", "/queues/blue", "/workloads/default/two"] {
+        let refused = ask(&pages, Method::GET, path, "localhost").await;
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
+        assert!(refused.body().contains("You may not read this: "), "{path}: {}", refused.body());
+    }
+    // With a part of the rights there is a part of the page.
+    let rules = json!([{"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "list"]}]);
+    let rbac = "rbac.authorization.k8s.io";
+    create(
+        &admin,
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": "reader"}, "rules": rules}),
+    )
+    .await;
+    create(
+        &admin,
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "reader"},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "reader"},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": "eve"}]}),
+    )
+    .await;
+    let overview = get(&pages, "/").await;
+    assert!(
+        overview.contains("Cohorts are shown without their own quota and parents. You may not read this"),
+        "{overview}"
+    );
+    assert!(overview.contains("/queues/blue"), "{overview}");
+    let queue = get(&pages, "/queues/blue").await;
+    assert!(queue.contains("Who waits is not shown. You may not read this"), "{queue}");
+    assert!(queue.contains("Who holds quota is not shown. You may not read this"), "{queue}");
+    embedded.stop().await;
+}

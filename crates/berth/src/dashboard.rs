@@ -1,0 +1,66 @@
+//! `berth dashboard`: the web pages, served on this machine with the rights of a kubeconfig, as `kubectl proxy` serves the API.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use berth_dashboard::{Dashboard, Hosts, SERVICE};
+use berth_runtime::Clock;
+use clap::Args;
+use http_body_util::Full;
+use tokio::net::TcpListener;
+
+use crate::component::connect::{self, ConnectOptions, Requests};
+use crate::component::limit::Limiter;
+use crate::component::listen::{self, Handler};
+use crate::process;
+
+/// Options of `berth dashboard`.
+#[derive(Args)]
+pub struct Options {
+    /// Address to serve on. Whoever can reach it sees what the kubeconfig's user may read. Port 0 takes any free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// A name the pages answer to beside localhost and addresses: behind a proxy, the proxy's. May be repeated.
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// The Service of the controllers' metrics, through which they are asked for explanations where the API server has none:
+    /// NAMESPACE/NAME:PORT.
+    #[arg(long, value_name = "SERVICE", default_value = SERVICE)]
+    service: String,
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+/// Serves until it is told to stop.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(serve(options))
+}
+
+async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
+    let config = options.connect.config().await?;
+    let cluster = config.cluster_url.to_string();
+    let client = connect::client(config, &Requests::default(), &Limiter::new(None))?;
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("--listen {}: cannot listen there; choose another address", options.listen))?;
+    let address = listener.local_addr().context("--listen")?;
+    let hosts = Hosts { beyond_loopback: !address.ip().is_loopback(), names: options.hosts.clone() };
+    if hosts.beyond_loopback {
+        tracing::warn!("{address}: whoever can reach this address sees what you may read");
+    }
+    let dashboard = Dashboard { client, service: options.service.clone(), hosts, clock: Clock::system() };
+    let handler: Handler = Arc::new(move |request| {
+        let dashboard = dashboard.clone();
+        // Bodies are not read.
+        let request = request.map(drop);
+        Box::pin(async move { dashboard.answer(&request).await.map(|body| Full::new(body.into())) })
+    });
+    say!("Dashboard of {cluster} on http://{address}");
+    tokio::select! {
+        () = listen::serve(listener, None, handler) => {}
+        signal = process::signal() => drop(signal?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
