@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
+use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -223,10 +224,13 @@ async fn answer(
             if user == UserInfo::anonymous() { Err(Status::unauthorized("Unauthorized")) } else { Ok(user) }
         }),
     };
-    let response = match authenticated {
+    let mut response = match authenticated {
         Ok(user) => answer_in_turn(server, fairness, user, request).await,
         Err(status) => crate::rest::status_response(&status),
     };
+    // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
+    let headers = response.headers_mut();
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     if may_compress { compression::apply(response) } else { response }
 }
 

@@ -126,8 +126,8 @@ impl Session {
     }
 
     fn judge(&self, step: &Step, answer: &Answer) -> anyhow::Result<()> {
-        if answer.status != step.status {
-            return Err(anyhow!("status: expected {}, got {}: {}", step.status, answer.status, answer.body));
+        if !step.status.has(answer.status) {
+            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, answer.status, answer.body));
         }
         if !step.answer.is_null()
             && let Some(difference) = expect::difference(&self.filled(&step.answer)?, &answer.body)
@@ -147,9 +147,9 @@ impl Session {
 
     async fn watch(&mut self, step: &Step, stream: &Stream) -> anyhow::Result<()> {
         let response = self.send(step).await?;
-        if response.status().as_u16() != step.status {
+        if !step.status.has(response.status().as_u16()) {
             let answer = read(response).await?;
-            return Err(anyhow!("status: expected {}, got {}: {}", step.status, answer.status, answer.body));
+            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, answer.status, answer.body));
         }
         for step in &stream.meanwhile {
             Box::pin(self.step(step)).await.with_context(|| step.name.clone())?;

@@ -8,7 +8,7 @@
 //!   token: ${token}         # or: this bearer token instead of the kubeconfig's credentials; "" for none
 //!   body: {...}             # YAML, sent as JSON; a text is sent as it stands
 //!   type: merge-patch       # of a PATCH: json-patch, merge-patch, strategic-merge-patch, apply-patch
-//!   status: 201
+//!   status: 201             # or [400, 500]: any of these
 //!   answer: {...}           # must be contained in the answer, see `expect`
 //!   answerHeaders: {content-type: application/json}
 //!   keep: {rv: metadata.resourceVersion}   # for later ${rv}
@@ -57,7 +57,7 @@ pub struct Step {
     #[serde(default, rename = "type")]
     pub patch_type: Option<String>,
     /// The status code.
-    pub status: u16,
+    pub status: Statuses,
     /// What the body must contain.
     #[serde(default)]
     pub answer: Value,
@@ -73,6 +73,24 @@ pub struct Step {
     /// The answer is a stream of events.
     #[serde(default)]
     pub watch: Option<Stream>,
+}
+
+/// Status codes an answer may have. More than one where Kubernetes answers in a way nobody should rely on.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Statuses {
+    One(u16),
+    Any(Vec<u16>),
+}
+
+impl Statuses {
+    /// Whether this is one of them.
+    pub fn has(&self, status: u16) -> bool {
+        match self {
+            Statuses::One(one) => *one == status,
+            Statuses::Any(any) => any.contains(&status),
+        }
+    }
 }
 
 /// What a stream must bring.

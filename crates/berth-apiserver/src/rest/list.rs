@@ -291,6 +291,15 @@ pub(crate) struct Selection {
     name: Option<String>,
 }
 
+/// Kinds without fields of their own say which there are.
+fn unknown_field(call: &Call, field: &str) -> String {
+    if call.custom.is_none() && call.version().selectable_fields.is_empty() {
+        let known = r#"only "metadata.name", "metadata.namespace""#;
+        return format!("{field:?} is not a known field selector: {known}");
+    }
+    format!("field label not supported: {field}")
+}
+
 impl Selection {
     pub(crate) fn new(call: &Call) -> Result<Selection, Status> {
         let mut selection = Selection {
@@ -308,7 +317,7 @@ impl Selection {
                 "metadata.name" | "metadata.namespace" => {}
                 field => {
                     let path = fields::place(&call.version().selectable_fields, field)
-                        .ok_or_else(|| Status::bad_request(format!("field label not supported: {field}")))?;
+                        .ok_or_else(|| Status::bad_request(unknown_field(call, field)))?;
                     selection.paths.push((field.to_owned(), path));
                 }
             }

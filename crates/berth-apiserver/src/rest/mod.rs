@@ -132,7 +132,7 @@ fn from_protobuf(headers: &mut HeaderMap, body: Bytes) -> Result<Bytes, Status> 
         return Ok(body);
     }
     let value = protobuf::to_json(&body).map_err(|error| match error {
-        DecodeError::UnknownKind(_) => Status::unsupported_media_type(&["application/json", "application/yaml"]),
+        DecodeError::UnknownKind(_) => Status::unsupported_media_type(&negotiate::BODIES),
         DecodeError::Malformed(_) => Status::bad_request(error.to_string()),
     })?;
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -74,6 +74,9 @@ async fn lists_come_in_pages_of_one_revision() {
     let one = server.get(&format!("{MAPS}?fieldSelector=metadata.name%3De")).await.expect(200);
     assert_eq!(one["items"].as_array().unwrap().len(), 1);
     let refused = server.get(&format!("{MAPS}?fieldSelector=data.k%3De")).await.expect(400);
+    let expected = r#""data.k" is not a known field selector: only "metadata.name", "metadata.namespace""#;
+    assert_eq!(refused["message"], expected);
+    let refused = server.get("/api/v1/pods?fieldSelector=data.k%3De").await.expect(400);
     assert_eq!(refused["message"], "field label not supported: data.k");
 }
 
