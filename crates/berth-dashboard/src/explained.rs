@@ -15,7 +15,11 @@ pub fn show(html: &mut Html, explained: &WorkloadExplanation) {
     if let Some(problem) = &explained.queue_inactive {
         notice(html, problem);
     }
-    standing(html, &explained.standing);
+    match (&explained.standing, explained.text.lines().next()) {
+        // Why it waits nowhere is one sentence, and the text has it.
+        (Standing::NotQueued { .. }, Some(said)) => html.line("p", "", said),
+        (it, _) => standing(html, it),
+    }
     if let Some(it) = &explained.outlook {
         outlook(html, it);
     }

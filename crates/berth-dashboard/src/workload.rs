@@ -13,7 +13,7 @@ use crate::layout::{self, Frame, notice};
 use crate::overview::cannot;
 use crate::queue::job;
 use crate::read::{self, Unread};
-use crate::state;
+use crate::state::{self, State};
 
 /// The page of a workload, by its name or its job's.
 pub async fn page(
@@ -150,7 +150,7 @@ fn checks(html: &mut Html, workload: &Workload) {
 
 fn held(html: &mut Html, workload: &Workload) {
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
-    html.line("h2", "", "Holds");
+    html.line("h2", "", if state::of(workload) == State::Finished { "Held" } else { "Holds" });
     layout::table(html, &["Pod set", "#Pods", "Resource", "Flavor", "#Amount"], |html| {
         html.class("tbody", "", |html| {
             for set in &admission.pod_set_assignments {

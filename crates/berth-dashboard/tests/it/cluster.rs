@@ -116,6 +116,17 @@ async fn pages_show_quota_order_and_reasons() {
     );
     assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
 
+    // Who waits nowhere is told why in the same words as elsewhere.
+    let doors = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": {"name": "shut", "namespace": "default"}, "spec": {"clusterQueue": "blue", "stopPolicy": "Hold"}});
+    create(&embedded.admin_client(), doors).await;
+    let mut held = job("held", 1);
+    held["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("shut");
+    create(&embedded.admin_client(), held).await;
+    pages.clock.sleep(Duration::from_secs(2)).await;
+    let told = without_markup(&get(&pages, "/workloads/default/held").await);
+    assert!(told.contains("waits in no queue: its LocalQueue is stopped."), "{told}");
+
     let none = ask(&pages, Method::GET, "/workloads/default/none", "localhost").await;
     assert_eq!(none.status(), StatusCode::NOT_FOUND);
     assert!(none.body().contains("not found"), "{}", none.body());
