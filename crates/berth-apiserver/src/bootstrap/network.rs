@@ -53,6 +53,6 @@ pub(super) fn service_range(now: &Value) -> Value {
         "metadata": {"name": "kubernetes", "finalizers": ["networking.k8s.io/service-cidr-finalizer"]},
         "spec": {"cidrs": [SERVICE_RANGE]},
         "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "",
-            "message": "Kubernetes Service CIDR is ready", "lastTransitionTime": now}]},
+            "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]},
     })
 }
