@@ -253,11 +253,11 @@ impl Server {
         matches!(self.side, Alone::Process(_))
     }
 
-    /// A client that shows a token instead of a certificate.
-    pub async fn client_with(&self, token: &str) -> anyhow::Result<Client> {
+    /// The way to it for who shows a token instead of a certificate.
+    pub async fn config_with(&self, token: &str) -> anyhow::Result<kube::Config> {
         let mut config = config_of(&self.folder.path.join("kubeconfig")).await?;
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
-        connect::client(config, &Requests::default(), &Limiter::new(None))
+        Ok(config)
     }
 
     /// What it has cost; embedded, with what its clients have.
@@ -336,6 +336,11 @@ async fn processes(folder: &Path, limit: Option<Limit>, own: &Requests) -> anyho
 
 async fn client_of(path: &Path, requests: &Requests) -> anyhow::Result<Client> {
     connect::client(config_of(path).await?, requests, &Limiter::new(None))
+}
+
+/// A client with a connection of its own.
+pub fn client_with(config: kube::Config) -> anyhow::Result<Client> {
+    connect::client(config, &Requests::default(), &Limiter::new(None))
 }
 
 async fn config_of(path: &Path) -> anyhow::Result<kube::Config> {

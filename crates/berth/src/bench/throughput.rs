@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::Output;
 use super::measure::{Cost, mebibytes};
 use super::objects::create;
-use super::target::{Server, Where};
+use super::target::{Server, Where, client_with};
 use crate::process;
 
 /// Objects of the lists.
@@ -60,7 +60,7 @@ pub struct Options {
     changes: usize,
     /// Calls of a tenant, alone and then beside a flood by all clients; 0 for none. Needs `--api processes`: in one process
     /// users do not wait for each other.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 1000)]
     tenant_calls: usize,
     /// Objects to list.
     #[arg(long, default_value_t = 100_000)]
@@ -124,13 +124,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             "milliseconds": spread(&told),
             "missed": missed,
         },
-        "tenant": tenant.map(|(alone, flooded, flood)| json!({
-            "calls": options.tenant_calls,
-            "aloneMilliseconds": spread(&alone),
-            "besideFloodMilliseconds": spread(&flooded),
-            "p99Ratio": (p99(&flooded) / p99(&alone).max(1e-9) * 100.0).round() / 100.0,
-            "floodCalls": flood,
-        })),
+        "tenant": tenant.as_ref().map(Tenant::json),
         "list": {"objects": found, "pages": pages, "seconds": listing.as_secs_f64(), "lost": lost},
         "server": {
             "cpuSeconds": server.cost().cpu.as_secs_f64(),
@@ -156,7 +150,10 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             if let Some(tenant) = report["tenant"].as_object() {
                 say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
                 let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
-                say!("         beside a flood of {} calls {beside}: p99 {ratio} times", tenant["floodCalls"]);
+                say!(
+                    "         beside a flood of {} calls a second {beside}: p99 {ratio} times",
+                    tenant["floodPerSecond"]
+                );
             }
             say!("list     {found} objects in {pages} pages: {:.2} s", listing.as_secs_f64());
             say!("server   {} s cpu, peak {} MiB", report["server"]["cpuSeconds"], report["server"]["peakMiB"]);
@@ -166,24 +163,43 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if lost == 0 && missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn p99(times: &[Duration]) -> f64 {
-    Spread::of(&mut times.to_vec()).p99.as_secs_f64()
+/// What a tenant's calls take.
+struct Tenant {
+    alone: Vec<Duration>,
+    flooded: Vec<Duration>,
+    /// Calls of the flood meanwhile, and how long it went on.
+    flood: (usize, Duration),
 }
 
-/// Calls of a tenant when nobody else calls, and while all clients send as much as they can; and how much that was.
-async fn beside_a_flood(
-    server: &Server,
-    clients: &[Client],
-    calls: usize,
-) -> anyhow::Result<Option<(Vec<Duration>, Vec<Duration>, usize)>> {
+impl Tenant {
+    fn json(&self) -> Value {
+        let p99 = |times: &[Duration]| Spread::of(&mut times.to_vec()).p99.as_secs_f64();
+        let (calls, time) = self.flood;
+        json!({
+            "calls": self.alone.len(),
+            "aloneMilliseconds": spread(&self.alone),
+            "besideFloodMilliseconds": spread(&self.flooded),
+            "p99Ratio": (p99(&self.flooded) / p99(&self.alone).max(1e-9) * 100.0).round() / 100.0,
+            "floodCalls": calls,
+            "floodPerSecond": (calls as f64 / time.as_secs_f64().max(1e-9)).round(),
+        })
+    }
+}
+
+/// Calls of a tenant when nobody else calls, and while another service account sends as much as it can over as many
+/// connections as there are clients. The tenant has a thread and a connection of its own, as a program elsewhere would: what
+/// the flood's clients do to each other in this process is theirs.
+async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> anyhow::Result<Option<Tenant>> {
     if calls == 0 || !server.takes_turns() {
         return Ok(None);
     }
-    let tenant = server.client_with(&tenant_token(&clients[0]).await?).await?;
-    let alone = patch_again(&tenant, calls).await?;
+    let tenant = server.config_with(&token_of(&clients[0], "tenant").await?).await?;
+    let token = token_of(&clients[0], "flood").await?;
+    let alone = patch_apart(tenant.clone(), calls).await?;
     let sent = Arc::new(AtomicUsize::new(0));
     let mut flood: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    for (number, client) in clients.iter().enumerate() {
+    for number in 0..clients.len() {
+        let client = client_with(server.config_with(&token).await?)?;
         for depth in 0..FLOOD_DEPTH {
             let (client, sent) = (client.clone(), sent.clone());
             flood.spawn(async move {
@@ -201,12 +217,31 @@ async fn beside_a_flood(
             });
         }
     }
+    // Until all of them have connected and some calls behind them.
+    while sent.load(Ordering::Relaxed) < 10 * FLOOD_DEPTH * clients.len() && !flood.is_empty() {
+        tokio::time::sleep(CHANGE_PAUSE).await;
+    }
+    let (before, start) = (sent.load(Ordering::Relaxed), Instant::now());
     let flooded = tokio::select! {
-        flooded = patch_again(&tenant, calls) => flooded?,
+        flooded = patch_apart(tenant, calls) => flooded?,
         // They end by an error alone.
         Some(ended) = flood.join_next() => return ended?.context("the flood").map(|()| None),
     };
-    Ok(Some((alone, flooded, sent.load(Ordering::Relaxed))))
+    let flood = (sent.load(Ordering::Relaxed) - before, start.elapsed());
+    Ok(Some(Tenant { alone, flooded, flood }))
+}
+
+/// A client's calls from a thread of its own, after one that makes the connection.
+async fn patch_apart(config: kube::Config, calls: usize) -> anyhow::Result<Vec<Duration>> {
+    let thread = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = client_with(config)?;
+            patch_again(&client, 1).await?;
+            patch_again(&client, calls).await
+        })
+    });
+    thread.await?
 }
 
 /// One client's calls, one after the other.
@@ -222,27 +257,27 @@ async fn patch_again(client: &Client, calls: usize) -> anyhow::Result<Vec<Durati
     Ok(times)
 }
 
-/// A namespace with an object and a service account that may write there; its token.
-async fn tenant_token(client: &Client) -> anyhow::Result<String> {
+/// A namespace with an object and a service account that may write there; the account's token.
+async fn token_of(client: &Client, account: &str) -> anyhow::Result<String> {
     let inside = format!("/api/v1/namespaces/{TENANT}");
     let binding = json!({
-        "metadata": {"name": "tenant"},
+        "metadata": {"name": account},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
-        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": TENANT}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": TENANT}],
     });
     let named = |name: &str| json!({"metadata": {"name": name}});
     for (path, body) in [
         ("/api/v1/namespaces".to_owned(), named(TENANT)),
-        (format!("{inside}/serviceaccounts"), named("tenant")),
+        (format!("{inside}/serviceaccounts"), named(account)),
         (format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{TENANT}/rolebindings"), binding),
         (format!("{inside}/configmaps"), named("own")),
     ] {
         create(client, &path, body.to_string().into_bytes()).await.with_context(|| path.clone())?;
     }
-    let request = http::Request::post(format!("{inside}/serviceaccounts/tenant/token"))
+    let request = http::Request::post(format!("{inside}/serviceaccounts/{account}/token"))
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(json!({"spec": {}}).to_string().into_bytes())?;
-    let answer: Value = serde_json::from_str(&client.request_text(request).await.context("the tenant's token")?)?;
+    let answer: Value = serde_json::from_str(&client.request_text(request).await.context("a token")?)?;
     answer["status"]["token"].as_str().map(str::to_owned).context("no token in the answer")
 }
 
