@@ -16,6 +16,7 @@ mod error;
 mod key;
 mod memory;
 mod mvcc;
+mod queue;
 mod record;
 mod sqlite;
 mod watch;
@@ -125,7 +126,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Queues a write at once, in the order of calls; the future resolves when it is durable and visible. Dropping the
     /// future does not take the write back.
-    fn commit(&self, write: Write) -> CommitFuture;
+    fn commit(&self, write: Write) -> CommitFuture {
+        self.commit_for("", write)
+    }
+
+    /// The same on behalf of `user`: in order with that user's other writes, while users take turns where many writes wait.
+    fn commit_for(&self, user: &str, write: Write) -> CommitFuture;
 
     /// Every change below `prefix` after revision `after`, as it happened.
     ///

@@ -44,12 +44,13 @@ impl Store for MemoryStore {
         self.mvcc.list(query)
     }
 
-    fn commit(&self, write: Write) -> CommitFuture {
+    fn commit_for(&self, _user: &str, write: Write) -> CommitFuture {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut plan = self.mvcc.plan();
         let result = plan.add(write).map(|planned| {
             let committed = planned.committed();
-            self.mvcc.publish(plan, &[planned]);
+            let old = self.mvcc.publish(plan, &[planned]);
+            self.mvcc.condense(&old);
             committed
         });
         Box::pin(std::future::ready(result))

@@ -227,8 +227,9 @@ impl Mvcc {
 
     /// Makes the writes of a plan visible, to watchers and readers at once: whoever reads a revision finds all changes
     /// up to it in the buffers already, and whoever was told of a change and reads then finds it in the state (readers
-    /// wait while the state is held here).
-    pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) {
+    /// wait while the state is held here). Returns what has fallen out of the history, to be [condensed](Mvcc::condense) when
+    /// there is time.
+    pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) -> Vec<Arc<Record>> {
         let mut feed = self.feed();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         for write in writes {
@@ -250,14 +251,12 @@ impl Mvcc {
         }
         *current = plan.base;
         drop(current);
-        let old = feed.forget(|_, length| length > self.history_max);
-        drop(feed);
-        self.condense(&old);
+        feed.forget(|_, length| length > self.history_max)
     }
 
     /// Keeps those of the records that are current in less memory. Where there are fewer objects than the history has room
     /// for changes it would take more time than the memory is worth.
-    fn condense(&self, records: &[Arc<Record>]) {
+    pub(crate) fn condense(&self, records: &[Arc<Record>]) {
         if records.is_empty() || self.snapshot().state.size() < self.history_max {
             return;
         }

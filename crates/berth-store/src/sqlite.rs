@@ -8,25 +8,33 @@
 //! At start the log is read back into memory. Rows nobody can ask for any more go out with later batches.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
-use crate::mvcc::{Mvcc, Planned};
+use crate::mvcc::{Mvcc, Plan, Planned};
+use crate::queue::{Next, Queue};
 use crate::{
     CommitError, CommitFuture, Committed, HISTORY_DEFAULT, ListQuery, Listing, ReadError, Record, Store, Watcher, Write,
 };
 
-/// Writes in one transaction at most, so that the first of a long queue does not wait for all of it.
-const BATCH_MAX: usize = 1_024;
-/// Writes waiting for the disk at most; beyond, commits are refused rather than memory filled.
-const QUEUE_MAX: usize = 65_536;
-/// Old rows removed with one batch at most.
-const GARBAGE_BATCH: usize = 2_048;
+/// Writes in one transaction at most, however slow the disk is.
+const BATCH_MAX: usize = 1024;
+/// Writes that may be in one transaction however fast the disk is.
+const BATCH_MIN: usize = 64;
+/// About what a write adds to the time of its transaction.
+const WRITE_TIME: Duration = Duration::from_micros(40);
+/// Bytes of objects in one transaction, the last one not counted: with larger ones the disk takes longer than its sync.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Old rows removed with one batch at most: more than a write makes, for each of its writes, and some more. Those who wait for
+/// the batch wait for that too.
+const fn garbage_max(writes: usize) -> usize {
+    64 + 2 * writes
+}
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS log (
@@ -82,17 +90,15 @@ pub enum OpenError {
     },
 }
 
-enum Request {
-    Write(Write, oneshot::Sender<Result<Committed, CommitError>>),
-    Compact(u64),
-    Close,
-}
+type Reply = oneshot::Sender<Result<Committed, CommitError>>;
+
+/// A write and who waits for it.
+type Request = (Write, Reply);
 
 /// Objects in a SQLite file.
 pub struct SqliteStore {
     mvcc: Arc<Mvcc>,
-    queue: mpsc::Sender<Request>,
-    queued: Arc<AtomicUsize>,
+    queue: Arc<Queue<Request>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -104,22 +110,20 @@ impl SqliteStore {
         let connection = connect(path, &options).map_err(engine_error)?;
         let mvcc = Arc::new(Mvcc::new(options.history, options.watcher_buffer, true));
         load(&connection, &mvcc, &shown)?;
-        let (queue, requests) = mpsc::channel();
-        let queued = Arc::new(AtomicUsize::new(0));
-        let mut writer = Writer { connection, mvcc: mvcc.clone(), queued: queued.clone() };
+        let queue = Arc::new(Queue::new());
+        let mut writer = Writer { connection, mvcc: mvcc.clone(), queue: queue.clone(), commit_time: Duration::ZERO };
         let writer = std::thread::Builder::new()
             .name("berth-store".to_owned())
-            .spawn(move || writer.run(&requests))
+            .spawn(move || writer.run())
             .map_err(|error| engine_error(rusqlite::Error::ToSqlConversionFailure(Box::new(error))))?;
-        Ok(SqliteStore { mvcc, queue, queued, writer: Some(writer) })
+        Ok(SqliteStore { mvcc, queue, writer: Some(writer) })
     }
 }
 
 impl Drop for SqliteStore {
     /// Waits until everything queued is on disk.
     fn drop(&mut self) {
-        // A send fails only when the writer is gone already.
-        let _ = self.queue.send(Request::Close);
+        self.queue.close();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -172,53 +176,87 @@ fn load(connection: &Connection, mvcc: &Mvcc, path: &str) -> Result<(), OpenErro
 struct Writer {
     connection: Connection,
     mvcc: Arc<Mvcc>,
-    queued: Arc<AtomicUsize>,
+    queue: Arc<Queue<Request>>,
+    /// How long the last transactions took to commit, on average.
+    commit_time: Duration,
+}
+
+impl Drop for Writer {
+    /// However it ends, nobody waits for it any more.
+    fn drop(&mut self) {
+        self.queue.abandon();
+    }
+}
+
+/// Writes that become durable together, and who waits for them.
+struct Batch {
+    plan: Plan,
+    planned: Vec<Planned>,
+    bytes: usize,
+    replies: Vec<(Reply, Result<usize, CommitError>)>,
+}
+
+impl Batch {
+    fn add(&mut self, write: Write, reply: Reply) {
+        let outcome = self.plan.add(write).map(|write| {
+            self.bytes += write.event.record.size();
+            self.planned.push(write);
+            self.planned.len() - 1
+        });
+        self.replies.push((reply, outcome));
+    }
+
+    fn is_full(&self, writes_max: usize) -> bool {
+        self.replies.len() >= writes_max || self.bytes >= BATCH_BYTES_MAX
+    }
 }
 
 impl Writer {
-    fn run(&mut self, requests: &mpsc::Receiver<Request>) {
-        let mut open = true;
-        while open {
-            let Ok(first) = requests.recv() else { return };
-            let mut writes = Vec::new();
-            let mut next = Some(first);
-            while let Some(request) = next {
-                match request {
-                    Request::Write(write, reply) => writes.push((write, reply)),
-                    Request::Compact(revision) => self.mvcc.compact(revision),
-                    Request::Close => open = false,
+    fn run(&mut self) {
+        loop {
+            let mut next = match self.queue.next() {
+                Next::Write(write) => Some(write),
+                // Done here, so that no batch is half before and half after it.
+                Next::Compact(revision) => {
+                    self.mvcc.compact(revision);
+                    continue;
                 }
-                next = if open && writes.len() < BATCH_MAX { requests.try_recv().ok() } else { None };
+                Next::Closed => return,
+            };
+            let mut batch = Batch { plan: self.mvcc.plan(), planned: Vec::new(), bytes: 0, replies: Vec::new() };
+            while let Some((write, reply)) = next {
+                batch.add(write, reply);
+                next = if batch.is_full(self.batch_max()) { None } else { self.queue.try_next() };
             }
-            self.queued.fetch_sub(writes.len(), Ordering::Relaxed);
-            self.batch(writes);
+            self.finish(batch);
         }
     }
 
-    /// Plans, persists, publishes and answers one batch.
-    fn batch(&mut self, writes: Vec<(Write, oneshot::Sender<Result<Committed, CommitError>>)>) {
-        let mut plan = self.mvcc.plan();
-        let mut planned = Vec::with_capacity(writes.len());
-        let mut replies = Vec::with_capacity(writes.len());
-        for (write, reply) in writes {
-            let outcome = plan.add(write).map(|write| {
-                planned.push(write);
-                planned.len() - 1
-            });
-            replies.push((reply, outcome));
-        }
-        let (garbage, compacted) = self.mvcc.take_garbage(GARBAGE_BATCH);
-        let failure = match self.persist(&planned, &garbage, compacted) {
-            Ok(()) => {
-                self.mvcc.publish(plan, &planned);
-                None
-            }
+    /// As many writes as add no more to a transaction than it takes anyway: who has one write waits at most twice as long
+    /// as alone, and the disk still gets all it can take.
+    fn batch_max(&self) -> usize {
+        let fitting = self.commit_time.as_nanos() / WRITE_TIME.as_nanos();
+        usize::try_from(fitting).unwrap_or(BATCH_MAX).clamp(BATCH_MIN, BATCH_MAX)
+    }
+
+    /// Remembers how long a commit took; a single slow one counts for little.
+    fn took(&mut self, time: Duration) {
+        self.commit_time = (self.commit_time * 7 + time) / 8;
+    }
+
+    /// Persists, publishes and answers one batch.
+    fn finish(&mut self, batch: Batch) {
+        let Batch { plan, planned, replies, .. } = batch;
+        let (garbage, compacted) = self.mvcc.take_garbage(garbage_max(planned.len()));
+        let (mut old, mut failure) = (Vec::new(), None);
+        match self.persist(&planned, &garbage, compacted) {
+            Ok(()) => old = self.mvcc.publish(plan, &planned),
             Err(error) => {
                 tracing::warn!(%error, writes = planned.len(), "the store could not write");
                 self.mvcc.return_garbage(garbage);
-                Some(CommitError::Unavailable { reason: error.to_string() })
+                failure = Some(CommitError::Unavailable { reason: error.to_string() });
             }
-        };
+        }
         for (reply, outcome) in replies {
             // Refused guards are answered after the batch too: what they were checked against is visible only now. When
             // the batch failed, what they were checked against may never have happened.
@@ -230,6 +268,8 @@ impl Writer {
             // Whoever asked may have gone.
             let _ = reply.send(answer);
         }
+        // Nobody waits for this.
+        self.mvcc.condense(&old);
     }
 
     fn persist(&mut self, writes: &[Planned], garbage: &[u64], compacted: u64) -> rusqlite::Result<()> {
@@ -257,7 +297,11 @@ impl Writer {
             let last = writes.last().map_or_else(|| self.mvcc.revision(), |write| write.event.revision());
             meta.execute(params!["revision", last as i64])?;
         }
-        transaction.commit()
+        #[expect(clippy::disallowed_methods, reason = "how long the disk takes is no matter of the cluster's time")]
+        let start = Instant::now();
+        transaction.commit()?;
+        self.took(start.elapsed());
+        Ok(())
     }
 }
 
@@ -274,18 +318,14 @@ impl Store for SqliteStore {
         self.mvcc.list(query)
     }
 
-    fn commit(&self, write: Write) -> CommitFuture {
+    fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
         let refuse = |reason: &str| -> CommitFuture {
             let error = CommitError::Unavailable { reason: reason.to_owned() };
             Box::pin(std::future::ready(Err(error)))
         };
-        if self.queued.fetch_add(1, Ordering::Relaxed) >= QUEUE_MAX {
-            self.queued.fetch_sub(1, Ordering::Relaxed);
-            return refuse("too many writes are waiting for the disk");
-        }
         let (reply, answer) = oneshot::channel();
-        if self.queue.send(Request::Write(write, reply)).is_err() {
-            return refuse("the store's writer has stopped");
+        if let Err(reason) = self.queue.push(user, (write, reply)) {
+            return refuse(reason);
         }
         Box::pin(async move {
             let stopped = CommitError::Unavailable { reason: "the store's writer has stopped".to_owned() };
@@ -298,8 +338,7 @@ impl Store for SqliteStore {
     }
 
     fn compact(&self, revision: u64) {
-        // Done by the writer, so that no batch is half before and half after it.
-        let _ = self.queue.send(Request::Compact(revision));
+        self.queue.compact(revision);
     }
 
     fn compacted(&self) -> u64 {

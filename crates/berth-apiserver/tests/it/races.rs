@@ -32,7 +32,7 @@ impl Store for Raced {
         self.inner.list(query)
     }
 
-    fn commit(&self, write: Write) -> CommitFuture {
+    fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
         if let Write::Update { key, .. } = &write
             && key.ends_with(MAP_NAME)
             && let Some(data) = self.rival.lock().unwrap().take()
@@ -43,7 +43,7 @@ impl Store for Raced {
             // In memory a write has happened when it was queued.
             drop(self.inner.commit(Write::Update { key: key.clone(), expected: record.revision, value }));
         }
-        self.inner.commit(write)
+        self.inner.commit_for(user, write)
     }
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {

@@ -1,0 +1,179 @@
+//! Writes that wait for the disk, in a row per user; the users take turns.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Writes waiting for the disk at most; beyond, commits are refused rather than memory filled.
+const WAITING_MAX: usize = 65_536;
+/// Of one user at most, so that others are not refused because of it.
+const OF_ONE_MAX: usize = 16_384;
+
+/// A queue between those who write and the one who commits.
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+}
+
+struct State<T> {
+    /// Users with something in their row.
+    turns: VecDeque<Arc<str>>,
+    rows: BTreeMap<Arc<str>, VecDeque<T>>,
+    length: usize,
+    /// History is to be forgotten up to here.
+    compact: Option<u64>,
+    is_closed: bool,
+}
+
+/// What the one who commits has to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    /// A write.
+    Write(T),
+    /// Forgetting history up to a revision.
+    Compact(u64),
+    /// Everything is done, and no more will come.
+    Closed,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Queue<T> {
+        let rows = BTreeMap::new();
+        let state = State { turns: VecDeque::new(), rows, length: 0, compact: None, is_closed: false };
+        Queue { state: Mutex::new(state), arrived: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a write behind the user's others; refused, with why, when there are too many.
+    pub(crate) fn push(&self, user: &str, write: T) -> Result<(), &'static str> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err("the store's writer has stopped");
+        }
+        if state.length >= WAITING_MAX {
+            return Err("too many writes are waiting for the disk");
+        }
+        match state.rows.get_mut(user) {
+            Some(row) if row.len() >= OF_ONE_MAX => {
+                return Err("too many writes of this user are waiting for the disk");
+            }
+            Some(row) => row.push_back(write),
+            None => {
+                let user: Arc<str> = user.into();
+                state.turns.push_back(user.clone());
+                state.rows.insert(user, VecDeque::from([write]));
+            }
+        }
+        state.length += 1;
+        let is_first = state.length == 1;
+        drop(state);
+        if is_first {
+            // Else it is awake, and comes back for the others.
+            self.arrived.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Asks for history to be forgotten.
+    pub(crate) fn compact(&self, revision: u64) {
+        let mut state = self.state();
+        state.compact = state.compact.max(Some(revision));
+        self.arrived.notify_one();
+    }
+
+    /// Takes no more writes; those in it are still handed out.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// Drops what is in it and takes no more: nobody is left to commit it.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.turns.clear();
+        state.length = 0;
+        // Whoever waits for one of these is told, and may ask for something here.
+        let rows = std::mem::take(&mut state.rows);
+        drop(state);
+        drop(rows);
+    }
+
+    /// What is to be done next; waits for it.
+    pub(crate) fn next(&self) -> Next<T> {
+        let mut state = self.state();
+        loop {
+            if let Some(revision) = state.compact.take() {
+                return Next::Compact(revision);
+            }
+            if let Some(write) = state.pop() {
+                return Next::Write(write);
+            }
+            if state.is_closed {
+                return Next::Closed;
+            }
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The next write, if there already is one.
+    pub(crate) fn try_next(&self) -> Option<T> {
+        self.state().pop()
+    }
+}
+
+impl<T> State<T> {
+    /// The first write of the user whose turn it is; the user goes to the end.
+    fn pop(&mut self) -> Option<T> {
+        let user = self.turns.pop_front()?;
+        let row = self.rows.get_mut(&user)?;
+        let write = row.pop_front()?;
+        if row.is_empty() {
+            self.rows.remove(&user);
+        } else {
+            self.turns.push_back(user);
+        }
+        self.length -= 1;
+        Some(write)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_take_turns_and_each_users_writes_keep_their_order() {
+        let queue = Queue::new();
+        for write in 1..=1000 {
+            queue.push("flood", write).expect("room");
+        }
+        queue.push("ann", 5001).expect("room");
+        queue.push("ann", 5002).expect("room");
+        queue.push("bob", 6001).expect("room");
+        let all: Vec<i32> = std::iter::from_fn(|| queue.try_next()).collect();
+        assert_eq!(all[..6], [1, 5001, 6001, 2, 5002, 3]);
+        assert_eq!(all[6..], (4..=1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_users_writes_do_not_fill_the_queue_for_others() {
+        let queue = Queue::new();
+        let filled = (0..WAITING_MAX).take_while(|write| queue.push("flood", *write).is_ok()).count();
+        assert_eq!(filled, OF_ONE_MAX);
+        queue.push("ann", 0).expect("there is room for others");
+    }
+
+    #[test]
+    fn what_is_in_it_is_handed_out_before_it_ends() {
+        let queue = Queue::new();
+        queue.push("ann", 1).expect("room");
+        queue.compact(7);
+        queue.compact(5);
+        queue.close();
+        assert!(queue.push("ann", 2).is_err());
+        assert_eq!([queue.next(), queue.next(), queue.next()], [Next::Compact(7), Next::Write(1), Next::Closed]);
+    }
+}
