@@ -1,110 +1,78 @@
-//! A fair share of the server per client: requests wait in a queue per user, and the users take turns.
+//! A fair share of the server per client: requests wait in a row per user, and the users take turns.
 //!
-//! What a request costs is computing (decoding, admission, validation); it waits for the disk beside others without
-//! holding anybody up. So turns are for computing: a few *lanes* each let one request at a time run until it first has to
-//! wait for something, and then the next user's. A tenant that sends a thousand requests at once waits for itself; somebody
-//! else's request is behind one of them per lane, not behind all.
+//! What a request costs is computing (decoding, admission, validation); it waits for the disk beside others without holding
+//! anybody up. So turns are for computing: a few *lanes* each let one request at a time run until it first has to wait for
+//! something, and then the next user's. A tenant that sends a thousand requests at once waits for itself; somebody else's
+//! request is behind one of them per lane, not behind all. Among writes that wait for the disk the store does the same
+//! ([`berth_store::Store::commit_for`]).
 //!
-//! Order among equals is that of arrival. Where nobody waits a request pays a wake-up, some microseconds.
+//! Nothing is held back while there is a lane: a lone user has all of them. Where nobody waits a request pays a wake-up, some
+//! microseconds.
+//!
+//! Requests that may go through all objects there are have lanes of their own, and leave the runtime's other tasks to
+//! another thread while they compute: nobody's small request waits for them.
 
-use std::collections::{BTreeMap, VecDeque};
+mod figures;
+mod flow;
+mod turns;
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use berth_apimachinery::status::Status;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-/// Requests of one user that may wait; further ones are asked to come back. Many times what a client with sensible
-/// limits has under way.
-const WAITING_MAX: usize = 4096;
-/// Bytes of the bodies of one user's waiting requests: a score of the largest bodies there may be.
-const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) use figures::Figures;
+pub(crate) use flow::{Flow, of as flow_of};
+use turns::{Place, Turns};
+
 /// Seconds after which who was turned away should come back.
 const RETRY_AFTER: u32 = 1;
 
-/// The queues and their lanes. Dropping the last clone of it ends the lanes.
+/// The rows and their lanes. Dropping it ends the lanes.
 pub(crate) struct Fairness {
-    queue: Arc<Queue>,
+    short: Arc<Hall>,
+    long: Arc<Hall>,
+    figures: Arc<Figures>,
+    /// Whether a thread that computes for long can be replaced by another.
+    has_threads: bool,
     _lanes: JoinSet<()>,
 }
 
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+/// Those who wait for the same lanes.
+struct Hall {
+    turns: Mutex<Turns<oneshot::Sender<Turn>>>,
     arrived: Notify,
 }
 
-/// Users with requests that wait, in the order of their turns.
-#[derive(Default)]
-struct Waiting {
-    turns: VecDeque<String>,
-    requests: BTreeMap<String, Row>,
-}
-
-/// One user's requests.
-#[derive(Default)]
-struct Row {
-    requests: VecDeque<Request>,
-    bytes: usize,
-}
-
-struct Request {
-    bytes: usize,
-    turn: oneshot::Sender<Turn>,
-}
-
-/// The right to compute. The lane goes on when it is dropped.
+/// The right to compute. The lane goes on when it is dropped, however that comes about.
 struct Turn(#[allow(dead_code, reason = "dropping it is what tells the lane")] oneshot::Sender<()>);
 
-impl Waiting {
-    /// Puts a request behind its user's others; false when too many wait already.
-    fn push(&mut self, user: &str, request: Request) -> bool {
-        if !self.requests.contains_key(user) {
-            self.turns.push_back(user.to_owned());
-        }
-        let row = self.requests.entry(user.to_owned()).or_default();
-        if row.requests.len() >= WAITING_MAX || row.bytes + request.bytes > WAITING_BYTES_MAX {
-            return false;
-        }
-        row.bytes += request.bytes;
-        row.requests.push_back(request);
-        true
+impl Hall {
+    fn new() -> Arc<Hall> {
+        Arc::new(Hall { turns: Mutex::new(Turns::new()), arrived: Notify::new() })
     }
 
-    /// The first request of the user whose turn it is; the user goes to the end of the row.
-    fn pop(&mut self) -> Option<Request> {
-        let user = self.turns.pop_front()?;
-        let row = self.requests.get_mut(&user)?;
-        let next = row.requests.pop_front();
-        row.bytes -= next.as_ref().map_or(0, |request| request.bytes);
-        if row.requests.is_empty() {
-            self.requests.remove(&user);
-        } else {
-            self.turns.push_back(user);
-        }
-        next
-    }
-}
-
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turns(&self) -> MutexGuard<'_, Turns<oneshot::Sender<Turn>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands out turns, one at a time, for ever.
-    async fn lane(&self) {
+    async fn lane(self: Arc<Self>) {
         loop {
-            let Some(request) = self.waiting().pop() else {
+            // Who is next is asked after everything else that is ready has gone on: answers of the store, which are almost
+            // done, and arrivals, as else the order of turns would be that of arrival whoever arrives.
+            let Some(next) = self.turns().pop() else {
                 self.arrived.notified().await;
-                // Whoever has arrived at the same moment is let into the queue first: else the order of turns would be that
-                // of arrival whoever arrives.
                 tokio::task::yield_now().await;
                 continue;
             };
             let (turn, over) = oneshot::channel();
-            if request.turn.send(Turn(turn)).is_ok() {
+            if next.send(Turn(turn)).is_ok() {
                 // An error says that the turn was dropped: that is what is waited for.
                 let _ = over.await;
             }
@@ -113,118 +81,253 @@ impl Queue {
     }
 }
 
+/// A request in its row. It leaves the row when it is dropped, if it still is in it.
+struct InRow<'a> {
+    hall: &'a Hall,
+    place: Place,
+    figures: &'a Figures,
+    flow: &'a Flow,
+}
+
+impl Drop for InRow<'_> {
+    fn drop(&mut self) {
+        self.hall.turns().remove(&self.place);
+        self.figures.waits_no_more(self.flow.level);
+    }
+}
+
+/// A request that has had its turn, for the figures.
+struct Executing<'a> {
+    figures: &'a Figures,
+    flow: &'a Flow,
+    since: Instant,
+}
+
+impl Drop for Executing<'_> {
+    fn drop(&mut self) {
+        self.figures.done(self.flow.level, self.since.elapsed());
+    }
+}
+
 impl Fairness {
-    /// A queue with as many lanes as the runtime has threads; call it inside one.
-    pub(crate) fn start() -> Fairness {
-        Fairness::with_lanes(tokio::runtime::Handle::current().metrics().num_workers().max(1))
+    /// Rows with as many lanes as the runtime has threads, and half as many for long requests; call it inside one.
+    pub(crate) fn start(figures: Arc<Figures>) -> Fairness {
+        let runtime = Handle::current();
+        let workers = runtime.metrics().num_workers().max(1);
+        let has_threads = runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
+        Fairness { has_threads, ..Fairness::with_lanes(workers, workers.div_ceil(2), figures) }
     }
 
-    fn with_lanes(count: usize) -> Fairness {
-        let queue = Arc::new(Queue::default());
+    fn with_lanes(short: usize, long: usize, figures: Arc<Figures>) -> Fairness {
         let mut lanes = JoinSet::new();
-        for _ in 0..count {
-            let queue = queue.clone();
-            lanes.spawn(async move { queue.lane().await });
-        }
-        Fairness { queue, _lanes: lanes }
+        let mut open = |count: usize| {
+            let hall = Hall::new();
+            (0..count).for_each(|_| drop(lanes.spawn(hall.clone().lane())));
+            hall
+        };
+        let (short, long) = (open(short), open(long));
+        Fairness { short, long, figures, has_threads: false, _lanes: lanes }
     }
 
-    /// Runs a request when it is its user's turn; `bytes` is the size of its body. Too many of one user are refused with
+    /// Executes a request when it is its user's turn; `bytes` is the size of its body. Too many of one user are refused with
     /// 429. The request is something small (a box): it waits here as it comes.
     pub(crate) async fn run<F: Future + Unpin>(
         &self,
-        user: &str,
+        flow: &Flow,
         bytes: usize,
         request: F,
     ) -> Result<F::Output, Status> {
+        let arrival = Instant::now();
+        let turn = self.turn(flow, bytes).await?;
+        self.figures.dispatched(flow.level, arrival.elapsed());
+        let _executing = Executing { figures: &self.figures, flow, since: Instant::now() };
+        let leaves_thread = flow.is_long && self.has_threads;
+        Ok(UntilWaiting { request, user: &flow.user, turn, is_first: true, leaves_thread }.await)
+    }
+
+    async fn turn(&self, flow: &Flow, bytes: usize) -> Result<Option<Turn>, Status> {
+        let hall = if flow.is_long { &self.long } else { &self.short };
         let (sender, turn) = oneshot::channel();
-        if !self.queue.waiting().push(user, Request { bytes, turn: sender }) {
+        let Some(place) = hall.turns().push(flow, bytes, sender) else {
+            self.figures.rejected(flow.level);
             return Err(Status::too_many_requests("too many requests of this user are waiting", RETRY_AFTER));
-        }
-        self.queue.arrived.notify_one();
+        };
+        self.figures.waits(flow.level);
+        let _row = InRow { hall, place, figures: &self.figures, flow };
+        hall.arrived.notify_one();
         // The lanes end with the listener; what is under way then still gets its answer.
-        let turn = turn.await.ok();
-        Ok(UntilWaiting { request, turn }.await)
+        Ok(turn.await.ok())
     }
 }
 
-/// A request that gives up its turn when it has to wait.
-struct UntilWaiting<F> {
-    request: F,
-    turn: Option<Turn>,
+tokio::task_local! {
+    /// Whose request is being executed.
+    static USER: Arc<str>;
 }
 
-impl<F: Future + Unpin> Future for UntilWaiting<F> {
+/// In whose row the writes of the request wait that is being executed; those that came over no listener have one of their own.
+pub(crate) fn current_user() -> Arc<str> {
+    USER.try_with(Arc::clone).unwrap_or_default()
+}
+
+/// A request that gives up its turn when it has to wait.
+struct UntilWaiting<'a, F> {
+    request: F,
+    user: &'a Arc<str>,
+    turn: Option<Turn>,
+    is_first: bool,
+    leaves_thread: bool,
+}
+
+impl<F: Future + Unpin> Future for UntilWaiting<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let polled = Pin::new(&mut self.request).poll(context);
-        self.turn = None;
+        let UntilWaiting { request, user, turn, is_first, leaves_thread } = &mut *self;
+        let poll = || USER.sync_scope(user.clone(), || Pin::new(request).poll(context));
+        // After a wait there is little left to do.
+        let polled = if *leaves_thread && *is_first { tokio::task::block_in_place(poll) } else { poll() };
+        (*turn, *is_first) = (None, false);
         polled
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Who was served, in order, when `arrivals` come at once and every request computes for one poll.
-    async fn served(arrivals: &[&'static str], lanes: usize) -> Vec<&'static str> {
-        let fairness = Arc::new(Fairness::with_lanes(lanes));
+    use super::flow::Level;
+    use super::*;
+    use futures::future::{pending, ready};
+
+    fn fairness(lanes: usize) -> Arc<Fairness> {
+        Arc::new(Fairness::with_lanes(lanes, 1, Arc::new(Figures::default())))
+    }
+
+    fn flow(user: &str) -> Flow {
+        Flow { level: Level::WorkloadLow, user: user.into(), is_long: false }
+    }
+
+    fn long(user: &str) -> Flow {
+        Flow { is_long: true, ..flow(user) }
+    }
+
+    fn start<F>(fairness: &Arc<Fairness>, flow: Flow, request: F) -> tokio::task::JoinHandle<Result<F::Output, Status>>
+    where
+        F: Future<Output: Send> + Unpin + Send + 'static,
+    {
+        let fairness = fairness.clone();
+        tokio::spawn(async move { fairness.run(&flow, 0, request).await })
+    }
+
+    /// Lets all tasks do what they can.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_user_does_not_stand_before_another() {
+        let fairness = fairness(2);
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
-        for user in arrivals {
-            let (fairness, order, user) = (fairness.clone(), order.clone(), *user);
+        for user in [vec!["flood"; 500], vec!["ann"; 2]].concat() {
+            let (fairness, order) = (fairness.clone(), order.clone());
             tasks.spawn(async move {
                 let request = Box::pin(async { order.lock().expect("not poisoned").push(user) });
-                fairness.run(user, 0, request).await.expect("there is room");
+                fairness.run(&flow(user), 0, request).await.expect("there is room");
             });
         }
         while let Some(done) = tasks.join_next().await {
             done.expect("no panic");
         }
-        Arc::try_unwrap(order).expect("all are done").into_inner().expect("not poisoned")
-    }
-
-    #[tokio::test]
-    async fn a_flood_of_one_user_does_not_stand_before_another() {
-        let mut arrivals = vec!["flood"; 500];
-        arrivals.push("ann");
-        arrivals.push("ann");
-        let order = served(&arrivals, 2).await;
+        let order = order.lock().expect("not poisoned");
         assert_eq!(order.len(), 502);
         let places: Vec<usize> = (0..order.len()).filter(|place| order[*place] == "ann").collect();
         assert!(places[1] <= 6, "served at {places:?} although nobody else but the flood was waiting");
     }
 
-    #[tokio::test]
-    async fn a_request_that_waits_holds_nobody_up() {
-        let fairness = Arc::new(Fairness::with_lanes(1));
-        let (release, released) = oneshot::channel::<()>();
-        let waiting = {
-            let fairness = fairness.clone();
-            tokio::spawn(async move { fairness.run("a", 0, Box::pin(async { released.await.is_ok() })).await })
-        };
-        tokio::task::yield_now().await;
-        assert_eq!(fairness.run("b", 0, Box::pin(async { 7 })).await.ok(), Some(7));
-        release.send(()).expect("it waits");
-        assert!(waiting.await.expect("no panic").expect("there is room"));
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_leaves_the_lane_to_the_next_who_may_be_of_the_same_user() {
+        let fairness = fairness(1);
+        let running = Arc::new(AtomicUsize::new(0));
+        let (release, released) = tokio::sync::watch::channel(false);
+        let mut tasks = Vec::new();
+        for _ in 0..100 {
+            let (running, mut released) = (running.clone(), released.clone());
+            let request = Box::pin(async move {
+                running.fetch_add(1, Ordering::Relaxed);
+                released.wait_for(|it| *it).await.expect("the test releases them");
+            });
+            tasks.push(start(&fairness, flow("a"), request));
+        }
+        while running.load(Ordering::Relaxed) < 100 {
+            tokio::task::yield_now().await;
+        }
+        release.send(true).expect("they wait");
+        for task in tasks {
+            task.await.expect("no panic").expect("there is room");
+        }
     }
 
-    #[tokio::test]
-    async fn who_hung_up_takes_no_turn_and_too_many_are_turned_away() {
-        let fairness = Fairness { queue: Arc::default(), _lanes: JoinSet::new() };
-        let refused = |status: Result<(), Status>| status.err().map(|status| status.code);
-        for _ in 0..WAITING_MAX {
-            let mut request = Box::pin(fairness.run("a", 0, Box::pin(async {})));
+    #[tokio::test(start_paused = true)]
+    async fn who_hangs_up_or_panics_gives_everything_back() {
+        let fairness = fairness(1);
+        let own = flow("z");
+        let turn = fairness.turn(&own, 0).await.expect("there is room");
+        let gone = start(&fairness, flow("a"), pending::<()>());
+        let panics = start(&fairness, flow("a"), Box::pin(async { panic!("a bug in a handler") }));
+        let next = start(&fairness, flow("a"), ready(1));
+        settle().await;
+        gone.abort();
+        settle().await;
+        assert!(!next.is_finished(), "there is one lane, and it is taken");
+        drop(turn);
+        assert_eq!(next.await.expect("no panic").ok(), Some(1));
+        assert!(panics.await.expect_err("it panicked").is_panic());
+        assert!(gone.await.expect_err("it was stopped").is_cancelled());
+        // Whoever has been called and goes before looking takes nothing along.
+        let turn = fairness.turn(&own, 0).await.expect("there is room");
+        let mut called = Box::pin(fairness.run(&own, 0, ready(())));
+        assert!(futures::poll!(called.as_mut()).is_pending());
+        drop(turn);
+        settle().await;
+        drop(called);
+        assert_eq!(fairness.run(&own, 0, ready(2)).await.ok(), Some(2));
+        let text = fairness.figures.text();
+        assert!(text.contains("current_inqueue_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
+        assert!(text.contains("current_executing_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_requests_wait_for_each_other_and_short_ones_do_not_wait_for_them() {
+        let fairness = fairness(1);
+        let turn = fairness.turn(&long("a"), 0).await.expect("there is room");
+        let second = start(&fairness, long("a"), ready(2));
+        settle().await;
+        assert!(!second.is_finished());
+        assert_eq!(fairness.run(&flow("a"), 0, ready(1)).await.ok(), Some(1));
+        drop(turn);
+        assert_eq!(second.await.expect("no panic").ok(), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_of_one_user_are_asked_to_come_back() {
+        let fairness = fairness(0);
+        let mut waiting = Vec::new();
+        for _ in 0..turns::WAITING_MAX {
+            let fairness = fairness.clone();
+            let mut request = Box::pin(async move { fairness.run(&flow("a"), 0, ready(())).await });
             assert!(futures::poll!(request.as_mut()).is_pending());
+            waiting.push(request);
         }
-        assert_eq!(refused(fairness.run("a", 0, Box::pin(async {})).await), Some(429));
-        assert_eq!(refused(fairness.run("big", WAITING_BYTES_MAX + 1, Box::pin(async {})).await), Some(429));
-        let lane = fairness.queue.clone();
-        let lane = tokio::spawn(async move { lane.lane().await });
-        assert_eq!(fairness.run("b", 0, Box::pin(async { 1 })).await.ok(), Some(1));
-        assert_eq!(refused(fairness.run("a", 0, Box::pin(async {})).await), None);
-        lane.abort();
+        let refused = fairness.run(&flow("a"), 0, ready(())).await.expect_err("too many wait");
+        assert_eq!(refused.code, 429);
+        assert_eq!(refused.details.map(|details| details.retry_after_seconds), Some(RETRY_AFTER));
+        // Those who go make room.
+        waiting.pop();
+        let own = flow("a");
+        assert!(futures::poll!(Box::pin(fairness.run(&own, 0, ready(()))).as_mut()).is_pending());
     }
 }

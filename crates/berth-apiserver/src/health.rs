@@ -38,6 +38,11 @@ const CHECKS: [Check; 3] = [
     },
 ];
 
+/// Whether a path is one of these or of their checks.
+pub(crate) fn is_probe(path: &str) -> bool {
+    PATHS.iter().any(|probe| path.strip_prefix(probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
 /// The paths, and those of their checks.
 pub(crate) fn paths() -> Vec<String> {
     let of = |probe: &str| {

@@ -18,11 +18,12 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
-use berth_store::Store;
+use berth_store::{CommitFuture, Store, Write};
 
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::crd::{Converter, CustomKind};
+use crate::fairness::{Figures, current_user};
 use crate::registry::{Registry, ResourceInfo, SchemaSource};
 use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest, service_addresses};
 
@@ -72,7 +73,9 @@ pub struct Config {
     pub front_proxy: Option<crate::pki::FrontProxy>,
     /// Groups served by somebody else in the process.
     pub extensions: Vec<Arc<dyn crate::Extension>>,
-    /// Figures to serve under `/metrics`; `None` leaves the path unserved.
+    /// Users that count among the cluster's controllers when requests wait for each other, beside those Kubernetes has.
+    pub controllers: Vec<String>,
+    /// Figures to serve under `/metrics`, with the server's own; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs tokens of service accounts; `None` issues and accepts none.
     pub token_key: Option<TokenKey>,
@@ -92,6 +95,7 @@ impl Config {
             audit: None,
             front_proxy: None,
             extensions: Vec::new(),
+            controllers: Vec::new(),
             metrics: None,
             token_key: None,
             converters: BTreeMap::new(),
@@ -119,6 +123,8 @@ pub(crate) struct Inner {
     pub(crate) services: aggregation::Services,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
+    /// How long requests over the listener waited for their turn.
+    pub(crate) figures: Arc<Figures>,
     tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Arc<Kinds>>,
     /// Types of kinds for field ownership, made when first needed.
@@ -127,7 +133,7 @@ pub(crate) struct Inner {
     pub(crate) owned: Arc<ReadSets>,
     random: Mutex<SmallRng>,
     /// Writes of the bootstrap that may not be on disk yet.
-    starting: Mutex<Vec<berth_store::CommitFuture>>,
+    starting: Mutex<Vec<CommitFuture>>,
     /// Whether they are.
     started: AtomicBool,
 }
@@ -156,6 +162,7 @@ impl ApiServer {
                 mutating_policies: Default::default(),
                 services: Default::default(),
                 quotas: admission::quota::Namespaces::default(),
+                figures: Arc::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),
                 owned: Arc::default(),
@@ -232,6 +239,11 @@ impl ApiServer {
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.inner.config.store
+    }
+
+    /// Queues a write in the row of the user whose request this is.
+    pub(crate) fn commit(&self, write: Write) -> CommitFuture {
+        self.store().commit_for(&current_user(), write)
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {

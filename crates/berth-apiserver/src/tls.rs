@@ -23,8 +23,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
-use crate::fairness::Fairness;
-use crate::{ApiServer, Body, UserInfo, compression};
+use crate::fairness::{self, Fairness};
+use crate::{ApiServer, Body, RequestInfo, UserInfo, compression};
 
 pub use trust::{Certificates, OWN_NAME};
 use trust::{Shown, Trust};
@@ -111,7 +111,7 @@ impl Listener {
     /// Serves until `shutdown` completes, then lets open requests finish for a moment and returns.
     pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let fairness = Arc::new(Fairness::start());
+        let fairness = Arc::new(Fairness::start(server.inner.figures.clone()));
         let graceful = GracefulShutdown::new();
         let mut connections = tokio::task::JoinSet::new();
         tokio::pin!(shutdown);
@@ -237,7 +237,7 @@ async fn answer(
 /// Reads the request, which may take its time, and has it answered when it is the user's turn.
 async fn answer_in_turn(
     server: &ApiServer,
-    fairness: &Fairness,
+    turns: &Fairness,
     user: UserInfo,
     request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
@@ -246,8 +246,11 @@ async fn answer_in_turn(
         Ok(body) => body,
         Err(status) => return crate::rest::status_response(&status),
     };
-    let (name, bytes) = (user.name.clone(), body.len());
-    match fairness.run(&name, bytes, Box::pin(crate::rest::handle(server, parts, body, user))).await {
+    let query = parts.uri.query().unwrap_or_default();
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
+    let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
+    let bytes = body.len();
+    match turns.run(&flow, bytes, Box::pin(crate::rest::handle(server, parts, body, user))).await {
         Ok(response) => response,
         Err(status) => crate::rest::status_response(&status),
     }

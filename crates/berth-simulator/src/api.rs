@@ -32,6 +32,9 @@ use crate::embedded::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::resource::ApiFailure;
 
+/// The user of a cluster's machinery (controllers of built-in kinds, kubelets, pools) that runs as a process of its own.
+pub const CLUSTER_USER: &str = "berth-cluster";
+
 /// What an API server is made of.
 pub struct ApiOptions {
     /// Cluster time.
@@ -75,6 +78,7 @@ impl Apiserver {
         config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
+        config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
         let installed = Controllers::default();
         config.metrics = Some(Arc::new(installed.clone()));
         config.front_proxy = options.front_proxy;

@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiOptions, Apiserver};
+use crate::api::{ApiOptions, Apiserver, CLUSTER_USER};
 use crate::resource::ApiFailure;
 
 /// Where objects are kept.
@@ -174,7 +174,7 @@ impl Embedded {
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
-            let machines = connect(server.in_process(UserInfo::master("berth-cluster")).lean());
+            let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).lean());
             (connect(server.in_process(user).lean()), Some(Manager::new(machines, options.clock.clone())))
         } else {
             (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).lean()), None)

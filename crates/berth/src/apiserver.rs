@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use berth_controllers::rights;
 use berth_runtime::Manager;
-use berth_simulator::api::{ApiOptions, Apiserver};
+use berth_simulator::api::{ApiOptions, Apiserver, CLUSTER_USER};
 use berth_simulator::embedded::{cluster_configuration, controller_configuration};
 use clap::Args;
 
@@ -59,7 +59,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let logs = tokio::spawn(manager.run(std::future::pending()));
 
     front.write_kubeconfig()?;
-    let cluster = front.pki().client("berth-cluster", Some("system:masters"))?;
+    let cluster = front.pki().client(CLUSTER_USER, Some("system:masters"))?;
     let cluster = front.write_kubeconfig_of("cluster", &cluster)?;
     let controller = front.pki().client(rights::USER, Some("system:serviceaccounts"))?;
     let controller = front.write_kubeconfig_of("controller", &controller)?;

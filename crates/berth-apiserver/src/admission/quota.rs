@@ -131,7 +131,7 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
     }
     for (record, value) in charges {
         let write = Write::Update { key: record.key.to_string(), expected: record.revision, value };
-        match server.store().commit(write).await {
+        match server.commit(write).await {
             Ok(_) => {}
             Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => return Ok(false),
             Err(error) => return Err(Status::service_unavailable(format!("the store cannot write: {error}"))),
@@ -265,7 +265,7 @@ async fn rewrite(server: &ApiServer, mut record: Arc<Record>, use_of: impl Fn(&V
             return;
         }
         let key = record.key.to_string();
-        match server.store().commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
+        match server.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
             Err(CommitError::Conflict { .. }) => {}
             _ => return,
         }

@@ -54,7 +54,7 @@ async fn mark_terminating(server: &ApiServer, name: &str) {
     let now = server.timestamp();
     definition::set_terminating(&mut value, now.as_str().unwrap_or_default());
     // It is only for people to see; whoever wrote in between may say it too.
-    let _ = server.store().commit(Write::Update { key, expected: record.revision, value }).await;
+    let _ = server.commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
 /// Removes a definition that is being deleted, if no object is left.
@@ -85,7 +85,7 @@ pub(crate) async fn finish(server: ApiServer, name: String) {
     };
     // Who changed it meanwhile comes by here again.
     let gone = matches!(write, Write::Delete { .. });
-    if server.store().commit(write).await.is_ok() && gone {
+    if server.commit(write).await.is_ok() && gone {
         uninstall(&server, &current);
     }
 }

@@ -225,7 +225,7 @@ async fn recheck_names(server: ApiServer, changed: Arc<Value>) {
         }
         let write = Write::Update { key, expected: record.revision, value: updated };
         // Whoever wrote it meanwhile looked at its names then.
-        if let Ok(committed) = server.store().commit(write).await {
+        if let Ok(committed) = server.commit(write).await {
             install(&server, &committed.value);
         }
     }

@@ -144,7 +144,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let view = call.view();
     let key = call.key_of(&name);
     let value = view.to_storage(object)?;
-    let committed = match call.server.store().commit(Write::Create { key, value }).await {
+    let committed = match call.server.commit(Write::Create { key, value }).await {
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();

@@ -184,7 +184,7 @@ async fn try_delete(
     let (key, expected) = (record.key.to_string(), record.revision);
     let write =
         if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
-    match call.server.store().commit(write).await {
+    match call.server.commit(write).await {
         Ok(committed) => {
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;
             let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);

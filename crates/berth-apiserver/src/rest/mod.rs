@@ -164,7 +164,7 @@ async fn answer(
     }
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
-            return Ok(metrics_response(metrics.text()));
+            return Ok(metrics_response(server.inner.figures.text() + &metrics.text()));
         }
         if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
             return Ok(answer);

@@ -172,7 +172,7 @@ async fn try_update(
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
-    let committed = match call.server.store().commit(write).await {
+    let committed = match call.server.commit(write).await {
         Ok(committed) => committed,
         // What insists on a revision is refused when it is tried again; a patch does not, though its result has one.
         Err(CommitError::Conflict { .. }) => return Ok(None),

@@ -8,6 +8,7 @@ mod client;
 mod configuration_kinds;
 mod crds;
 mod crud;
+mod fair_share;
 mod harness;
 mod health;
 mod kubectl;

@@ -1,0 +1,160 @@
+//! How long requests wait and how many do, by priority level, under the names Kubernetes' API server has for it.
+
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::flow::Level;
+
+/// Upper bounds of the histograms in seconds: fractions of what one commit takes, and what a client notices.
+const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// Figures of all levels.
+#[derive(Default)]
+pub(crate) struct Figures(Mutex<[OfLevel; Level::COUNT]>);
+
+#[derive(Clone, Copy, Default)]
+struct OfLevel {
+    waiting: u64,
+    executing: u64,
+    dispatched: u64,
+    rejected: u64,
+    waits: Histogram,
+    executions: Histogram,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Histogram {
+    /// Values up to each bound and above the one before.
+    counts: [u64; BUCKETS.len()],
+    count: u64,
+    sum: f64,
+}
+
+impl Histogram {
+    fn observe(&mut self, value: Duration) {
+        let value = value.as_secs_f64();
+        self.count += 1;
+        self.sum += value;
+        if let Some(bucket) = BUCKETS.iter().position(|bound| value <= *bound) {
+            self.counts[bucket] += 1;
+        }
+    }
+}
+
+impl Figures {
+    fn of(&self, level: Level, change: impl FnOnce(&mut OfLevel)) {
+        change(&mut self.lock()[level as usize]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [OfLevel; Level::COUNT]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request was turned away.
+    pub(super) fn rejected(&self, level: Level) {
+        self.of(level, |it| it.rejected += 1);
+    }
+
+    /// A request waits from now on.
+    pub(super) fn waits(&self, level: Level) {
+        self.of(level, |it| it.waiting += 1);
+    }
+
+    /// One that waited has been called, or has gone.
+    pub(super) fn waits_no_more(&self, level: Level) {
+        self.of(level, |it| it.waiting -= 1);
+    }
+
+    /// A request has its turn after so long.
+    pub(super) fn dispatched(&self, level: Level, wait: Duration) {
+        self.of(level, |it| {
+            it.dispatched += 1;
+            it.executing += 1;
+            it.waits.observe(wait);
+        });
+    }
+
+    /// A request was answered so long after it had its turn.
+    pub(super) fn done(&self, level: Level, execution: Duration) {
+        self.of(level, |it| {
+            it.executing -= 1;
+            it.executions.observe(execution);
+        });
+    }
+
+    /// All of them in the Prometheus text format; levels nobody asked at are left out.
+    pub(crate) fn text(&self) -> String {
+        let levels = *self.lock();
+        let used = || Level::ALL.iter().zip(&levels).filter(|(_, it)| it.dispatched + it.rejected + it.waiting > 0);
+        let mut text = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, value: fn(&OfLevel) -> u64, labels: &str| {
+            let _ = writeln!(
+                text,
+                "# HELP apiserver_flowcontrol_{name} {help}\n# TYPE apiserver_flowcontrol_{name} {kind}"
+            );
+            for (level, it) in used() {
+                let level = level.name();
+                let _ =
+                    writeln!(text, "apiserver_flowcontrol_{name}{{priority_level=\"{level}\"{labels}}} {}", value(it));
+            }
+        };
+        let inqueue = "Requests that wait for their turn.";
+        family("current_inqueue_requests", "gauge", inqueue, |it| it.waiting, "");
+        let executing = "Requests that had their turn and are not answered yet.";
+        family("current_executing_requests", "gauge", executing, |it| it.executing, "");
+        let dispatched = "Requests that had their turn.";
+        family("dispatched_requests_total", "counter", dispatched, |it| it.dispatched, "");
+        let rejected = "Requests turned away because too many of their user waited.";
+        family("rejected_requests_total", "counter", rejected, |it| it.rejected, ",reason=\"queue-full\"");
+        let mut histogram = |name: &str, help: &str, of: fn(&OfLevel) -> &Histogram| {
+            let name = format!("apiserver_flowcontrol_{name}");
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+            for (level, it) in used() {
+                let (label, it, mut total) = (format!("priority_level=\"{}\"", level.name()), of(it), 0);
+                for (bound, count) in BUCKETS.iter().zip(it.counts) {
+                    total += count;
+                    let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound}\"}} {total}");
+                }
+                let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {}", it.count);
+                let _ = writeln!(text, "{name}_sum{{{label}}} {}\n{name}_count{{{label}}} {}", it.sum, it.count);
+            }
+        };
+        histogram("request_wait_duration_seconds", "From arrival, body read, to the turn.", |it| &it.waits);
+        histogram("request_execution_seconds", "From the turn to the answer.", |it| &it.executions);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_told_by_level() {
+        let figures = Figures::default();
+        figures.waits(Level::WorkloadLow);
+        figures.waits(Level::WorkloadLow);
+        figures.waits_no_more(Level::WorkloadLow);
+        figures.dispatched(Level::WorkloadLow, Duration::from_micros(1_500));
+        figures.dispatched(Level::WorkloadLow, Duration::from_secs(60));
+        figures.done(Level::WorkloadLow, Duration::from_millis(3));
+        figures.rejected(Level::CatchAll);
+        let text = figures.text();
+        for line in [
+            "current_inqueue_requests{priority_level=\"workload-low\"} 1",
+            "current_executing_requests{priority_level=\"workload-low\"} 1",
+            "dispatched_requests_total{priority_level=\"workload-low\"} 2",
+            "rejected_requests_total{priority_level=\"catch-all\",reason=\"queue-full\"} 1",
+            "request_wait_duration_seconds_bucket{priority_level=\"workload-low\",le=\"0.001\"} 0",
+            "request_wait_duration_seconds_bucket{priority_level=\"workload-low\",le=\"0.002\"} 1",
+            "request_wait_duration_seconds_bucket{priority_level=\"workload-low\",le=\"30\"} 1",
+            "request_wait_duration_seconds_bucket{priority_level=\"workload-low\",le=\"+Inf\"} 2",
+            "request_wait_duration_seconds_sum{priority_level=\"workload-low\"} 60.0015",
+            "request_execution_seconds_count{priority_level=\"workload-low\"} 1",
+        ] {
+            assert!(text.contains(&format!("\napiserver_flowcontrol_{line}\n")), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("global-default"), "{text}");
+    }
+}

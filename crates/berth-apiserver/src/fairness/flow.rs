@@ -1,0 +1,152 @@
+//! Which requests are told apart when they wait: by priority level and user, as Kubernetes' suggested FlowSchemas do.
+
+use std::sync::Arc;
+
+use crate::request::RequestInfo;
+use crate::{UserInfo, health};
+
+/// Objects a list may have in one page and still count as one request of computing.
+const PAGE_MAX: usize = 1000;
+
+/// What takes turns with what: each level that has requests waiting gets as many as any other, whatever the others' floods.
+/// Named after the levels Kubernetes suggests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Nodes' own requests, and probes.
+    System,
+    /// Leases of the cluster's controllers: one that is late costs the lead.
+    LeaderElection,
+    /// The cluster's controllers.
+    WorkloadHigh,
+    /// Service accounts.
+    WorkloadLow,
+    /// Other users, administrators among them.
+    GlobalDefault,
+    /// Those who did not say who they are.
+    CatchAll,
+}
+
+impl Level {
+    pub(crate) const COUNT: usize = 6;
+    pub(crate) const ALL: [Level; Level::COUNT] = [
+        Level::System,
+        Level::LeaderElection,
+        Level::WorkloadHigh,
+        Level::WorkloadLow,
+        Level::GlobalDefault,
+        Level::CatchAll,
+    ];
+
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Level::System => "system",
+            Level::LeaderElection => "leader-election",
+            Level::WorkloadHigh => "workload-high",
+            Level::WorkloadLow => "workload-low",
+            Level::GlobalDefault => "global-default",
+            Level::CatchAll => "catch-all",
+        }
+    }
+}
+
+/// Requests that wait in one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) level: Level,
+    pub(crate) user: Arc<str>,
+    /// Whether they may compute for long: such requests wait for each other and for nobody else.
+    pub(crate) is_long: bool,
+}
+
+/// The row of a request. `controllers` are users that count among the cluster's controllers.
+pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: &[String]) -> Flow {
+    let is_controller = user.in_group("system:serviceaccounts:kube-system")
+        || matches!(user.name.as_str(), "system:kube-controller-manager" | "system:kube-scheduler")
+        || controllers.contains(&user.name);
+    let level = if user.in_group("system:nodes") || health::is_probe(&info.path) {
+        Level::System
+    } else if is_controller && info.api_group == "coordination.k8s.io" {
+        Level::LeaderElection
+    } else if is_controller {
+        Level::WorkloadHigh
+    } else if user.in_group("system:serviceaccounts") {
+        Level::WorkloadLow
+    } else if user.in_group("system:authenticated") {
+        Level::GlobalDefault
+    } else {
+        Level::CatchAll
+    };
+    Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query) }
+}
+
+/// Whether a request may go through more objects than a page of a list has.
+fn is_long(info: &RequestInfo, query: &str) -> bool {
+    let starts_with_a_list = match info.verb.as_str() {
+        "list" | "deletecollection" => true,
+        "watch" => query.contains("sendInitialEvents=true"),
+        _ => false,
+    };
+    let limit = query.split('&').find_map(|pair| pair.strip_prefix("limit=")).and_then(|limit| limit.parse().ok());
+    starts_with_a_list && limit.is_none_or(|limit: usize| limit == 0 || limit > PAGE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    fn flow(method: &Method, uri: &str, user: &UserInfo) -> (&'static str, bool) {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let info = RequestInfo::parse(method, path, query);
+        let controllers = ["system:serviceaccount:batch:manager".to_owned()];
+        let flow = of(&info, query, user, &controllers);
+        (flow.level.name(), flow.is_long)
+    }
+
+    fn account(namespace: &str, name: &str) -> UserInfo {
+        let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
+        UserInfo::new(format!("system:serviceaccount:{namespace}:{name}"), &groups)
+    }
+
+    #[test]
+    fn controllers_nodes_workloads_and_people_have_levels_of_their_own() {
+        let (maps, lease) = ("/api/v1/namespaces/a/configmaps/m", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l");
+        for (user, uri, level) in [
+            (account("kube-system", "job-controller"), maps, "workload-high"),
+            (account("kube-system", "job-controller"), lease, "leader-election"),
+            (account("batch", "manager"), maps, "workload-high"),
+            (account("batch", "manager"), lease, "leader-election"),
+            (account("batch", "other"), lease, "workload-low"),
+            (account("a", "tenant"), maps, "workload-low"),
+            (UserInfo::new("system:kube-scheduler", &[]), maps, "workload-high"),
+            (UserInfo::new("system:node:n1", &["system:nodes"]), lease, "system"),
+            (UserInfo::new("ann", &[]), maps, "global-default"),
+            (UserInfo::master("admin"), maps, "global-default"),
+            (UserInfo::anonymous(), "/version", "catch-all"),
+            (UserInfo::anonymous(), "/readyz", "system"),
+            (UserInfo::anonymous(), "/livez/ping", "system"),
+        ] {
+            assert_eq!(flow(&Method::PUT, uri, &user), (level, false), "{} {uri}", user.name);
+        }
+    }
+
+    #[test]
+    fn what_may_go_through_everything_is_long() {
+        let maps = "/api/v1/configmaps";
+        for (method, uri, is_long) in [
+            (Method::GET, maps.to_owned(), true),
+            (Method::GET, format!("{maps}?limit=0"), true),
+            (Method::GET, format!("{maps}?limit=100000"), true),
+            (Method::GET, format!("{maps}?resourceVersion=1&limit=500"), false),
+            (Method::GET, format!("{maps}?watch=true"), false),
+            (Method::GET, format!("{maps}?watch=true&sendInitialEvents=true"), true),
+            (Method::GET, "/api/v1/namespaces/a/configmaps/m".to_owned(), false),
+            (Method::DELETE, "/api/v1/namespaces/a/configmaps".to_owned(), true),
+            (Method::POST, "/api/v1/namespaces/a/configmaps".to_owned(), false),
+        ] {
+            assert_eq!(flow(&method, &uri, &UserInfo::new("ann", &[])), ("global-default", is_long), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What one user's flood over the listener leaves to another, counted in writes and not in time.
+//!
+//! A port is needed because the turns are the listener's.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use berth_apiserver::auth::authn::Authenticator;
+use berth_apiserver::pki::Pki;
+use berth_apiserver::tls::{Certificates, Listener};
+use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_store::MemoryStore;
+use http_body_util::BodyExt;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+/// A connection that carries many requests at once.
+async fn multiplexed(address: SocketAddr, pki: &Pki) -> SendRequest<String> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pki.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
+    let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols.push(b"h2".to_vec());
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.expect("TLS");
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+/// Creates a config map with a token; the revision that was stored as.
+async fn create(mut connection: SendRequest<String>, token: &'static str, name: String) -> u64 {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}).to_string();
+    let request = http::Request::post("https://localhost/api/v1/namespaces/default/configmaps")
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {token}"))
+        .body(body)
+        .expect("a request");
+    let response = connection.send_request(request).await.expect("an answer");
+    assert_eq!(response.status(), 201);
+    let body = response.into_body().collect().await.expect("a body").to_bytes();
+    let object: Value = serde_json::from_slice(&body).expect("JSON");
+    object["metadata"]["resourceVersion"].as_str().expect("a text").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_users_flood_is_not_written_before_anothers_request() {
+    const CONNECTIONS: usize = 5;
+    const FLOOD: usize = 1000;
+    #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
+    let now = jiff::Timestamp::now();
+    let pki = Pki::ephemeral(now).expect("keys");
+    let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
+    let any_port = "127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    let address = listener.address();
+    let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
+    server.ready().await.expect("stored");
+    let tokens = ["flood", "tenant"].map(|name| (name.to_owned(), UserInfo::master(name)));
+    let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
+    let store = server.store_handle();
+    let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
+
+    // The tenant sends one request when all of the flood is on its way.
+    let tenant = multiplexed(address, &pki).await;
+    let (mut flood, sent) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    for connection in 0..CONNECTIONS {
+        let sender = multiplexed(address, &pki).await;
+        for number in 0..FLOOD / CONNECTIONS {
+            let (sender, sent) = (sender.clone(), sent.clone());
+            flood.spawn(async move {
+                sent.fetch_add(1, Ordering::Relaxed);
+                create(sender, "flood", format!("flood-{connection}-{number}")).await
+            });
+        }
+    }
+    while sent.load(Ordering::Relaxed) < FLOOD {
+        tokio::task::yield_now().await;
+    }
+    let sending = store.revision();
+    let revision = create(tenant, "tenant", "own".to_owned()).await;
+    let revisions = flood.join_all().await;
+    let left = revisions.iter().filter(|flood| **flood > sending).count();
+    let before = revisions.iter().filter(|flood| **flood > sending && **flood < revision).count();
+    assert!(left > FLOOD / 2, "there was no flood any more");
+    assert!(before < left / 4, "{before} of {left} writes of another user came first");
+    serve.abort();
+}
