@@ -2,11 +2,12 @@
 //!
 //! [`authn`] finds out who sends a request over the wire; in-process clients are given an identity when they are made.
 //! [`impersonate`] lets those who may act as somebody else. [`authorize`] then asks [`rbac`] over the stored roles and
-//! bindings; members of `system:masters` may do everything. Nothing is cached: roles are read from the store, which
-//! answers from memory.
+//! bindings; members of `system:masters` may do everything. Roles and bindings are read from the store, which answers from
+//! memory, once for all requests until one of them changes.
 
 pub mod authn;
 pub mod bootstrap;
+mod compiled;
 pub mod escalation;
 pub mod impersonation;
 pub(crate) mod issuer;
@@ -26,9 +27,11 @@ use serde_json::Value;
 
 use crate::{Objects, RequestInfo, ResourceInfo, UserInfo};
 
+pub(crate) use compiled::Compiled;
+
 /// The group whose members may do everything.
 pub const MASTERS: &str = "system:masters";
-const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+pub(crate) const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// What is asked for, as authorization sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,7 +160,7 @@ pub fn review(
     review::answer(objects, tokens, row, info, user, body)
 }
 
-/// Roles and bindings as stored.
+/// Roles and bindings as stored; what they come to is worked out once.
 pub struct StoredPolicies<'a>(pub &'a Objects);
 
 impl rbac::Policies for StoredPolicies<'_> {
@@ -179,5 +182,13 @@ impl rbac::Policies for StoredPolicies<'_> {
 
     fn cluster_role_bindings(&self) -> Vec<Arc<Value>> {
         self.0.list(RBAC_GROUP, "clusterrolebindings", None)
+    }
+
+    fn bindings(&self, namespace: &str) -> Arc<Vec<rbac::Binding>> {
+        self.0.compiled().bindings(namespace, || rbac::bindings_of(self, namespace))
+    }
+
+    fn rules(&self, kind: &str, name: &str, namespace: &str) -> Result<Arc<Vec<rbac::Rule>>, String> {
+        self.0.compiled().rules(kind, name, namespace, || rbac::rules_of(self, kind, name, namespace))
     }
 }

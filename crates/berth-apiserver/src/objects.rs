@@ -6,16 +6,25 @@ use std::sync::Arc;
 use berth_store::Store;
 use serde_json::Value;
 
+use crate::auth::{Compiled, RBAC_GROUP};
+
 /// Reads stored objects. Cheap to clone; never waits.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn Store>,
+    compiled: Arc<Compiled>,
 }
 
 impl Objects {
     /// A handle on `store`.
     pub fn new(store: Arc<dyn Store>) -> Objects {
-        Objects { store }
+        let compiled = Arc::new(Compiled::new(store.changes(&format!("/{RBAC_GROUP}/"))));
+        Objects { store, compiled }
+    }
+
+    /// Roles and bindings, ready for use.
+    pub(crate) fn compiled(&self) -> &Compiled {
+        &self.compiled
     }
 
     /// The object of that name, if it exists. `namespace` is empty for cluster-scoped kinds.

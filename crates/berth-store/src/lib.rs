@@ -30,6 +30,7 @@ pub use watch::{WatchEnd, Watcher};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use serde_json::Value;
 
@@ -139,6 +140,10 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError::Compacted`] when changes after `after` were already forgotten; [`ReadError::Future`] when `after`
     /// was never reached.
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError>;
+
+    /// A number that is another one after every write below `prefix`, before anybody can read what was written: who works
+    /// something out from what is there looks at it first, and works it out anew when it has changed.
+    fn changes(&self, prefix: &str) -> Arc<AtomicU64>;
 
     /// Forgets history up to and including `revision`. Watches from there on and live objects are not affected.
     fn compact(&self, revision: u64);

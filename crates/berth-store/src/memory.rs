@@ -1,6 +1,7 @@
 //! A store without an engine: writes are visible when `commit` returns. For simulation and tests, and safe under paused
 //! time: no thread, no waiting.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mvcc::Mvcc;
@@ -58,6 +59,10 @@ impl Store for MemoryStore {
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
         self.mvcc.watch(prefix, after)
+    }
+
+    fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
+        self.mvcc.changes(prefix)
     }
 
     fn compact(&self, revision: u64) {

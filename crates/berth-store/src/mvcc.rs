@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use berth_apimachinery::condensed::Condenser;
@@ -123,6 +124,8 @@ pub(crate) struct Mvcc {
     /// By kind. What has not changed for as long as the history goes back is mostly what nobody looks at.
     condensers: Mutex<BTreeMap<String, Condenser>>,
     pages: Mutex<Pages>,
+    /// Prefixes whose changes somebody counts.
+    counted: RwLock<Vec<(String, Arc<AtomicU64>)>>,
     history_max: usize,
     watcher_buffer: usize,
 }
@@ -207,6 +210,7 @@ impl Mvcc {
             }),
             condensers: Mutex::default(),
             pages: Mutex::default(),
+            counted: RwLock::default(),
             history_max,
             watcher_buffer: watcher_buffer.unwrap_or(WATCHER_BUFFER),
         }
@@ -232,7 +236,11 @@ impl Mvcc {
     pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) -> Vec<Arc<Record>> {
         let mut feed = self.feed();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let counted = self.counted.read().unwrap_or_else(PoisonError::into_inner);
         for write in writes {
+            for (_, count) in counted.iter().filter(|(prefix, _)| write.event.record.key.starts_with(prefix)) {
+                count.fetch_add(1, Ordering::AcqRel);
+            }
             feed.history.push_back(write.event.clone());
             feed.watchers.publish(&write.event);
             let key = &write.event.record.key;
@@ -252,6 +260,17 @@ impl Mvcc {
         *current = plan.base;
         drop(current);
         feed.forget(|_, length| length > self.history_max)
+    }
+
+    /// Counts the changes below a prefix from now on.
+    pub(crate) fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
+        let mut counted = self.counted.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, count)) = counted.iter().find(|(known, _)| known == prefix) {
+            return count.clone();
+        }
+        let count = Arc::new(AtomicU64::new(0));
+        counted.push((prefix.to_owned(), count.clone()));
+        count
     }
 
     /// Keeps those of the records that are current in less memory. Where there are fewer objects than the history has room

@@ -9,6 +9,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -335,6 +336,10 @@ impl Store for SqliteStore {
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
         self.mvcc.watch(prefix, after)
+    }
+
+    fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
+        self.mvcc.changes(prefix)
     }
 
     fn compact(&self, revision: u64) {

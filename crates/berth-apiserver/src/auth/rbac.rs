@@ -177,24 +177,82 @@ pub trait Policies {
     fn role_bindings(&self, namespace: &str) -> Vec<Arc<Value>>;
     /// All ClusterRoleBindings.
     fn cluster_role_bindings(&self) -> Vec<Arc<Value>>;
+
+    /// What [`bindings_of`] says, which may be kept while nothing changes.
+    fn bindings(&self, namespace: &str) -> Arc<Vec<Binding>> {
+        Arc::new(bindings_of(self, namespace))
+    }
+
+    /// What [`rules_of`] says, which may be kept while nothing changes.
+    fn rules(&self, kind: &str, name: &str, namespace: &str) -> Result<Arc<Vec<Rule>>, String> {
+        rules_of(self, kind, name, namespace).map(Arc::new)
+    }
+}
+
+/// A RoleBinding or ClusterRoleBinding.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    name: String,
+    role_kind: String,
+    role: String,
+    subjects: Vec<Subject>,
+}
+
+/// Who a binding is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Subject {
+    kind: String,
+    name: String,
+    namespace: String,
+}
+
+impl Binding {
+    fn from_value(binding: &Value) -> Binding {
+        let subjects = binding.get("subjects").and_then(Value::as_array).into_iter().flatten();
+        Binding {
+            name: meta::name(binding).to_owned(),
+            role_kind: text(&binding["roleRef"], "kind").to_owned(),
+            role: text(&binding["roleRef"], "name").to_owned(),
+            subjects: subjects.map(Subject::from_value).collect(),
+        }
+    }
+}
+
+impl Subject {
+    fn from_value(subject: &Value) -> Subject {
+        let field = |name: &str| text(subject, name).to_owned();
+        Subject { kind: field("kind"), name: field("name"), namespace: field("namespace") }
+    }
+
+    fn is(&self, user: &UserInfo, namespace: &str) -> bool {
+        match self.kind.as_str() {
+            "User" => user.name == self.name,
+            "Group" => user.in_group(&self.name),
+            "ServiceAccount" => {
+                let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+                let account = user.name.strip_prefix("system:serviceaccount:");
+                let account = account.and_then(|account| account.strip_prefix(namespace)?.strip_prefix(':'));
+                !namespace.is_empty() && account == Some(&self.name)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Whether a subject of a binding in `namespace` (empty: of the cluster) is this user.
 pub fn applies_to(user: &UserInfo, subject: &Value, namespace: &str) -> bool {
-    let text = |field: &str| subject.get(field).and_then(Value::as_str).unwrap_or_default();
-    let name = text("name");
-    match text("kind") {
-        "User" => user.name == name,
-        "Group" => user.in_group(name),
-        "ServiceAccount" => {
-            let namespace = match text("namespace") {
-                "" => namespace,
-                own => own,
-            };
-            !namespace.is_empty() && user.name == format!("system:serviceaccount:{namespace}:{name}")
-        }
-        _ => false,
-    }
+    Subject::from_value(subject).is(user, namespace)
+}
+
+/// The bindings of a namespace (empty: of the cluster).
+pub fn bindings_of(policies: &(impl Policies + ?Sized), namespace: &str) -> Vec<Binding> {
+    let stored =
+        if namespace.is_empty() { policies.cluster_role_bindings() } else { policies.role_bindings(namespace) };
+    stored.iter().map(|binding| Binding::from_value(binding)).collect()
 }
 
 /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: for the cluster) and a text that says
@@ -203,46 +261,40 @@ fn visit_rules(
     policies: &dyn Policies,
     user: &UserInfo,
     namespace: &str,
-    visit: &mut dyn FnMut(Rule, &dyn Fn() -> String) -> bool,
+    visit: &mut dyn FnMut(&Rule, &dyn Fn() -> String) -> bool,
 ) -> Vec<String> {
     let mut errors = Vec::new();
-    let cluster = policies.cluster_role_bindings();
-    let local = if namespace.is_empty() { Vec::new() } else { policies.role_bindings(namespace) };
-    let scoped = cluster.iter().map(|it| (it, "")).chain(local.iter().map(|it| (it, namespace)));
-    for (binding, namespace) in scoped {
-        let subjects = binding.get("subjects").and_then(Value::as_array).into_iter().flatten();
-        let Some(subject) = subjects.into_iter().find(|subject| applies_to(user, subject, namespace)) else { continue };
-        let reference = |field: &str| binding["roleRef"][field].as_str().unwrap_or_default();
-        match rules_of(policies, reference("kind"), reference("name"), namespace) {
-            Ok(rules) => {
-                let source = || source(binding, subject, namespace);
-                for rule in rules {
-                    if !visit(rule, &source) {
-                        return errors;
+    let scopes = ["", namespace];
+    let scopes = if namespace.is_empty() { &scopes[..1] } else { &scopes[..] };
+    for namespace in scopes {
+        for binding in policies.bindings(namespace).iter() {
+            let Some(subject) = binding.subjects.iter().find(|subject| subject.is(user, namespace)) else { continue };
+            match policies.rules(&binding.role_kind, &binding.role, namespace) {
+                Ok(rules) => {
+                    let source = || source(binding, subject, namespace);
+                    for rule in rules.iter() {
+                        if !visit(rule, &source) {
+                            return errors;
+                        }
                     }
                 }
+                Err(error) => errors.push(error),
             }
-            Err(error) => errors.push(error),
         }
     }
     errors
 }
 
-fn source(binding: &Value, subject: &Value, namespace: &str) -> String {
-    let text = |field: &str| subject.get(field).and_then(Value::as_str).unwrap_or_default();
-    let subject = match text("kind") {
+fn source(binding: &Binding, subject: &Subject, namespace: &str) -> String {
+    let subject = match subject.kind.as_str() {
         "ServiceAccount" => {
-            let own = text("namespace");
-            format!("ServiceAccount \"{}/{}\"", text("name"), if own.is_empty() { namespace } else { own })
+            let own = if subject.namespace.is_empty() { namespace } else { &subject.namespace };
+            format!("ServiceAccount \"{}/{own}\"", subject.name)
         }
-        kind => format!("{kind} \"{}\"", text("name")),
+        kind => format!("{kind} \"{}\"", subject.name),
     };
-    let role = format!(
-        "{} \"{}\"",
-        binding["roleRef"]["kind"].as_str().unwrap_or_default(),
-        binding["roleRef"]["name"].as_str().unwrap_or_default()
-    );
-    let name = meta::name(binding);
+    let Binding { name, role_kind, role, .. } = binding;
+    let role = format!("{role_kind} \"{role}\"");
     if namespace.is_empty() {
         format!("RBAC: allowed by ClusterRoleBinding \"{name}\" of {role} to {subject}")
     } else {
@@ -252,7 +304,12 @@ fn source(binding: &Value, subject: &Value, namespace: &str) -> String {
 
 /// The rules of a role as a binding of `namespace` refers to it; an aggregated ClusterRole has the rules of those it
 /// selects, and its own stored ones.
-pub fn rules_of(policies: &dyn Policies, kind: &str, name: &str, namespace: &str) -> Result<Vec<Rule>, String> {
+pub fn rules_of(
+    policies: &(impl Policies + ?Sized),
+    kind: &str,
+    name: &str,
+    namespace: &str,
+) -> Result<Vec<Rule>, String> {
     let not_found = |resource: &str| format!("{resource}.rbac.authorization.k8s.io \"{name}\" not found");
     match kind {
         "Role" => Ok(own_rules(&*policies.role(namespace, name).ok_or_else(|| not_found("role"))?)),
@@ -270,7 +327,7 @@ fn own_rules(role: &Value) -> Vec<Rule> {
     role.get("rules").and_then(Value::as_array).into_iter().flatten().map(Rule::from_value).collect()
 }
 
-fn aggregate(policies: &dyn Policies, role: &Value, rules: &mut Vec<Rule>, depth: usize) {
+fn aggregate(policies: &(impl Policies + ?Sized), role: &Value, rules: &mut Vec<Rule>, depth: usize) {
     let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
     let selectors: Vec<LabelSelector> =
         selectors.into_iter().flatten().filter_map(|it| LabelSelector::from_object(it).ok()).collect();
@@ -296,7 +353,7 @@ fn aggregate(policies: &dyn Policies, role: &Value, rules: &mut Vec<Rule>, depth
 pub fn rules_for(policies: &dyn Policies, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
     let mut rules = Vec::new();
     let errors = visit_rules(policies, user, namespace, &mut |rule, _| {
-        rules.push(rule);
+        rules.push(rule.clone());
         true
     });
     (rules, errors)

@@ -1,5 +1,6 @@
 //! Two writers of one object: the second comes between the first one's reading and writing.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use berth_apiserver::ApiServer;
@@ -48,6 +49,10 @@ impl Store for Raced {
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
         self.inner.watch(prefix, after)
+    }
+
+    fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
+        self.inner.changes(prefix)
     }
 
     fn compact(&self, revision: u64) {

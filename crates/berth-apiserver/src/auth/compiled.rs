@@ -1,0 +1,127 @@
+//! What the stored roles and bindings come to, kept until one of them changes.
+//!
+//! A request of a user with an aggregated role would otherwise read every role of the cluster, which takes longer than
+//! anything else about it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::rbac::{Binding, Rule};
+
+/// Namespaces and roles that are kept; who asks about more of them pays for it.
+const KEPT_MAX: usize = 4096;
+
+type Rules = Result<Arc<Vec<Rule>>, String>;
+
+/// Bindings and rules as they were worked out last.
+pub(crate) struct Compiled {
+    /// Another number after every change of a role or binding, before it can be read.
+    changes: Arc<AtomicU64>,
+    kept: RwLock<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The number before any of this was read.
+    at: u64,
+    bindings: HashMap<String, Arc<Vec<Binding>>>,
+    rules: HashMap<String, Rules>,
+}
+
+impl Compiled {
+    pub(crate) fn new(changes: Arc<AtomicU64>) -> Compiled {
+        Compiled { changes, kept: RwLock::default() }
+    }
+
+    /// The bindings of a namespace (empty: of the cluster).
+    pub(crate) fn bindings(&self, namespace: &str, read: impl FnOnce() -> Vec<Binding>) -> Arc<Vec<Binding>> {
+        self.kept(namespace, |kept| &mut kept.bindings, |kept| &kept.bindings, || Arc::new(read()))
+    }
+
+    /// The rules of a role.
+    pub(crate) fn rules(
+        &self,
+        kind: &str,
+        name: &str,
+        namespace: &str,
+        read: impl FnOnce() -> Result<Vec<Rule>, String>,
+    ) -> Rules {
+        let namespace = if kind == "Role" { namespace } else { "" };
+        let key = format!("{kind}/{namespace}/{name}");
+        self.kept(&key, |kept| &mut kept.rules, |kept| &kept.rules, || read().map(Arc::new))
+    }
+
+    fn kept<T: Clone>(
+        &self,
+        key: &str,
+        map_mut: impl FnOnce(&mut Kept) -> &mut HashMap<String, T>,
+        map: impl FnOnce(&Kept) -> &HashMap<String, T>,
+        read: impl FnOnce() -> T,
+    ) -> T {
+        // Before anything is read: what is read then is at least as new.
+        let now = self.changes.load(Ordering::Acquire);
+        {
+            let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
+            if kept.at == now
+                && let Some(known) = map(&kept).get(key)
+            {
+                return known.clone();
+            }
+        }
+        let value = read();
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        if kept.at < now {
+            *kept = Kept { at: now, ..Kept::default() };
+        }
+        // Somebody may have read something newer meanwhile.
+        if kept.at == now {
+            let map = map_mut(&mut kept);
+            if map.len() >= KEPT_MAX {
+                map.clear();
+            }
+            map.insert(key.to_owned(), value.clone());
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_was_worked_out_is_kept_until_something_changes() {
+        let changes = Arc::new(AtomicU64::new(0));
+        let compiled = Compiled::new(changes.clone());
+        let read = Cell::new(0);
+        let ask = |kind: &str, namespace: &str| {
+            let rules = compiled.rules(kind, "r", namespace, || {
+                read.set(read.get() + 1);
+                Ok(vec![Rule { verbs: vec![read.get().to_string()], ..Rule::default() }])
+            });
+            rules.expect("found")[0].verbs[0].clone()
+        };
+        // A ClusterRole is the same wherever it is bound; a Role is not.
+        assert_eq!(
+            [ask("ClusterRole", "a"), ask("ClusterRole", "b"), ask("Role", "a"), ask("Role", "b")],
+            ["1", "1", "2", "3"]
+        );
+        changes.fetch_add(1, Ordering::AcqRel);
+        assert_eq!([ask("ClusterRole", "a"), ask("Role", "b"), ask("Role", "b")], ["4", "5", "5"]);
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_read_again() {
+        let changes = Arc::new(AtomicU64::new(0));
+        let compiled = Compiled::new(changes.clone());
+        let first = compiled.rules("Role", "r", "a", || {
+            changes.fetch_add(1, Ordering::AcqRel);
+            Err("old".to_owned())
+        });
+        assert_eq!(first, Err("old".to_owned()));
+        assert_eq!(compiled.rules("Role", "r", "a", || Err("new".to_owned())), Err("new".to_owned()));
+    }
+}
