@@ -17,7 +17,7 @@ use crate::registry::{Subresource, VersionInfo};
 use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
 
 /// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
-pub const GIT_VERSION: &str = "v1.35.0+berth";
+pub const GIT_VERSION: &str = "v1.36.0+berth";
 
 /// Groups in the order clients should look kinds up, as kube-apiserver ranks its own; others follow by name.
 const GROUP_ORDER: [&str; 20] = [

@@ -108,7 +108,7 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
 #[test]
 fn a_newcomer_finds_their_way_around() {
     with_kubectl(|kubectl| {
-        kubectl.check("version", "", &["Server Version: v1.35.0+berth"]);
+        kubectl.check("version", "", &["Server Version: v1.36.0+berth"]);
         kubectl.check("api-resources", "", &["configmaps", "batch/v1", "customresourcedefinitions"]);
         kubectl.check("api-versions", "", &["rbac.authorization.k8s.io/v1", "\nv1\n"]);
         kubectl.check("get ns", "", &["NAME", "STATUS", "AGE", "default", "kube-system"]);

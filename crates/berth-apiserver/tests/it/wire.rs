@@ -84,7 +84,7 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
         let answer = ask(address, &pki, identity, &request).await.expect("an answer");
         assert!(answer.contains(expected), "{request}\n{answer}");
     };
-    check(None, get("/version", ""), "v1.35.0+berth").await;
+    check(None, get("/version", ""), "v1.36.0+berth").await;
     check(None, get("/readyz", ""), "200 OK").await;
     for path in
         ["/", "/api", "/apis", "/api/v1/namespaces", "/openapi/v2", "/metrics", "/api/v1/namespaces/default/secrets"]

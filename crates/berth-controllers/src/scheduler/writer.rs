@@ -184,10 +184,10 @@ impl Writes {
         self.lock().has_room()
     }
 
-    /// Is a decision about this workload about to be written?
+    /// Is a decision about this workload about to be written, or can one still come because deciding waits for writing?
     pub(crate) fn concern(&self, key: &ObjectKey) -> bool {
         let pending = self.lock();
-        pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
+        pending.held_back || pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
