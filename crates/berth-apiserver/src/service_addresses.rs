@@ -128,7 +128,7 @@ async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<(), 
             "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
         }},
     });
-    server.store().commit(Write::Create { key, value }).await.map(|_| ())
+    server.commit(Write::Create { key, value }).await.map(|_| ())
 }
 
 /// What cannot be removed now is at the next start.
@@ -136,7 +136,7 @@ async fn remove(server: &ApiServer, address: &str) {
     let key = objects::key(GROUP, PLURAL, "", address);
     if let Some(record) = server.store().get(&key) {
         let write = Write::Delete { key, expected: record.revision, last: None };
-        if let Err(error) = server.store().commit(write).await {
+        if let Err(error) = server.commit(write).await {
             tracing::debug!(%address, %error, "an IPAddress stays behind");
         }
     }

@@ -2,6 +2,9 @@
 
 use http::Uri;
 
+/// No list is longer.
+const FROM_MAX: usize = 1_000_000_000;
+
 /// A page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
@@ -51,7 +54,7 @@ impl Asked {
         let parameter = |name: &str| {
             query.split('&').find_map(|pair| decode(&pair.strip_prefix(name)?.strip_prefix('=')?.replace('+', " ")))
         };
-        let from = || parameter("from").and_then(|from| from.parse().ok()).unwrap_or(0);
+        let from = || parameter("from").and_then(|from| from.parse().ok()).unwrap_or(0).min(FROM_MAX);
         let segments: Vec<String> = uri.path().split('/').skip(1).map(decode).collect::<Option<Vec<String>>>()?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let page = match segments.as_slice() {

@@ -91,8 +91,9 @@ struct Feed {
     /// Apart, because much of what is created is never touched again (events), and would push out what is.
     created: Recent,
     changed: Recent,
-    /// Revisions whose rows no reader can ask for any more, if an engine wants to know.
-    garbage: Option<Vec<u64>>,
+    /// Revisions whose rows no reader can ask for any more, if an engine wants to know. They go in this order: the row of a
+    /// delete may not go before older rows of its key, which would otherwise be found alive at the next start.
+    garbage: Option<VecDeque<u64>>,
 }
 
 impl Feed {
@@ -106,7 +107,7 @@ impl Feed {
             if let Some(garbage) = &mut self.garbage {
                 garbage.extend(event.previous_record().map(|record| record.revision));
                 if matches!(event.change, Change::Deleted(_)) {
-                    garbage.push(event.revision());
+                    garbage.push_back(event.revision());
                 }
             }
             if !matches!(event.change, Change::Deleted(_)) {
@@ -206,7 +207,7 @@ impl Mvcc {
                 watchers: Watchers::default(),
                 created: Recent::default(),
                 changed: Recent::default(),
-                garbage: collect_garbage.then(Vec::new),
+                garbage: collect_garbage.then(VecDeque::new),
             }),
             condensers: Mutex::default(),
             pages: Mutex::default(),
@@ -310,6 +311,9 @@ impl Mvcc {
             // The delete of an object whose own row was compacted away: nothing to tell.
             (None, None) => {
                 current.revision = revision;
+                if let Some(garbage) = &mut self.feed().garbage {
+                    garbage.push_back(revision);
+                }
                 return;
             }
         };
@@ -333,17 +337,15 @@ impl Mvcc {
     pub(crate) fn take_garbage(&self, max: usize) -> (Vec<u64>, u64) {
         let mut feed = self.feed();
         let compacted = feed.compacted;
-        let taken = feed.garbage.as_mut().map_or_else(Vec::new, |garbage| {
-            let keep = garbage.len().saturating_sub(max);
-            garbage.split_off(keep)
-        });
+        let taken =
+            feed.garbage.as_mut().map_or_else(Vec::new, |garbage| garbage.drain(..max.min(garbage.len())).collect());
         (taken, compacted)
     }
 
     /// Gives back what [`Mvcc::take_garbage`] took, when it could not be removed.
     pub(crate) fn return_garbage(&self, revisions: Vec<u64>) {
         if let Some(garbage) = &mut self.feed().garbage {
-            garbage.extend(revisions);
+            revisions.into_iter().rev().for_each(|revision| garbage.push_front(revision));
         }
     }
 

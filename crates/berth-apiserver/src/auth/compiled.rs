@@ -11,6 +11,8 @@ use super::rbac::{Binding, Rule};
 
 /// Namespaces and roles that are kept; who asks about more of them pays for it.
 const KEPT_MAX: usize = 4096;
+/// Longer than any name there can be; asking about others keeps nothing.
+const KEY_MAX: usize = 512;
 
 type Rules = Result<Arc<Vec<Rule>>, String>;
 
@@ -75,7 +77,7 @@ impl Compiled {
             *kept = Kept { at: now, ..Kept::default() };
         }
         // Somebody may have read something newer meanwhile.
-        if kept.at == now {
+        if kept.at == now && key.len() <= KEY_MAX {
             let map = map_mut(&mut kept);
             if map.len() >= KEPT_MAX {
                 map.clear();

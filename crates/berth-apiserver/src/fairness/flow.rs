@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::request::RequestInfo;
+use crate::request::{RequestInfo, query_values};
 use crate::{UserInfo, health};
 
 /// Objects a list may have in one page and still count as one request of computing.
@@ -80,15 +80,24 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
     Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query) }
 }
 
-/// Whether a request may go through more objects than a page of a list has.
+/// Whether a request may go through more objects than a page of a list has: what selects looks at all there are.
 fn is_long(info: &RequestInfo, query: &str) -> bool {
-    let starts_with_a_list = match info.verb.as_str() {
-        "list" | "deletecollection" => true,
-        "watch" => query.contains("sendInitialEvents=true"),
+    let values = |name: &'static str| query_values(query, name);
+    let selects = ["labelSelector", "fieldSelector"].into_iter().any(|name| values(name).any(|text| !text.is_empty()));
+    match info.verb.as_str() {
+        "deletecollection" => true,
+        "list" => {
+            let limit = values("limit").last().and_then(|limit| limit.parse().ok());
+            selects || limit.is_none_or(|limit: usize| limit == 0 || limit > PAGE_MAX)
+        }
+        // Without a version, or with zero, it begins with what there is.
+        "watch" => {
+            let version = values("resourceVersion").last();
+            version.is_none_or(|version| matches!(version.as_str(), "" | "0"))
+                || values("sendInitialEvents").next().is_some()
+        }
         _ => false,
-    };
-    let limit = query.split('&').find_map(|pair| pair.strip_prefix("limit=")).and_then(|limit| limit.parse().ok());
-    starts_with_a_list && limit.is_none_or(|limit: usize| limit == 0 || limit > PAGE_MAX)
+    }
 }
 
 #[cfg(test)]
@@ -140,7 +149,10 @@ mod tests {
             (Method::GET, format!("{maps}?limit=0"), true),
             (Method::GET, format!("{maps}?limit=100000"), true),
             (Method::GET, format!("{maps}?resourceVersion=1&limit=500"), false),
-            (Method::GET, format!("{maps}?watch=true"), false),
+            (Method::GET, format!("{maps}?limit=1&limit=0"), true),
+            (Method::GET, format!("{maps}?limit=1&labelSelector=a%3Db"), true),
+            (Method::GET, format!("{maps}?watch=true"), true),
+            (Method::GET, format!("{maps}?watch=true&resourceVersion=7"), false),
             (Method::GET, format!("{maps}?watch=true&sendInitialEvents=true"), true),
             (Method::GET, "/api/v1/namespaces/a/configmaps/m".to_owned(), false),
             (Method::DELETE, "/api/v1/namespaces/a/configmaps".to_owned(), true),

@@ -55,7 +55,8 @@ impl Strategy for Services {
             return;
         }
         if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
-            spec.insert("clusterIP".to_owned(), free_address(context.objects).into());
+            let listed = spec.get("clusterIPs").and_then(|list| list.get(0)).cloned();
+            spec.insert("clusterIP".to_owned(), listed.unwrap_or_else(|| free_address(context.objects).into()));
         }
         let address = spec["clusterIP"].clone();
         set_default(spec, "clusterIPs", json!([address]));
@@ -83,6 +84,23 @@ impl Strategy for Services {
             errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
         }
         let headless = spec["clusterIP"] == "None";
+        let addresses = spec["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let listed = path.child("clusterIPs");
+        for (index, address) in addresses.iter().enumerate() {
+            let text = address.as_str().unwrap_or_default();
+            if index > 0 {
+                let detail = "may not contain more than one address: the cluster has one IP family";
+                errors.push(Error::invalid(&listed, spec["clusterIPs"].clone(), detail));
+                break;
+            }
+            if text != "None" && text.parse::<std::net::IpAddr>().is_err() {
+                let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff), or \"None\"";
+                errors.push(Error::invalid(&listed.index(index), address.clone(), detail));
+            }
+            if spec["clusterIP"].as_str().is_some_and(|one| one != text) {
+                errors.push(Error::invalid(&listed, spec["clusterIPs"].clone(), "first value must match `clusterIP`"));
+            }
+        }
         let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
         let list = path.child("ports");
         if ports.is_empty() && !headless && kind != "ExternalName" {

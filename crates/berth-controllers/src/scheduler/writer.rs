@@ -87,6 +87,8 @@ type Rank = (Urgency, std::cmp::Reverse<i64>, u64);
 struct Pending {
     changes: BTreeMap<ObjectKey, (Rank, Change)>,
     order: BTreeMap<Rank, ObjectKey>,
+    /// Writes that failed and are tried again later: meanwhile others have their places.
+    retrying: usize,
     /// Keys of writes that are in flight, and whether they only tell.
     in_flight: BTreeMap<ObjectKey, bool>,
     sequence: u64,
@@ -184,10 +186,10 @@ impl Writes {
         self.lock().has_room()
     }
 
-    /// Is a decision about this workload about to be written, or can one still come because deciding waits for writing?
+    /// Is a decision about this workload about to be written?
     pub(crate) fn concern(&self, key: &ObjectKey) -> bool {
         let pending = self.lock();
-        pending.held_back || pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
+        pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
@@ -237,8 +239,12 @@ pub(super) fn install(
 async fn run(writer: Arc<Writer>, in_flight: usize) {
     let mut running = JoinSet::new();
     loop {
-        while running.len() < in_flight {
-            let Some((key, change)) = writer.writes.lock().next() else { break };
+        loop {
+            let next = {
+                let mut pending = writer.writes.lock();
+                if running.len() < in_flight + pending.retrying { pending.next() } else { None }
+            };
+            let Some((key, change)) = next else { break };
             let writer = writer.clone();
             running.spawn(async move {
                 writer.write(&key, change).await;
@@ -287,7 +293,10 @@ impl Writer {
             if pause >= RETRY_WARN {
                 tracing::warn!(%key, %error, ?pause, "a decision could not be written yet, retrying");
             }
+            self.writes.lock().retrying += 1;
+            self.writes.wake.notify_one();
             self.clock.sleep(pause).await;
+            self.writes.lock().retrying -= 1;
             pause = (pause * 2).min(RETRY_MAX);
             // A later decision about it takes the place of this one.
             let later = self.writes.lock().remove(key);

@@ -37,9 +37,13 @@ pub(crate) fn run(
     done
 }
 
-/// True if no flavor can take an entry, whatever the others get: all that is left is to say so.
+/// True if no flavor can take an entry, whatever the others get, and nobody's turn depends on it: all that is left is to say
+/// so. In the tournament of fair sharing a queue is compared by its head, whatever becomes of that.
 pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
-    entry.assignment.mode() == AssignmentMode::NoFit && !entry.second_pass && !world.config.gates.concurrent_admission
+    entry.assignment.mode() == AssignmentMode::NoFit
+        && !entry.second_pass
+        && !world.config.gates.concurrent_admission
+        && !world.is_fair_sharing()
 }
 
 /// No flavor can take an entry.

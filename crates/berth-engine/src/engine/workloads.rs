@@ -266,7 +266,7 @@ impl Engine {
         }
         self.note_queues(id, effects);
         let admission = self.world.record(id).facts.admission.clone();
-        hold::release(&mut self.world, id);
+        let released = hold::release(&mut self.world, id);
         self.drop_penalty(id);
         if let Some(admission) = admission {
             // A second pass failed to be written: what it held before stays.
@@ -283,6 +283,10 @@ impl Engine {
                 self.rooms.requeue(&mut self.world, queue, id, reason, shown, now);
             }
             None => self.rooms.forget(&mut self.world, id),
+        }
+        // Others may have been set aside because of what it was given.
+        if let Some(queue) = released {
+            self.request_flush(queue, now);
         }
     }
 }

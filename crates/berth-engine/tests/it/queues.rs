@@ -88,6 +88,19 @@ fn a_failed_write_takes_the_admission_back() {
 }
 
 #[test]
+fn who_was_set_aside_for_an_admission_that_was_not_written_is_looked_at_again() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("unlucky", "a", 3).created(1)).submit(job("aside", "a", 3).created(2));
+    let key = WorkloadKey::new("default", "unlucky");
+    while platform.engine.cycle(platform.now).more {}
+    // Switched off before it was written that it is in.
+    platform.update("unlucky", |workload| workload.active = false);
+    platform.apply(Event::AdmissionFailed(key));
+    platform.now = platform.engine.next_wakeup().expect("a look at the others is due");
+    assert_eq!(platform.settle(), ["admit aside on default x1"]);
+}
+
+#[test]
 fn an_older_version_of_the_object_does_not_undo_an_assumed_admission() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("calm", "a", 3));

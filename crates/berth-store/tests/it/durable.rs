@@ -43,6 +43,37 @@ async fn objects_history_and_revision_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let mut store = open();
+    for round in 0..8 {
+        let made = store.commit(create("/a/gone")).await.unwrap();
+        let update = |number: u64| json!({"n": number});
+        let expected = made.record.revision;
+        let changed = store.commit(Write::Update { key: "/a/gone".into(), expected, value: update(1) }).await.unwrap();
+        let mut other = store.commit(create(&format!("/b/{round}"))).await.unwrap().record.revision;
+        // So many changes between its rows that they do not go together.
+        for number in 0..200 {
+            let write = Write::Update { key: format!("/b/{round}"), expected: other, value: update(number) };
+            other = store.commit(write).await.unwrap().record.revision;
+            if number == 100 {
+                let expected = changed.record.revision;
+                store.commit(Write::Delete { key: "/a/gone".into(), expected, last: None }).await.unwrap();
+            }
+        }
+        store.compact(store.revision());
+        for number in 0..round {
+            store.commit(create(&format!("/c/{round}/{number}"))).await.unwrap();
+        }
+        drop(store);
+        store = open();
+        assert!(store.get("/a/gone").is_none(), "after {round} batches");
+    }
+}
+
+#[tokio::test]
 async fn a_store_is_opened_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
