@@ -53,6 +53,9 @@ const TELLING_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Writes that wait to be tried again and have left their places to others, in times of what may be in flight: beyond, the server
+/// is in trouble and not some objects.
+const RETRYING: usize = 8;
 /// From this pause on failures are shown to the operator.
 const RETRY_WARN: Duration = Duration::from_millis(80);
 
@@ -242,7 +245,8 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
         loop {
             let next = {
                 let mut pending = writer.writes.lock();
-                if running.len() < in_flight + pending.retrying { pending.next() } else { None }
+                let lent = pending.retrying.min(in_flight * RETRYING);
+                if running.len() < in_flight + lent { pending.next() } else { None }
             };
             let Some((key, change)) = next else { break };
             let writer = writer.clone();
