@@ -105,8 +105,10 @@ impl Job for BatchJob {
 
     fn pods_ready(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
-        let done_or_ready = status.succeeded.unwrap_or(0).saturating_add(status.ready.unwrap_or(0));
-        done_or_ready >= pods(self)
+        // Between their end and being counted, pods that succeeded are only in this list.
+        let uncounted = status.uncounted_terminated_pods.and_then(|pods| pods.succeeded).map_or(0, |list| list.len());
+        let done = status.succeeded.unwrap_or(0).saturating_add(i32::try_from(uncounted).unwrap_or(i32::MAX));
+        done.saturating_add(status.ready.unwrap_or(0)) >= pods(self)
     }
 
     fn is_active(&self) -> bool {

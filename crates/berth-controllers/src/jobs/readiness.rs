@@ -9,6 +9,7 @@ use crate::workload::status;
 /// Brings the condition in step with the job's pods; `ready`: are all of them ready or done? Returns whether it changed.
 pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: Timestamp) -> bool {
     const NOT_READY: &str = "Not all pods are ready or succeeded";
+    const RECOVERED: &str = "Recovered";
     let known = status::condition(workload, keys::PODS_READY).cloned();
     let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");
     let recovering = known.as_ref().is_some_and(|c| c.status == "False" && c.reason == keys::WAIT_FOR_RECOVERY);
@@ -18,13 +19,9 @@ pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: T
         }
         (false, keys::WAIT_FOR_START, NOT_READY)
     } else if ready() {
-        let reason = match &known {
-            Some(condition) if was_ready => condition.reason.clone(),
-            _ if recovering => "Recovered".to_owned(),
-            _ => "Started".to_owned(),
-        };
-        const READY: &str = "All pods reached readiness and the workload is running";
-        return status::set(workload, keys::PODS_READY, true, &reason, READY, now);
+        let recovered = recovering || known.as_ref().is_some_and(|condition| condition.reason == RECOVERED);
+        let reason = if recovered { RECOVERED } else { "Started" };
+        (true, reason, "All pods reached readiness and the workload is running")
     } else if was_ready || recovering {
         (false, keys::WAIT_FOR_RECOVERY, "At least one pod has failed, waiting for recovery")
     } else {

@@ -218,3 +218,39 @@ async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them()
     assert_eq!(told("large"), ["False/WaitingForQuota"]);
     assert_eq!(told("behind"), ["False/PendingEvaluation"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_succeed_do_not_make_their_job_look_as_if_one_had_failed() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "2", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    cluster.pass(1).await;
+    let mut both = job("both", "lq", "1");
+    both["spec"]["parallelism"] = json!(2);
+    both["spec"]["completions"] = json!(2);
+    let both = cluster.create(both).await;
+    cluster.pass(2).await;
+    let told = async |status: Value| {
+        cluster.patch_status(&both, json!({ "status": status })).await;
+        cluster.pass(1).await;
+        condition(&cluster.workload_of("team", "both").await, "PodsReady")
+    };
+    assert_eq!(told(json!({"active": 2, "ready": 1})).await, "False/WaitForStart");
+    assert_eq!(told(json!({"active": 2, "ready": 2})).await, "True/Started");
+    assert_eq!(told(json!({"active": 2, "ready": 1})).await, "False/WaitForRecovery");
+    assert_eq!(told(json!({"active": 2, "ready": 2})).await, "True/Recovered");
+    // The Job controller lists pods that ended before it counts them.
+    let uncounted = json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["a"]}});
+    assert_eq!(told(uncounted).await, "True/Recovered");
+    let uncounted = json!({"active": 0, "ready": 0, "uncountedTerminatedPods": {"succeeded": ["a", "b"]}});
+    assert_eq!(told(uncounted).await, "True/Recovered");
+    // What has finished is not told about its pods any more.
+    let done = json!([{"type": "Complete", "status": "True", "message": "done"}]);
+    assert_eq!(
+        told(json!({"conditions": done, "uncountedTerminatedPods": {"succeeded": null}})).await,
+        "True/Recovered"
+    );
+    assert_eq!(condition(&cluster.workload_of("team", "both").await, "Finished"), "True/Succeeded");
+    assert_eq!(told(json!({"ready": null})).await, "True/Recovered");
+}
