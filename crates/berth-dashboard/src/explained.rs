@@ -280,6 +280,10 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
             }
         });
     });
+    let left_out = shortage.holders.len().saturating_sub(ROWS) + shortage.holders_unlisted as usize;
+    if left_out > 0 {
+        html.line("p", "quiet", format_args!("and {left_out} more"));
+    }
 }
 
 fn search(html: &mut Html, search: &VictimSearch) {

@@ -5,7 +5,10 @@
 //! which policy protects the others, and who is ahead in the queue. The search is the cycle's own, run on the live state
 //! and rolled back; nothing is decided and nothing changes.
 
+use std::collections::BTreeMap;
+
 use crate::amount::Amount;
+use crate::assignment::FlavorChoice;
 use crate::cycle::Entry;
 use crate::cycle::nominate::{Nomination, nominate};
 use crate::cycle::process;
@@ -19,6 +22,7 @@ use crate::model::{Admission, CheckState, PreemptionPolicy, StopPolicy, Time, Wo
 use crate::preemption::{Preemptor, candidates, satisfies};
 use crate::quota::amount_of;
 use crate::status::QueuePosition;
+use crate::waiting::order::keep_first;
 use crate::waiting::{is_backoff_over, is_queueable};
 use crate::world::{Holding, World};
 
@@ -130,6 +134,8 @@ pub struct Shortage {
     pub short_at: Name,
     /// Who holds it anywhere in the tree, largest first; at most fifty.
     pub holders: Vec<Holder>,
+    /// How many more hold some of it.
+    pub holders_unlisted: usize,
 }
 
 /// Quota of one level of the tree.
@@ -299,9 +305,10 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     let reason = (entry.status != EntryStatus::Assumed).then_some(entry.reason);
     let considered = entry.assignment.take_considered(world);
     let mut shortages = Vec::new();
-    for set in &considered.pod_sets {
+    let mut known = Holders::default();
+    for (at, set) in considered.pod_sets.iter().enumerate() {
         for attempt in &set.attempts {
-            shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, now));
+            shortages.extend(shortages_of(world, &entry, at, &set.pod_set, attempt, &mut known));
         }
     }
     let victims = entry.victims.iter().map(|victim| (victim.workload.clone(), victim.reason)).collect();
@@ -309,8 +316,15 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
 }
 
 /// What an attempt found short.
-fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &FlavorAttempt, now: Time) -> Vec<Shortage> {
-    let mut list = Vec::new();
+fn shortages_of(
+    world: &mut World,
+    entry: &Entry,
+    at: usize,
+    pod_set: &Name,
+    attempt: &FlavorAttempt,
+    known: &mut Holders,
+) -> Vec<Shortage> {
+    let mut found = Vec::new();
     for finding in &attempt.findings {
         let (flavor, resource, asked, short_at) = match finding {
             Finding::InsufficientQuota { resource, flavor, requested, short_at, .. } => {
@@ -322,8 +336,14 @@ fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &Flav
             _ => continue,
         };
         let (flavor_id, resource_id) = (world.flavor_id(flavor), world.resources.intern(resource));
-        let fr = world.frs.intern(flavor_id, resource_id);
-        let node = world.queue(entry.queue).node;
+        found.push((world.frs.intern(flavor_id, resource_id), flavor, resource, asked, short_at));
+    }
+    let short: Vec<FrId> = found.iter().map(|it| it.0).collect();
+    let need = need_with(world, entry, at, &short);
+    let node = world.queue(entry.queue).node;
+    let mut list = Vec::new();
+    for (fr, flavor, resource, asked, short_at) in found {
+        let (holders, holders_unlisted) = known.of(world, entry, fr, &need);
         list.push(Shortage {
             pod_set: pod_set.clone(),
             flavor: flavor.clone(),
@@ -332,10 +352,26 @@ fn shortages_of(world: &mut World, entry: &Entry, pod_set: &Name, attempt: &Flav
             available: world.tree.available(node, fr).or_zero(),
             levels: world.tree.path_to_root(node).map(|node| level(world, node, fr)).collect(),
             short_at: short_at.clone(),
-            holders: holders(world, entry, fr, now),
+            holders,
+            holders_unlisted,
         });
     }
     list
+}
+
+/// All flavor-resources a search for victims would be about if a pod set were given a flavor that is short of these (§9.1):
+/// with those the rest of the assignment needs preemption for.
+fn need_with(world: &World, entry: &Entry, at: usize, short: &[FrId]) -> Vec<FrId> {
+    let retried = |choice: &FlavorChoice| short.iter().any(|fr| world.frs.get(*fr).resource == choice.resource);
+    let sets = entry.assignment.pod_sets.iter().enumerate();
+    let choices = sets.flat_map(|(of, set)| set.flavors.iter().map(move |choice| (of, choice)));
+    let others = choices.filter(|(of, choice)| {
+        choice.mode == AssignmentMode::Preempt && (*of != at || !retried(choice) || short.contains(&choice.fr))
+    });
+    let mut need: Vec<FrId> = others.map(|(_, choice)| choice.fr).chain(short.iter().copied()).collect();
+    need.sort_unstable();
+    need.dedup();
+    need
 }
 
 fn level(world: &World, node: NodeId, fr: FrId) -> Level {
@@ -352,39 +388,65 @@ fn level(world: &World, node: NodeId, fr: FrId) -> Level {
     }
 }
 
-/// Everybody in the tree who holds some of a flavor-resource, largest first.
-fn holders(world: &World, entry: &Entry, fr: FrId, now: Time) -> Vec<Holder> {
-    let node = world.queue(entry.queue).node;
-    let preemptor = Preemptor {
-        workload: entry.workload,
-        queue: entry.queue,
-        node,
-        replaced: entry.replaced,
-        need: &[fr],
-        request: &entry.assignment.usage,
-        placement: None,
-        now,
-    };
-    let mut list = Vec::new();
-    for leaf in world.tree.queues_below(world.tree.node(node).root) {
-        let Some(queue) = world.queue_of_node(leaf) else { continue };
-        for id in &world.queue(queue).holding {
-            let record = world.record(*id);
-            let amount = record.holding.as_ref().map_or(0, |holding| amount_of(&holding.usage, fr));
-            if amount > 0 {
-                list.push(Holder {
-                    workload: record.key().clone(),
-                    cluster_queue: world.queue(queue).name.clone(),
-                    amount,
-                    priority: record.priority,
-                    preemptible: preemptible(world, &preemptor, *id, queue),
-                });
+/// Who holds most of each flavor-resource that was asked for, however often it is short.
+#[derive(Default)]
+struct Holders {
+    largest: BTreeMap<FrId, Largest>,
+}
+
+/// The largest holders of a flavor-resource, largest first, and how many others there are.
+#[derive(Default)]
+struct Largest {
+    listed: Vec<(i64, WorkloadId, QueueId)>,
+    unlisted: usize,
+}
+
+impl Holders {
+    /// The largest holders in the queue's tree, and how many others there are. `need` is all a search for victims would be
+    /// about.
+    fn of(&mut self, world: &World, entry: &Entry, fr: FrId, need: &[FrId]) -> (Vec<Holder>, usize) {
+        let node = world.queue(entry.queue).node;
+        let largest = self.largest.entry(fr).or_insert_with(|| largest_holders(world, world.tree.node(node).root, fr));
+        let preemptor = Preemptor {
+            workload: entry.workload,
+            queue: entry.queue,
+            node,
+            replaced: entry.replaced,
+            need,
+            request: &entry.assignment.usage,
+            placement: None,
+            // Who is preempted first plays no part here.
+            now: Time::UNSET,
+        };
+        let listed = largest.listed.iter().map(|&(amount, id, queue)| {
+            let record = world.record(id);
+            Holder {
+                workload: record.key().clone(),
+                cluster_queue: world.queue(queue).name.clone(),
+                amount,
+                priority: record.priority,
+                preemptible: preemptible(world, &preemptor, id, queue),
             }
-        }
+        });
+        (listed.collect(), largest.unlisted)
     }
-    list.sort_by(|a, b| b.amount.cmp(&a.amount).then_with(|| a.workload.cmp(&b.workload)));
-    list.truncate(LISTED_MAX);
-    list
+}
+
+/// Looks once at everybody in a tree who holds quota; only who is listed is put in order.
+fn largest_holders(world: &World, root: NodeId, fr: FrId) -> Largest {
+    let mut all: Vec<(i64, WorkloadId, QueueId)> = Vec::new();
+    for leaf in world.tree.queues_below(root) {
+        let Some(queue) = world.queue_of_node(leaf) else { continue };
+        let holding = world.queue(queue).holding.iter().map(|id| {
+            let amount = world.record(*id).holding.as_ref().map_or(0, |holding| amount_of(&holding.usage, fr));
+            (amount, *id, queue)
+        });
+        all.extend(holding.filter(|(amount, ..)| *amount > 0));
+    }
+    let unlisted = keep_first(&mut all, LISTED_MAX, |a, b| {
+        b.0.cmp(&a.0).then_with(|| world.record(a.1).key().cmp(world.record(b.1).key()))
+    });
+    Largest { listed: all, unlisted }
 }
 
 /// Whether the policies expose a holder (§9.3, §9.4, §10.4); asked of the predicates the search uses.

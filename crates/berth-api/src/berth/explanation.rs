@@ -277,6 +277,8 @@ pub struct Shortage {
     pub levels: Vec<Level>,
     /// Who holds it, largest first; the first fifty.
     pub holders: Vec<Holder>,
+    /// How many more hold some of it.
+    pub holders_unlisted: u32,
 }
 
 /// An amount of quota: a quantity, or `Unlimited`.

@@ -173,6 +173,7 @@ fn shortage(shortage: &Shortage, own_queue: &str) -> api::Shortage {
         short_at: shortage.short_at.to_string(),
         levels: shortage.levels.iter().map(level).collect(),
         holders: shortage.holders.iter().map(holder).collect(),
+        holders_unlisted: u32::try_from(shortage.holders_unlisted).unwrap_or(u32::MAX),
     }
 }
 

@@ -290,8 +290,9 @@ fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
     for holder in shortage.holders.iter().take(LISTED_MAX) {
         page.line(2, holder_text(resource, own_queue, holder));
     }
-    if shortage.holders.len() > LISTED_MAX {
-        page.line(2, format!("and {} more", shortage.holders.len() - LISTED_MAX));
+    let more = shortage.holders.len().saturating_sub(LISTED_MAX) + shortage.holders_unlisted;
+    if more > 0 {
+        page.line(2, format!("and {more} more"));
     }
 }
 

@@ -105,6 +105,17 @@ pub(crate) fn sorted(world: &World, queue: QueueId, room: &Room, sticky: Option<
     keys.into_iter().map(|key| key.id).collect()
 }
 
+/// Keeps the first items of an order, in that order, without sorting the others; how many those were.
+pub(crate) fn keep_first<T>(items: &mut Vec<T>, count: usize, compare: impl Fn(&T, &T) -> Ordering) -> usize {
+    let left_out = items.len().saturating_sub(count);
+    if left_out > 0 {
+        items.select_nth_unstable_by(count, &compare);
+        items.truncate(count);
+    }
+    items.sort_unstable_by(compare);
+    left_out
+}
+
 /// True if local queues of this queue are ordered by their usage (§16.1).
 pub(crate) fn is_usage_based(world: &World, queue: QueueId) -> bool {
     world.config.gates.admission_fair_sharing

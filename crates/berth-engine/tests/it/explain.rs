@@ -1,6 +1,8 @@
 //! Why a workload is where it is.
 
-use berth_engine::model::{LocalQueue, PreemptionPolicy, StopPolicy, WorkloadKey};
+use berth_engine::model::{
+    ClusterQueue, FlavorQuotas, LocalQueue, PreemptionPolicy, Quota, ResourceGroup, StopPolicy, Workload, WorkloadKey,
+};
 use berth_engine::{
     Amount, AssignmentMode, Event, Explanation, Finding, Name, NotQueued, Outlook, PendingReason, Preemptible,
     SearchOutcome, Standing, TopologyProblem, Verdict, VictimFate, text,
@@ -104,6 +106,59 @@ fn holders_say_which_policy_protects_them() {
     assert_eq!(preemptible(&found), [("owner", Preemptible::WithinNominal), ("guest", Preemptible::Yes)]);
     let victims: Vec<&str> = found.victims.iter().map(|(key, _)| &*key.name).collect();
     assert_eq!((victims, found.reason), (vec!["guest"], Some(PendingReason::WaitingForPreemptedWorkloads)));
+}
+
+#[test]
+fn a_holder_within_its_quota_of_one_resource_is_not_protected_where_it_borrows_another_that_is_short() {
+    let with_gpus = |cores: i64, gpus: i64| {
+        let mut queue = FlavorQuotas { flavor: Name::from("default"), quotas: Vec::new() };
+        for (resource, amount) in [("cpu", cores * 1000), ("gpu", gpus)] {
+            let nominal = Amount::Bounded(amount);
+            let quota = Quota { nominal, borrowing_limit: None, lending_limit: None };
+            queue.quotas.push((Name::from(resource), quota));
+        }
+        move |it: &mut ClusterQueue| {
+            it.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+            it.resource_groups =
+                vec![ResourceGroup { resources: vec![Name::from("cpu"), Name::from("gpu")], flavors: vec![queue] }];
+        }
+    };
+    let gpus = |amount: i64| {
+        move |workload: &mut Workload| {
+            workload.pod_sets[0].requests.insert(Name::from("gpu"), amount);
+        }
+    };
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    platform.queue(queue("a").cohort("all").with(with_gpus(2, 2)));
+    platform.queue(queue("b").cohort("all").with(with_gpus(3, 0)));
+    platform.queue(queue("c").cohort("all").with(with_gpus(0, 0)));
+    platform.submit(job("owner", "b", 3).with(gpus(1))).submit(job("guest", "c", 1)).settle();
+    platform.submit(job("wants", "a", 2).with(gpus(2)));
+    let found = outlook(&mut platform, "wants");
+    let short: Vec<&str> = found.shortages.iter().map(|it| &*it.resource).collect();
+    assert_eq!(short, ["cpu", "gpu"]);
+    assert_eq!(preemptible(&found), [("owner", Preemptible::Yes), ("guest", Preemptible::Yes)]);
+    let victims: Vec<&str> = found.victims.iter().map(|(key, _)| &*key.name).collect();
+    assert_eq!(victims, ["owner"]);
+}
+
+#[test]
+fn of_many_holders_the_largest_are_listed_and_the_others_counted() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 100));
+    for at in 0..60 {
+        platform.submit(job(&format!("job-{at:02}"), "a", if at % 20 == 0 { 2 } else { 1 }));
+    }
+    platform.settle();
+    platform.submit(job("wants", "a", 50));
+    let found = outlook(&mut platform, "wants");
+    let [shortage] = found.shortages.as_slice() else { panic!("{found:?}") };
+    let listed: Vec<&str> = shortage.holders.iter().map(|it| &*it.workload.name).collect();
+    assert_eq!(listed[..5], ["job-00", "job-20", "job-40", "job-01", "job-02"]);
+    assert_eq!((listed.len(), listed[49], shortage.holders_unlisted), (50, "job-49", 10));
+    let page = text::explanation(&explain(&mut platform, "wants"));
+    assert!(page.contains("\n    and 50 more\n"), "{page}");
 }
 
 #[test]
