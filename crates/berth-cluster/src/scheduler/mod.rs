@@ -16,7 +16,7 @@ use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
 };
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, Pod};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
@@ -36,7 +36,7 @@ const GATHER: Duration = Duration::from_millis(50);
 /// Adds the scheduler.
 pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let pods: Cache<Pod> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     let namespaces: Cache<Namespace> = manager.cache();
     let packing = match configuration.autoscaling.profile {
         AutoscalingProfile::Balanced => Packing::Spread,

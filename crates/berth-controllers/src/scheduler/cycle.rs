@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::v1beta2::Workload;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{CycleOutcome, Effects, Event, Verdict};
-use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use tokio::time::Instant;
 
 use super::carry_out::{Change, changes};
@@ -42,15 +43,17 @@ pub(crate) fn install(
         topologies: manager.cache(),
         limit_ranges: manager.cache(),
         runtime_classes: manager.cache(),
-        nodes: topology.then(|| (manager.cache(), manager.cache())),
+        nodes: topology.then(|| (manager.nodes(), manager.cache())),
     };
     let environment = Environment::new(config.resources.clone(), &extra);
-    let writes = super::writer::install(manager, config, stores, brain, metrics);
+    let writes = super::writer::install(manager, config, stores, &environment, brain, metrics);
     let builder = manager.controller("scheduler").concurrency(1);
     brain.listen_cycles(builder.queue());
     builder.queue().add(cycle_key());
     feed::watch(builder, brain, stores, &extra, &environment, metrics).run(Scheduler {
         brain: brain.clone(),
+        workloads: stores.workloads.clone(),
+        environment,
         writes: writes.clone(),
         metrics: metrics.clone(),
     });
@@ -59,6 +62,8 @@ pub(crate) fn install(
 
 struct Scheduler {
     brain: Brain,
+    workloads: Cache<Workload>,
+    environment: Environment,
     writes: Writes,
     metrics: Metrics,
 }
@@ -66,6 +71,7 @@ struct Scheduler {
 impl Reconciler for Scheduler {
     async fn reconcile(&self, _key: ObjectKey) -> Result<Action, Error> {
         let started = Instant::now();
+        self.look_again_at_refused();
         let action = self.turn();
         // In virtual time cycles take none.
         let took = started.elapsed();
@@ -112,6 +118,18 @@ impl Scheduler {
         }
         // Others get a turn; there is more to decide.
         Ok(Action::After(Duration::ZERO))
+    }
+
+    /// Lets the engine have those whose pause after a refusal is over.
+    fn look_again_at_refused(&self) {
+        let now = self.brain.now();
+        let (ended, next) = self.brain.refusals().ended(now);
+        for workload in ended.iter().filter_map(|key| self.workloads.get(&object_key(key))) {
+            self.brain.apply(self.brain.upserted(&self.environment, &workload));
+        }
+        if let Some(next) = next {
+            self.brain.wake_after(now.until(next));
+        }
     }
 
     fn priorities(&self, changes: &[(WorkloadKey, Change)]) -> Vec<i64> {

@@ -176,9 +176,13 @@ pub(super) fn watch<'a>(
 }
 
 impl Brain {
-    fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
+    pub(super) fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
+        if !self.refusals().allow(&translated.key, workload.metadata.generation) {
+            // As while a back-off lasts.
+            translated.requeued = Some(false);
+        }
         Event::WorkloadUpserted(Box::new(translated))
     }
 }

@@ -13,6 +13,7 @@
 pub mod carry_out;
 mod cycle;
 mod feed;
+mod refusals;
 mod writer;
 
 pub(crate) use cycle::install;
@@ -26,6 +27,7 @@ use berth_engine::model::{Time, Workload, WorkloadKey};
 use berth_engine::{Effects, Engine, EngineConfig, Event};
 use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
+use refusals::Refusals;
 
 /// Figures of a queue are written this long after the first change, with all that came since; as Kueue does.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
@@ -40,6 +42,7 @@ struct Inner {
     engine: Mutex<Engine>,
     listeners: Mutex<Listeners>,
     exact: Mutex<HashMap<WorkloadKey, Exact>>,
+    refusals: Mutex<Refusals>,
     clock: Clock,
 }
 
@@ -67,7 +70,8 @@ impl Brain {
     /// A brain that knows nothing yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
-        Brain { inner: Arc::new(Inner { engine, listeners: Mutex::default(), exact: Mutex::default(), clock }) }
+        let (listeners, exact, refusals) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Brain { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
     }
 
     /// The engine. Nothing may be awaited and no cache written while this is held.
@@ -104,6 +108,23 @@ impl Brain {
 
     pub(crate) fn forget(&self, key: &WorkloadKey) {
         self.exact().remove(key);
+        self.refusals().forget(key);
+    }
+
+    /// The server refused to let a workload of this generation be admitted: it is not looked at for a while. To be told before
+    /// the engine is.
+    fn refused(&self, key: WorkloadKey, generation: Option<i64>) {
+        let pause = self.refusals().note(key, generation, self.now());
+        self.wake_after(pause);
+    }
+
+    /// The server let it be admitted.
+    fn accepted(&self, key: &WorkloadKey) {
+        self.refusals().forget(key);
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.inner.refusals.lock().expect("no code panics while holding the refusals' lock")
     }
 
     fn exact(&self) -> MutexGuard<'_, HashMap<WorkloadKey, Exact>> {
@@ -119,8 +140,8 @@ impl Brain {
         };
         self.announce(&effects);
         // An event may also only set a timer, such as the end of the time in which flushes are collected.
-        if let (false, Some(at), Some(queue)) = (effects.wake, next, &self.listeners().scheduler) {
-            queue.add_after(cycle_key(), now.until(at));
+        if let (false, Some(at)) = (effects.wake, next) {
+            self.wake_after(now.until(at));
         }
     }
 
@@ -136,17 +157,16 @@ impl Brain {
                 queue.add_after(ObjectKey::namespaced(namespace.as_ref(), name.as_ref()), UPDATES_BATCH);
             }
         }
-        if effects.wake
-            && let Some(queue) = listeners.scheduler.as_ref()
-        {
-            queue.add(cycle_key());
+        drop(listeners);
+        if effects.wake {
+            self.wake_after(Duration::ZERO);
         }
     }
 
-    /// Asks for a cycle.
-    pub(crate) fn wake(&self) {
+    /// Asks for a cycle at the latest after this time.
+    pub(crate) fn wake_after(&self, pause: Duration) {
         if let Some(queue) = self.listeners().scheduler.as_ref() {
-            queue.add(cycle_key());
+            queue.add_after(cycle_key(), pause);
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::Brain;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
-use super::feed::{object_key, workload_key};
+use super::feed::{Environment, object_key, workload_key};
 use crate::conditions::truncate;
 use crate::config::Config;
 use crate::execute::{Part, patch};
@@ -209,6 +209,7 @@ pub(super) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
     stores: &Stores,
+    environment: &Environment,
     brain: &Brain,
     metrics: &Metrics,
 ) -> Writes {
@@ -220,6 +221,7 @@ pub(super) fn install(
         recorder,
         brain: brain.clone(),
         stores: stores.clone(),
+        environment: environment.clone(),
         gates: config.gates(),
         tells_readiness: config.pods_ready().is_some(),
         writes: writes.clone(),
@@ -260,7 +262,7 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
             (pending.goes_on(), pending.limited && !pending.changes.is_empty())
         };
         if goes_on {
-            writer.brain.wake();
+            writer.brain.wake_after(Duration::ZERO);
         }
         tokio::select! {
             biased;
@@ -282,6 +284,7 @@ struct Writer {
     recorder: Recorder,
     brain: Brain,
     stores: Stores,
+    environment: Environment,
     gates: Gates,
     /// Condition PodsReady is kept.
     tells_readiness: bool,
@@ -341,6 +344,9 @@ impl Writer {
                     self.stores.workloads.observe(answer);
                 }
                 notices.into_iter().for_each(|notice| self.tell(notice));
+                if matches!(change, Change::Admit(_)) {
+                    self.brain.accepted(&workload_key(key));
+                }
                 if let Change::Admit(admit) = change
                     && let Some((replaced, change)) = replaced_slice(&after, admit)
                 {
@@ -355,6 +361,13 @@ impl Writer {
             Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
             Err(error) if is_permanent(&error) => {
                 tracing::warn!(%key, %error, "a decision could not be written");
+                if matches!(change, Change::Admit(admit) if !admit.second_pass) {
+                    self.brain.refused(workload_key(key), before.metadata.generation);
+                    self.brain.apply(self.brain.upserted(&self.environment, &before));
+                    let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
+                    let message = format!("The API server refused the admission: {error}");
+                    self.tell(Notice { about, event_type: EventType::Warning, reason, message });
+                }
                 self.take_back(key, change);
                 if let Change::Evict { unplaced: Some(message), .. } = change {
                     let (about, reason) = (workload_key(key), "SecondPassFailed".to_owned());

@@ -254,3 +254,53 @@ async fn pods_that_succeed_do_not_make_their_job_look_as_if_one_had_failed() {
     assert_eq!(condition(&cluster.workload_of("team", "both").await, "Finished"), "True/Succeeded");
     assert_eq!(told(json!({"ready": null})).await, "True/Recovered");
 }
+
+/// A refused admission is not asked for again at once, its quota goes to others meanwhile, and it is admitted when nothing
+/// refuses it any more.
+#[tokio::test(start_paused = true)]
+async fn an_admission_the_server_refuses_waits_and_holds_nothing() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "2", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-unpaid"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["kueue.x-k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                "resources": ["workloads/status"],
+            }]},
+            "validations": [{
+                "expression": "!has(object.status.admission) || !object.metadata.name.startsWith('job-unpaid')",
+                "message": "nobody pays for it",
+            }],
+        },
+    });
+    let policy = cluster.create(policy).await;
+    cluster
+        .create(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "no-unpaid"},
+            "spec": {"policyName": "no-unpaid", "validationActions": ["Deny"]},
+        }))
+        .await;
+    cluster.create(job("unpaid", "lq", "2")).await;
+    cluster.pass(1).await;
+    cluster.create(job("paid", "lq", "2")).await;
+    cluster.pass(30).await;
+    assert!(is_suspended(&cluster, "unpaid").await);
+    assert!(!is_suspended(&cluster, "paid").await, "the refused one holds no quota");
+    let name = cluster.workload_of("team", "unpaid").await["metadata"]["name"].as_str().unwrap().to_owned();
+    let told = cluster.events("team", &name).await;
+    let refused: Vec<_> = told.iter().filter(|event| event.starts_with("AdmissionRefused: ")).collect();
+    assert!(refused.iter().all(|event| event.contains("nobody pays for it")), "{told:#?}");
+    assert!(!refused.is_empty() && refused.len() <= 5, "{told:#?}");
+
+    cluster.delete(&policy).await;
+    let paid = cluster.get("batch/v1", "Job", Some("team"), "paid").await;
+    let done = json!([{"type": "Complete", "status": "True", "message": "done"}]);
+    cluster.patch_status(&paid, json!({"status": {"conditions": done, "succeeded": 1}})).await;
+    cluster.pass(61).await;
+    assert!(!is_suspended(&cluster, "unpaid").await);
+}
