@@ -5,10 +5,10 @@
 //! resourceVersion, which Kubernetes lets clients compare as numbers for objects of one resource (KEP-5504).
 //!
 //! A cache of a kind that there are many of keeps those whole that were touched last, and packs the others: see
-//! [`Cache::pack_idle`].
+//! [`Cache::pack_idle`]. A cache of a kind of which only a part is ever asked for keeps that part: see [`Cache::project`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use berth_apimachinery::condensed::Condensed;
 use kube::{Resource, ResourceExt};
@@ -50,6 +50,8 @@ impl<K> Clone for Cache<K> {
 struct Inner<K> {
     state: RwLock<State<K>>,
     subscribers: RwLock<Vec<Subscriber<K>>>,
+    /// Takes out of an object what nobody asks the cache for.
+    projection: OnceLock<fn(&mut K)>,
 }
 
 struct State<K> {
@@ -113,7 +115,8 @@ impl<K: Resource + 'static> Cache<K> {
             packing: None,
             touched: VecDeque::new(),
         };
-        Self { inner: Arc::new(Inner { state: RwLock::new(state), subscribers: RwLock::default() }) }
+        let inner = Inner { state: RwLock::new(state), subscribers: RwLock::default(), projection: OnceLock::new() };
+        Self { inner: Arc::new(inner) }
     }
 
     /// A cache filled by hand, for tests of code that reads caches.
@@ -140,6 +143,12 @@ impl<K: Resource + 'static> Cache<K> {
                 state.pack_oldest();
             }
         }
+    }
+
+    /// Keeps of every object what `leave_out` leaves of it, from now on; said twice, the first counts. What such a cache holds
+    /// must not be written back whole.
+    pub(crate) fn project(&self, leave_out: fn(&mut K)) {
+        self.inner.projection.get_or_init(|| leave_out);
     }
 
     /// The object with this key.
@@ -218,7 +227,10 @@ impl<K: Resource + 'static> Cache<K> {
         self.remove(object);
     }
 
-    pub(crate) fn apply(&self, object: K) {
+    pub(crate) fn apply(&self, mut object: K) {
+        if let Some(leave_out) = self.inner.projection.get() {
+            leave_out(&mut object);
+        }
         let key = ObjectKey::of(&object);
         let delta = {
             let mut state = self.inner.state.write().expect(LOCK);

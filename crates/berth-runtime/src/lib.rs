@@ -16,6 +16,7 @@ mod events;
 mod leader;
 mod manager;
 mod packing;
+mod projection;
 mod queue;
 mod takeover;
 mod wire;

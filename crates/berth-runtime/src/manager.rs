@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::wire::Seen;
-use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, takeover};
+use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, projection, takeover};
 
 /// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
 const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
@@ -109,6 +110,13 @@ impl Manager {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(true)
+    }
+
+    /// The cache of nodes, each without what no controller asks it for; see [`projection`].
+    pub fn nodes(&mut self) -> Cache<Node> {
+        let cache = self.cache();
+        cache.project(projection::of_node);
+        cache
     }
 
     /// The same for a kind the cluster need not have: while it has not, the cache is empty and nobody waits for it. It fills

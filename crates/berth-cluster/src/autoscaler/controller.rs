@@ -30,7 +30,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         return;
     }
     let pods: Cache<Pod> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();
     let requests: Cache<ProvisioningRequest> = manager.cache();
     let autoscaler = Autoscaler {

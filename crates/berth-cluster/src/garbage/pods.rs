@@ -16,7 +16,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// Adds the pod garbage collector.
 pub fn install(manager: &mut Manager) {
     let pods: Cache<Pod> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     // Ended pods too: those of a node that is gone are taken away, unless their owner still wants to see them.
     let on_node: Index<Pod> = pods.index(|pod| node_of(pod).map(str::to_owned).into_iter().collect());
     let collector =

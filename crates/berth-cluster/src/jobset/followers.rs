@@ -22,7 +22,7 @@ pub(super) fn install(manager: &mut Manager) {
         client: manager.client(),
         clock: manager.clock(),
         pods: pods.clone(),
-        nodes: manager.cache::<Node>(),
+        nodes: manager.nodes(),
         pods_of_set: pods.index(pod_set),
     };
     manager

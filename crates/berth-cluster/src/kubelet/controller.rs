@@ -22,7 +22,7 @@ const CONCURRENCY: usize = 32;
 /// Adds the kubelet of all simulated nodes.
 pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
     let pods: Cache<Pod> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     let on_node = pods_by_node(&pods);
     let kubelet = Kubelet {
         runtime,

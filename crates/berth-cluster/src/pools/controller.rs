@@ -20,7 +20,7 @@ use crate::indexes::pods_by_node;
 /// Adds the node pool controller.
 pub fn install(manager: &mut Manager, site: Site) {
     let pools: Cache<NodePool> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     let pods: Cache<Pod> = manager.cache();
     let pool_of = |node: &Node| node.labels().get(POOL_LABEL).cloned();
     let reconciler = PoolReconciler {

@@ -20,7 +20,7 @@ use crate::scheduling::{PodInfo, consumed_request};
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
     let requests: Cache<ProvisioningRequest> = manager.cache();
     let pods: Cache<Pod> = manager.cache();
-    let nodes: Cache<Node> = manager.cache();
+    let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();
     let templates: Cache<PodTemplate> = manager.cache();
     let provider = Provider {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::config::Config;
@@ -29,7 +29,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     if !gates.on("TopologyAwareScheduling") {
         return;
     }
-    let (pods, nodes): (Cache<Pod>, Cache<Node>) = (manager.cache(), manager.cache());
+    let (pods, nodes): (Cache<Pod>, _) = (manager.cache(), manager.nodes());
     // Most of what runs is not looked at until it ends.
     pods.pack_idle();
     let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };

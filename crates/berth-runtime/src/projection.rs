@@ -1,0 +1,54 @@
+//! What caches leave out of objects of which only a part is ever asked for.
+
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
+
+/// Leaves of a node what places pods on it and tells its health: metadata, spec, capacity, allocatable, conditions and
+/// addresses. A kubelet reports up to fifty images with several names each, which are most of a real node's bytes, and the
+/// versions of its software and its volumes.
+pub fn of_node(node: &mut Node) {
+    let Some(status) = node.status.take() else { return };
+    let NodeStatus { addresses, allocatable, capacity, conditions, phase, .. } = status;
+    node.status = Some(NodeStatus { addresses, allocatable, capacity, conditions, phase, ..NodeStatus::default() });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{Cache, ObjectKey};
+
+    fn node(version: &str, ready: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n1", "resourceVersion": version, "labels": {"rack": "r1"}, "annotations": {"a": "b"}},
+            "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}], "providerID": "p"},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "allocatable": {"cpu": "4"}, "capacity": {"cpu": "5"},
+                "conditions": [{"type": "Ready", "status": ready}],
+            },
+        })
+    }
+
+    #[test]
+    fn a_cache_keeps_the_part_of_a_node_that_is_asked_for() {
+        let cache: Cache<Node> = Cache::for_tests([]);
+        cache.project(of_node);
+        for (version, ready) in [("1", "False"), ("2", "True")] {
+            let mut whole = node(version, ready);
+            whole["status"]["images"] = json!([{"names": ["registry/image:1"], "sizeBytes": 1}]);
+            whole["status"]["nodeInfo"] = json!({"kubeletVersion": "v1.36.0", "architecture": "amd64", "bootID": "",
+                "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
+                "operatingSystem": "", "osImage": "", "systemUUID": ""});
+            whole["status"]["volumesInUse"] = json!(["v"]);
+            // What the watch shows and what an answer shows alike.
+            match version {
+                "1" => cache.apply(serde_json::from_value(whole).expect("a node")),
+                _ => cache.observe(serde_json::from_value(whole).expect("a node")),
+            }
+            let kept = cache.get(&ObjectKey::cluster("n1")).expect("it was just taken in");
+            assert_eq!(serde_json::to_value(kept.as_ref()).expect("a tree"), node(version, ready));
+        }
+    }
+}
