@@ -31,7 +31,7 @@ pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns};
 
 /// Seconds after which who was turned away should come back.
-const RETRY_AFTER: u32 = 1;
+pub(crate) const RETRY_AFTER: u32 = 1;
 
 /// The rows and their lanes. Dropping it ends the lanes.
 pub(crate) struct Fairness {

@@ -27,6 +27,12 @@ pub enum CommitError {
         /// What is stored.
         actual: u64,
     },
+    /// Too much waits for the disk already: it may be tried again.
+    #[error("{reason}")]
+    Busy {
+        /// Whose writes are too many.
+        reason: &'static str,
+    },
     /// The engine could not make the write durable: disk full, read-only, broken.
     #[error("the write could not be made durable: {reason}")]
     Unavailable {

@@ -68,6 +68,32 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// About how many bytes it takes in memory while it waits.
+    fn memory(&self) -> usize {
+        match self {
+            Write::Create { value, .. } | Write::Update { value, .. } => memory_of(value),
+            Write::Delete { last, .. } => last.as_ref().map_or(0, memory_of),
+        }
+    }
+}
+
+/// About how many bytes a value takes beside its own place in whatever holds it.
+fn memory_of(value: &Value) -> usize {
+    /// Of a map's node, which has room for eleven members.
+    const NODE: usize = 640;
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| size_of::<Value>() + memory_of(item)).sum(),
+        Value::Object(members) => {
+            let texts = members.iter().map(|(name, member)| name.len() + memory_of(member));
+            // Nodes are half full at least.
+            members.len().div_ceil(11).max(members.len() / 6) * NODE + texts.sum::<usize>()
+        }
+    }
+}
+
 /// A write that happened.
 #[derive(Clone, Debug)]
 pub struct Committed {

@@ -320,13 +320,9 @@ impl Store for SqliteStore {
     }
 
     fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
-        let refuse = |reason: &str| -> CommitFuture {
-            let error = CommitError::Unavailable { reason: reason.to_owned() };
-            Box::pin(std::future::ready(Err(error)))
-        };
         let (reply, answer) = oneshot::channel();
-        if let Err(reason) = self.queue.push(user, (write, reply)) {
-            return refuse(reason);
+        if let Err(refused) = self.queue.push(user, write.memory(), (write, reply)) {
+            return Box::pin(std::future::ready(Err(refused)));
         }
         Box::pin(async move {
             let stopped = CommitError::Unavailable { reason: "the store's writer has stopped".to_owned() };

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::{AdmissionRequest, Operation, forbidden};
 use crate::registry::ResourceInfo;
+use crate::rest::unwritten;
 use crate::{ApiServer, objects};
 
 /// Plural name of quotas.
@@ -134,7 +135,7 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
         match server.commit(write).await {
             Ok(_) => {}
             Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => return Ok(false),
-            Err(error) => return Err(Status::service_unavailable(format!("the store cannot write: {error}"))),
+            Err(error) => return Err(unwritten(error)),
         }
     }
     Ok(true)

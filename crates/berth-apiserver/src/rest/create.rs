@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::call::Call;
 use super::encode::Stored;
 use crate::admission::Operation;
+use crate::fairness::RETRY_AFTER;
 use crate::{Body, admission, crd, service_addresses, strategy};
 
 /// Names tried for one `generateName` before giving up, as upstream.
@@ -201,6 +202,15 @@ pub(crate) fn commit_status(call: &Call, error: CommitError) -> Status {
         CommitError::NotFound { .. } => call.not_found(),
         CommitError::Exists { .. } => Status::already_exists(&call.group_resource(), &call.info.name),
         CommitError::Conflict { .. } => Status::modified(&call.group_resource(), &call.info.name),
+        error => unwritten(error),
+    }
+}
+
+/// The same of a write that is not the one that was asked for.
+pub(crate) fn unwritten(error: CommitError) -> Status {
+    match error {
+        CommitError::Busy { reason } => Status::too_many_requests(reason, RETRY_AFTER),
         CommitError::Unavailable { reason } => Status::service_unavailable(format!("the store cannot write: {reason}")),
+        error => Status::service_unavailable(format!("the store cannot write: {error}")),
     }
 }

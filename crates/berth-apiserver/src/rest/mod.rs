@@ -20,6 +20,7 @@ mod view;
 mod watch;
 
 pub(crate) use call::Call;
+pub(crate) use create::unwritten;
 pub(crate) use encode::status_response;
 
 use std::time::Duration;
