@@ -123,6 +123,8 @@ pub(crate) struct Inner {
     pub(crate) services: aggregation::Services,
     /// Namespaces with quotas.
     pub(crate) quotas: admission::quota::Namespaces,
+    /// Held while it changes which Service has which address.
+    pub(crate) addresses: Arc<tokio::sync::Mutex<()>>,
     /// How long requests over the listener waited for their turn.
     pub(crate) figures: Arc<Figures>,
     tokens: Option<Arc<Tokens>>,
@@ -162,6 +164,7 @@ impl ApiServer {
                 mutating_policies: Default::default(),
                 services: Default::default(),
                 quotas: admission::quota::Namespaces::default(),
+                addresses: Arc::default(),
                 figures: Arc::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),

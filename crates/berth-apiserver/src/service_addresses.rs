@@ -8,8 +8,10 @@ use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
 use berth_store::{CommitError, Write};
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::registry::ResourceInfo;
+use crate::rest::unwritten;
 use crate::{ApiServer, objects, strategy};
 
 const GROUP: &str = "networking.k8s.io";
@@ -30,24 +32,46 @@ fn of(service: &Value) -> impl Iterator<Item = &str> {
     given.filter(|address| !address.is_empty() && *address != "None")
 }
 
-/// Takes a new Service's addresses. One that was not asked for is changed for another when somebody was faster.
-pub(crate) async fn claim(server: &ApiServer, service: &mut Value, asked: bool) -> Result<(), Status> {
+/// Whether writing a Service has to do with addresses, its own or, where it exists already, its former ones.
+fn concerns(service: &Value, before: Option<&Value>) -> bool {
+    of(service).chain(before.into_iter().flat_map(of)).next().is_some()
+}
+
+/// The turn of a write of a Service to change who has which address, from before its addresses are claimed until what is stored
+/// is followed: a Service that comes while another of its name goes would find its address taken, and lose it then.
+pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] Option<OwnedMutexGuard<()>>);
+
+/// Waits for that turn; a write that has to do with no address needs none.
+pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Value>) -> Held {
+    if !concerns(service, before) {
+        return Held(None);
+    }
+    Held(Some(server.inner.addresses.clone().lock_owned().await))
+}
+
+/// Takes the addresses of a Service that are not those it had. One that was not asked for is changed for another when somebody
+/// was faster. Returns what was taken.
+pub(crate) async fn claim(
+    server: &ApiServer,
+    service: &mut Value,
+    before: Option<&Value>,
+    asked: bool,
+) -> Result<Vec<String>, Status> {
+    let kept: BTreeSet<&str> = before.into_iter().flat_map(of).collect();
     let mut taken: Vec<String> = Vec::new();
     loop {
         let mut refused = None;
-        for address in of(service).map(str::to_owned).collect::<Vec<_>>() {
-            if taken.contains(&address) {
-                continue;
-            }
+        for address in of(service).filter(|address| !kept.contains(address)).map(str::to_owned).collect::<Vec<_>>() {
             match make(server, &address, service).await {
-                Ok(()) => taken.push(address),
+                Ok(true) => taken.push(address),
+                Ok(false) => {}
                 Err(error) => {
                     refused = Some((address, error));
                     break;
                 }
             }
         }
-        let Some((address, error)) = refused else { return Ok(()) };
+        let Some((address, error)) = refused else { return Ok(taken) };
         let exists = matches!(error, CommitError::Exists { .. });
         if exists && !asked && taken.is_empty() {
             let other = strategy::free_address(&server.inner.objects);
@@ -57,16 +81,21 @@ pub(crate) async fn claim(server: &ApiServer, service: &mut Value, asked: bool) 
                 continue;
             }
         }
-        for address in &taken {
-            remove(server, address).await;
-        }
+        give_back(server, &taken).await;
         if !exists {
-            return Err(Status::service_unavailable(format!("the store cannot write: {error}")));
+            return Err(unwritten(error));
         }
         let detail = format!("failed to allocate IP {address}: provided IP is already allocated");
         let error =
             Error::invalid(&Path::new("spec").child("clusterIPs"), service["spec"]["clusterIPs"].clone(), detail);
         return Err(Status::invalid(&GroupKind::new("", "Service"), meta::name(service), &[error]));
+    }
+}
+
+/// Lets go of what was taken for a Service that could not be stored.
+pub(crate) async fn give_back(server: &ApiServer, taken: &[String]) {
+    for address in taken {
+        remove(server, address).await;
     }
 }
 
@@ -110,12 +139,13 @@ fn is_of(address: &Value, service: &Value) -> bool {
         && parent["name"] == meta::name(service)
 }
 
-async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<(), CommitError> {
+/// Makes a Service's IPAddress; `false` when there is one already.
+async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool, CommitError> {
     let key = objects::key(GROUP, PLURAL, "", address);
     if let Some(record) = server.store().get(&key) {
         // Left by a Service of this name that could not be stored in the end.
         let revision = record.revision;
-        return if is_of(&record.value(), service) { Ok(()) } else { Err(CommitError::Exists { key, revision }) };
+        return if is_of(&record.value(), service) { Ok(false) } else { Err(CommitError::Exists { key, revision }) };
     }
     let family = if address.contains(':') { "IPv6" } else { "IPv4" };
     let value = json!({
@@ -128,7 +158,7 @@ async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<(), 
             "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
         }},
     });
-    server.commit(Write::Create { key, value }).await.map(|_| ())
+    server.commit(Write::Create { key, value }).await.map(|_| true)
 }
 
 /// What cannot be removed now is at the next start.

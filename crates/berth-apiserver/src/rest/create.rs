@@ -139,9 +139,15 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());
     }
-    if has_addresses {
-        service_addresses::claim(&call.server, &mut object, asked).await?;
-    }
+    // Until the end: what is stored is followed before another Service comes or goes.
+    let held = match has_addresses {
+        true => Some(service_addresses::hold(&call.server, &object, None).await),
+        false => None,
+    };
+    let claimed = match &held {
+        Some(_) => service_addresses::claim(&call.server, &mut object, None, asked).await?,
+        None => Vec::new(),
+    };
     let view = call.view();
     let key = call.key_of(&name);
     let value = view.to_storage(object)?;
@@ -149,12 +155,13 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();
-            if has_addresses {
-                service_addresses::follow(&call.server, &existing, false).await;
-            }
+            service_addresses::give_back(&call.server, &claimed).await;
             return Err(taken(call, generated, name, &existing));
         }
-        Err(error) => return Err(commit_status(call, error).into()),
+        Err(error) => {
+            service_addresses::give_back(&call.server, &claimed).await;
+            return Err(commit_status(call, error).into());
+        }
     };
     crd::after_write(&call.server, &call.row, &committed.value, false).await;
     Ok(Stored::new(&view, committed))

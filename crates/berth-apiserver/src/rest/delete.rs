@@ -15,7 +15,7 @@ use super::list::{Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::Operation;
-use crate::{Body, admission, crd};
+use crate::{Body, admission, crd, service_addresses};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -184,6 +184,10 @@ async fn try_delete(
     let (key, expected) = (record.key.to_string(), record.revision);
     let write =
         if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
+    let _held = match service_addresses::is_about(&call.row) {
+        true => Some(service_addresses::hold(&call.server, old, None).await),
+        false => None,
+    };
     match call.server.commit(write).await {
         Ok(committed) => {
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;

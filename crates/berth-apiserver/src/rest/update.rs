@@ -15,7 +15,7 @@ use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
 use crate::admission::Operation;
-use crate::{Body, admission, crd, strategy};
+use crate::{Body, admission, crd, service_addresses, strategy};
 
 /// How often a change that does not insist on a revision is tried again when others write at the same time.
 const ATTEMPTS: usize = 16;
@@ -133,6 +133,7 @@ async fn try_update(
 
     tracking.keep(&mut new, applied);
 
+    let asked = new["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
     prepare(call, target, &mut new, old);
     match target {
         Target::Main if call.has_status_subresource() => {
@@ -166,17 +167,31 @@ async fn try_update(
     if call.options.dry_run {
         return Ok(Some(Arc::new(new).into()));
     }
-    let view = call.view();
     let gone = is_finished_deletion(&new);
+    // Until the end: what is stored is followed before another Service comes or goes.
+    let held = match service_addresses::is_about(&call.row) {
+        true => Some(service_addresses::hold(&call.server, &new, Some(old)).await),
+        false => None,
+    };
+    let claimed = match &held {
+        Some(_) if !gone => service_addresses::claim(&call.server, &mut new, Some(old), asked).await?,
+        _ => Vec::new(),
+    };
+    let view = call.view();
     let value = view.to_storage(new)?;
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
     let committed = match call.server.commit(write).await {
         Ok(committed) => committed,
-        // What insists on a revision is refused when it is tried again; a patch does not, though its result has one.
-        Err(CommitError::Conflict { .. }) => return Ok(None),
-        Err(error) => return Err(commit_status(call, error)),
+        Err(error) => {
+            service_addresses::give_back(&call.server, &claimed).await;
+            return match error {
+                // What insists on a revision is refused when it is tried again; a patch does not, though its result has one.
+                CommitError::Conflict { .. } => Ok(None),
+                error => Err(commit_status(call, error)),
+            };
+        }
     };
     crd::after_write(&call.server, &call.row, &committed.value, gone).await;
     if !gone {

@@ -6,7 +6,7 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::Objects;
 
@@ -54,25 +54,31 @@ impl Strategy for Services {
         if spec.get("type").is_some_and(|kind| kind == "ExternalName") {
             return;
         }
-        if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
-            let listed = spec.get("clusterIPs").and_then(|list| list.get(0)).cloned();
-            spec.insert("clusterIP".to_owned(), listed.unwrap_or_else(|| free_address(context.objects).into()));
-        }
-        let address = spec["clusterIP"].clone();
-        set_default(spec, "clusterIPs", json!([address]));
+        assign_address(spec, context.objects);
     }
 
-    fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
-        // An address not given is the one that was assigned.
+    fn prepare_update(&self, new: &mut Value, old: &Value, context: &Context<'_>) {
         let spec = spec_mut(new);
+        if spec.get("type").is_some_and(|kind| kind == "ExternalName") {
+            // What was assigned goes with the type; what is asked for is refused.
+            if old["spec"]["type"] != "ExternalName" {
+                for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                    if spec.get(field) == old["spec"].get(field) {
+                        spec.remove(field);
+                    }
+                }
+            }
+            return;
+        }
+        // An address not given is the one that was assigned.
         for field in ["clusterIP", "clusterIPs"] {
-            if spec.get(field).is_none_or(Value::is_null)
-                && spec.get("type").is_none_or(|kind| kind != "ExternalName")
+            if spec.get(field).is_none_or(|given| given.is_null() || given == "")
                 && let Some(value) = old["spec"].get(field)
             {
                 spec.insert(field.to_owned(), value.clone());
             }
         }
+        assign_address(spec, context.objects);
     }
 
     fn validate(&self, service: &Value) -> Vec<Error> {
@@ -86,6 +92,11 @@ impl Strategy for Services {
         let headless = spec["clusterIP"] == "None";
         let addresses = spec["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
         let listed = path.child("clusterIPs");
+        let has_address =
+            !addresses.is_empty() || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
+        if kind == "ExternalName" && has_address {
+            errors.push(Error::forbidden(&listed, "may not be set for ExternalName services"));
+        }
         for (index, address) in addresses.iter().enumerate() {
             let text = address.as_str().unwrap_or_default();
             if index > 0 {
@@ -143,6 +154,16 @@ impl Strategy for Services {
         }
         errors
     }
+}
+
+/// Gives a Service an address that has none.
+fn assign_address(spec: &mut Map<String, Value>, objects: &Objects) {
+    if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        let listed = spec.get("clusterIPs").and_then(|list| list.get(0)).cloned();
+        spec.insert("clusterIP".to_owned(), listed.unwrap_or_else(|| free_address(objects).into()));
+    }
+    let address = spec["clusterIP"].clone();
+    set_default(spec, "clusterIPs", json!([address]));
 }
 
 /// The first free address of [`RANGE`].
