@@ -170,6 +170,11 @@ pub(crate) fn current_user() -> Arc<str> {
     USER.try_with(Arc::clone).unwrap_or_default()
 }
 
+/// Lets a request's writes wait in the row of `user`.
+pub(crate) fn on_behalf_of<F: Future>(user: Arc<str>, request: F) -> impl Future<Output = F::Output> {
+    USER.scope(user, request)
+}
+
 /// A request that gives up its turn when it has to wait.
 struct UntilWaiting<'a, F> {
     request: F,

@@ -32,6 +32,7 @@ pub mod user;
 
 mod bootstrap;
 mod compaction;
+mod completion;
 mod compression;
 mod fairness;
 mod objects;

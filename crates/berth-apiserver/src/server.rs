@@ -22,6 +22,7 @@ use berth_store::{CommitFuture, Store, Write};
 
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
+use crate::completion::{self, Completing};
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
 use crate::registry::{Registry, ResourceInfo, SchemaSource};
@@ -246,6 +247,7 @@ impl ApiServer {
 
     /// Queues a write in the row of the user whose request this is.
     pub(crate) fn commit(&self, write: Write) -> CommitFuture {
+        completion::note_write();
         self.store().commit_for(&current_user(), write)
     }
 
@@ -299,7 +301,8 @@ impl ApiServer {
         Value::String(self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// Answers one request on behalf of `user`. Never fails: errors are Status responses.
+    /// Answers one request on behalf of `user`. Never fails: errors are Status responses. A request that has begun to write is
+    /// completed though the future is dropped.
     pub async fn handle<B>(&self, request: Request<B>, user: UserInfo) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -310,7 +313,8 @@ impl ApiServer {
             Ok(body) => body,
             Err(status) => return rest::status_response(&status),
         };
-        rest::handle(self, parts, body, user).await
+        let server = self.clone();
+        Completing::new(None, async move { rest::handle(&server, parts, body, user).await }).await
     }
 
     /// A client's connection without a socket, for `kube::Client::new`: every request runs as `user`.

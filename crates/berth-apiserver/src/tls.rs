@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
+use crate::completion::Completing;
 use crate::fairness::{self, Fairness};
 use crate::{ApiServer, Body, RequestInfo, UserInfo, compression};
 
@@ -249,8 +250,9 @@ async fn answer_in_turn(
     let query = parts.uri.query().unwrap_or_default();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
     let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
-    let bytes = body.len();
-    match turns.run(&flow, bytes, Box::pin(crate::rest::handle(server, parts, body, user))).await {
+    let (bytes, server) = (body.len(), server.clone());
+    let request = async move { crate::rest::handle(&server, parts, body, user).await };
+    match turns.run(&flow, bytes, Completing::new(Some(flow.user.clone()), request)).await {
         Ok(response) => response,
         Err(status) => crate::rest::status_response(&status),
     }

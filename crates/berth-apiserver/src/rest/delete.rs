@@ -15,7 +15,7 @@ use super::list::{Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::Operation;
-use crate::{Body, admission, crd, service_addresses};
+use crate::{Body, admission, completion, crd, service_addresses};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -242,6 +242,9 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
     let view = call.view();
     let mut items = Vec::with_capacity(page.records.len());
     for record in &page.records {
+        if completion::is_abandoned() {
+            break;
+        }
         let object = view.show(record)?;
         let name = meta::name(&object).to_owned();
         match delete_one(call, &name, &options).await {

@@ -9,6 +9,7 @@ mod configuration_kinds;
 mod crds;
 mod crud;
 mod fair_share;
+mod hang_ups;
 mod harness;
 mod health;
 mod kubectl;
