@@ -15,7 +15,7 @@ use super::amounts::{from_resource_list, quota, request, weight_milli};
 use super::placement::{labels, name, selector, taints, tolerations};
 use super::requests::of_pod;
 use super::workload::time;
-use crate::conditions;
+use crate::{conditions, keys};
 
 /// A ClusterQueue.
 pub fn cluster_queue(queue: &api::ClusterQueue) -> ClusterQueue {
@@ -213,11 +213,12 @@ pub fn node(node: &ApiNode) -> Node {
 /// A pod that takes room on a node outside topology-aware scheduling; `None` for pods that take none: not bound, ended,
 /// or placed by it (queueing-engine §14.1).
 pub fn node_pod(pod: &Pod) -> Option<NodePod> {
-    const TAS_ANNOTATIONS: [&str; 4] = [
-        "kueue.x-k8s.io/podset-required-topology",
-        "kueue.x-k8s.io/podset-preferred-topology",
-        "kueue.x-k8s.io/podset-unconstrained-topology",
-        "kueue.x-k8s.io/podset-slice-required-topology",
+    const TAS_ANNOTATIONS: [&str; 5] = [
+        keys::REQUIRED_TOPOLOGY_ANNOTATION,
+        keys::PREFERRED_TOPOLOGY_ANNOTATION,
+        keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
+        keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
+        keys::SLICE_CONSTRAINTS_ANNOTATION,
     ];
     let spec = pod.spec.as_ref()?;
     let node = spec.node_name.as_deref().filter(|node| !node.is_empty())?;

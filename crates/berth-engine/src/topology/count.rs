@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use super::Topologies;
 use super::amounts::Demand;
 use super::ledger::RowId;
-use super::placement::Wanted;
+use super::placement::{Pods, Wanted};
 use super::tree::FlavorTree;
 use crate::assignment::filter::untolerated;
 use crate::decision::Exclusion;
 use crate::ids::Name;
-use crate::model::{Labels, Node, NodeAffinity, Taint};
+use crate::model::{Labels, Node, NodeAffinity, SelectorTerm, Taint};
 
 /// What a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +100,8 @@ struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
+    /// Whether its node takes the leader as well.
+    takes_leader: bool,
     /// The last change of the row that was counted; `None` to count it in any case.
     seen: Option<u64>,
 }
@@ -116,7 +118,9 @@ impl Count {
         };
         for leaf in tree.leaves() {
             match bar(topologies, tree, wanted, leaf) {
-                Ok(score) => count.open.push(Open { leaf, row: tree.row(leaf), score, seen: None }),
+                Ok((score, takes_leader)) => {
+                    count.open.push(Open { leaf, row: tree.row(leaf), score, takes_leader, seen: None });
+                }
                 Err(bar) => count.barred.push(bar),
             }
         }
@@ -229,32 +233,37 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Why the pods cannot use a leaf, or how much its node is preferred.
-fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<i64, Bar> {
+/// Why the workers cannot use a leaf; else how much its node is preferred, and whether it takes their leader as well.
+fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, bool), Bar> {
     if let Some(required) = wanted.within
         && tree.ancestor(leaf, tree.domains[required].level) != required
     {
         return Err(Bar::Outside);
     }
     if !tree.node_level {
-        return Ok(0);
+        return Ok((0, true));
     }
     if tree.domains[leaf].values.last().is_some_and(|host| wanted.excluded_hosts.contains(host)) {
         return Err(Bar::Failed);
     }
-    let Some(node) = tree.nodes(leaf).first().and_then(|node| topologies.nodes.get(*node)) else { return Ok(0) };
-    for pods in wanted.leader.iter().chain([&wanted.workers]) {
-        if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-            return Err(Bar::Taint(taint_text(taint)));
-        }
-        if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
-            return Err(Bar::NodeSelector);
-        }
-        if !matches(&pods.affinity, node) {
-            return Err(Bar::Affinity);
-        }
+    let Some(node) = tree.nodes(leaf).first().and_then(|node| topologies.nodes.get(*node)) else {
+        return Ok((0, true));
+    };
+    turned_away(&wanted.workers, node).map_or(Ok(()), Err)?;
+    let preferred = &wanted.workers.affinity;
+    let score = if wanted.respect_preferred { preferred_score(preferred, node) } else { 0 };
+    Ok((score, wanted.leader.as_ref().is_none_or(|leader| turned_away(leader, node).is_none())))
+}
+
+/// Why pods cannot run on a node, whatever room it has (§14.5).
+fn turned_away(pods: &Pods, node: &Node) -> Option<Bar> {
+    if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
+        return Some(Bar::Taint(taint_text(taint)));
     }
-    Ok(if wanted.respect_preferred { preferred_score(&wanted.workers.affinity, &node.labels) } else { 0 })
+    if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
+        return Some(Bar::NodeSelector);
+    }
+    (!matches(&pods.affinity, node)).then_some(Bar::Affinity)
 }
 
 fn leaf_room(
@@ -269,7 +278,7 @@ fn leaf_room(
     let workers = &wanted.workers.demand;
     let pods = workers.count_in(|column| left.amount(column));
     let mut room = Room { pods, pods_with_leader: pods, score: open.score, ..Room::default() };
-    if let Some(leader) = &wanted.leader
+    if let Some(leader) = wanted.leader.as_ref().filter(|_| open.takes_leader)
         && leader.demand.count_in(|column| left.amount(column)) >= 1
     {
         room.leader = 1;
@@ -315,16 +324,18 @@ fn taint_text(taint: &Taint) -> String {
 
 /// Required node affinity against a node.
 fn matches(affinity: &NodeAffinity, node: &Node) -> bool {
-    let Some(terms) = &affinity.required else { return true };
-    let fields: Labels = [(Name::from("metadata.name"), node.name.clone())].into_iter().collect();
-    terms.iter().any(|term| {
-        (!term.expressions.is_empty() || !term.fields.is_empty())
-            && term.expressions.iter().all(|requirement| requirement.matches(&node.labels))
-            && term.fields.iter().all(|requirement| requirement.matches(&fields))
-    })
+    affinity.required.as_ref().is_none_or(|terms| terms.iter().any(|term| holds(term, node)))
 }
 
-fn preferred_score(affinity: &NodeAffinity, labels: &Labels) -> i64 {
-    let matching = affinity.preferred.iter().filter(|it| it.term.expressions.iter().all(|it| it.matches(labels)));
-    matching.map(|it| i64::from(it.weight)).sum()
+/// How much a node is preferred: the weights of the terms that hold for it.
+fn preferred_score(affinity: &NodeAffinity, node: &Node) -> i64 {
+    affinity.preferred.iter().filter(|it| holds(&it.term, node)).map(|it| i64::from(it.weight)).sum()
+}
+
+/// True if all a term says holds for a node; a term that says nothing holds for none.
+fn holds(term: &SelectorTerm, node: &Node) -> bool {
+    let named = || Labels::from([(Name::from("metadata.name"), node.name.clone())]);
+    (!term.expressions.is_empty() || !term.fields.is_empty())
+        && term.expressions.iter().all(|requirement| requirement.matches(&node.labels))
+        && (term.fields.is_empty() || term.fields.iter().all(|requirement| requirement.matches(&named())))
 }

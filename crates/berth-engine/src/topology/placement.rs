@@ -127,14 +127,7 @@ impl Misfit {
             }
             Misfit::Fits(fits) => *fits,
         };
-        let mut layers = Vec::new();
-        if !wanted.layers.is_empty() {
-            for (level, size) in [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()) {
-                let fits: i64 = tree.level_domains(level).map(|id| count.rooms[id].pods / size).sum();
-                let needed = wanted.count / size;
-                layers.push(LayerShortage { level: tree.levels[level].clone(), fits: fits.min(needed), needed });
-            }
-        }
+        let layers = if wanted.layers.is_empty() { Vec::new() } else { layer_shortages(tree, wanted, &count.rooms) };
         let levels = (0..=wanted.level).rev().map(|level| {
             let held = tree.level_domains(level).map(|id| match level {
                 _ if level > wanted.slice_level => count.rooms[id].pods / wanted.slice_size,
@@ -159,6 +152,25 @@ impl Misfit {
             excluded: count.exclusions(topologies, tree, wanted, overlay),
         })
     }
+}
+
+/// How many slices of each layer the best domain could hold: of those the search ended at, the one that takes most slices,
+/// the first on ties.
+fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Vec<LayerShortage> {
+    let ended_at = if wanted.required || wanted.unconstrained { wanted.level } else { 0 };
+    let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -rooms[*id].slices) else { return Vec::new() };
+    let mut within = best..best + 1;
+    let mut at = ended_at;
+    let layers = std::iter::once((wanted.slice_level, wanted.slice_size)).chain(wanted.layers.iter().copied());
+    let shortages = layers.map(|(level, size)| {
+        while at < level {
+            within = tree.domains[within.start].children.start..tree.domains[within.end - 1].children.end;
+            at += 1;
+        }
+        let fits = within.clone().map(|id| rooms[id].pods / size).sum();
+        LayerShortage { level: tree.levels[level].clone(), fits, needed: wanted.count / size }
+    });
+    shortages.collect()
 }
 
 /// Looks for domains in a tree that was counted.

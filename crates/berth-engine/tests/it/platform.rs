@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use berth_engine::model::{
     ClusterQueue, Cohort, FlavorQuotas, Labels, LocalQueue, Node, PodSet, PodTemplate, Quota, ResourceFlavor,
-    ResourceGroup, StopPolicy, Time, Topology, TopologyMode, TopologyRequest, Workload, WorkloadKey,
+    ResourceGroup, SliceConstraint, StopPolicy, Time, Topology, TopologyMode, TopologyRequest, Workload, WorkloadKey,
 };
 use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict};
+
+/// The level whose domains are nodes.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// A platform under test.
 pub struct Platform {
@@ -101,10 +104,35 @@ impl Job {
     }
 
     pub fn required(self, level: &str) -> Self {
-        let mode = Some(TopologyMode::Required(Name::from(level)));
+        self.placed(TopologyMode::Required(Name::from(level)))
+    }
+
+    pub fn preferred(self, level: &str) -> Self {
+        self.placed(TopologyMode::Preferred(Name::from(level)))
+    }
+
+    pub fn placed(self, mode: TopologyMode) -> Self {
+        self.topology(|request| request.mode = Some(mode))
+    }
+
+    /// Asks for slices of so many pods in one domain of a level; after other slices, for slices within those.
+    pub fn slices(self, level: &str, size: i32) -> Self {
+        self.topology(|request| request.slices.push(SliceConstraint { level: Name::from(level), size }))
+    }
+
+    /// Changes what the last pod set asks of the topology.
+    pub fn topology(self, change: impl FnOnce(&mut TopologyRequest)) -> Self {
         self.with(|workload| {
-            workload.pod_sets[0].topology = Some(TopologyRequest { mode, ..TopologyRequest::default() });
+            let set = workload.pod_sets.last_mut().expect("a job has a pod set");
+            change(set.topology.get_or_insert_default());
         })
+    }
+
+    /// Adds a pod set that asks for nothing but cores.
+    pub fn pod_set(self, name: &str, count: i32, cores: i64) -> Self {
+        let mut other = job(name, "", cores).0.pod_sets.remove(0);
+        (other.name, other.count) = (Name::from(name), count);
+        self.with(|workload| workload.pod_sets.push(other))
     }
 
     pub fn template(self, change: impl FnOnce(&mut PodTemplate)) -> Self {
@@ -178,23 +206,46 @@ impl Platform {
 
     /// Nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a flavor on them.
     pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
-        let levels = vec![Name::from("rack"), Name::from("kubernetes.io/hostname")];
-        self.apply(Event::TopologyUpserted(Topology { name: Name::from("racks"), levels }));
+        self.topology("racks", &["rack", HOSTNAME]);
         self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));
         for (rack, hosts) in racks {
             for (at, cores) in hosts.iter().enumerate() {
-                let host = format!("{rack}-{at}");
-                let labels = [("rack", *rack), ("kubernetes.io/hostname", host.as_str())];
-                self.apply(Event::NodeUpserted(Node {
-                    name: Name::from(host.as_str()),
-                    labels: labels.iter().map(|(key, value)| (Name::from(*key), Name::from(*value))).collect(),
-                    taints: Vec::new(),
-                    allocatable: [(Name::from("cpu"), cores * 1000), (Name::from("pods"), 100)].into(),
-                    ready: true,
-                    unschedulable: false,
-                }));
+                self.node(&format!("{rack}-{at}"), &[("rack", rack)], *cores);
             }
         }
+        self
+    }
+
+    pub fn topology(&mut self, name: &str, levels: &[&str]) -> &mut Self {
+        let levels = levels.iter().map(|level| Name::from(*level)).collect();
+        self.apply(Event::TopologyUpserted(Topology { name: Name::from(name), levels }));
+        self
+    }
+
+    /// A node with these labels and one of its own, room for 100 pods and so many cores.
+    pub fn node(&mut self, host: &str, labels: &[(&str, &str)], cores: i64) -> &mut Self {
+        self.node_with(host, labels, cores, |_| {})
+    }
+
+    pub fn node_with(
+        &mut self,
+        host: &str,
+        labels: &[(&str, &str)],
+        cores: i64,
+        change: impl FnOnce(&mut Node),
+    ) -> &mut Self {
+        let own = (HOSTNAME, host);
+        let labels = labels.iter().chain([&own]);
+        let mut node = Node {
+            name: Name::from(host),
+            labels: labels.map(|(key, value)| (Name::from(*key), Name::from(*value))).collect(),
+            taints: Vec::new(),
+            allocatable: [(Name::from("cpu"), cores * 1000), (Name::from("pods"), 100)].into(),
+            ready: true,
+            unschedulable: false,
+        };
+        change(&mut node);
+        self.apply(Event::NodeUpserted(node));
         self
     }
 
@@ -258,9 +309,20 @@ impl Platform {
 
     /// Where a workload's pods are.
     pub fn hosts(&self, name: &str) -> Vec<(String, i32)> {
+        self.hosts_of(name, 0)
+    }
+
+    /// The same for one of several pod sets; all values of a domain, joined.
+    pub fn hosts_of(&self, name: &str, set: usize) -> Vec<(String, i32)> {
         let admission = self.engine.admission(&WorkloadKey::new("default", name));
-        let topology = admission.and_then(|admission| admission.pod_sets[0].topology.as_ref());
-        topology.iter().flat_map(|it| &it.domains).map(|it| (it.values[0].to_string(), it.count)).collect()
+        let topology = admission.and_then(|admission| admission.pod_sets[set].topology.as_ref());
+        let domains = topology.iter().flat_map(|it| &it.domains);
+        domains
+            .map(|it| {
+                let values: Vec<&str> = it.values.iter().map(|value| &**value).collect();
+                (values.join("/"), it.count)
+            })
+            .collect()
     }
 }
 

@@ -100,6 +100,25 @@ fn nodes_are_chosen_in_a_second_pass_once_they_were_provisioned() {
 }
 
 #[test]
+fn nodes_of_another_cluster_are_not_chosen_here() {
+    let mut platform = Platform::new();
+    platform.racks("gpu", &[("r1", &[4])]);
+    check(&mut platform, "elsewhere", "kueue.x-k8s.io/multikueue", true);
+    platform.queue(queue("a").flavor("gpu", 8).with(needs("elsewhere", &[])));
+    platform.submit(job("gang", "a", 1).pods(3, None).required("rack"));
+    let first = platform.decide();
+    let Verdict::Admit(admit) = &first.decisions[0].verdict else { panic!("{first:?}") };
+    assert_eq!(admit.admission.pod_sets[0].delayed_topology_pending, Some(true));
+    platform.update("gang", |workload| {
+        workload.admitted = false;
+        workload.checks = vec![state("elsewhere", CheckState::Ready)];
+    });
+    platform.now = platform.now.after(std::time::Duration::from_secs(60));
+    platform.settle();
+    assert!(platform.hosts("gang").is_empty());
+}
+
+#[test]
 fn a_failed_node_without_replacement_costs_the_workload_its_place() {
     let mut platform = Platform::new();
     platform.racks("gpu", &[("r1", &[1, 1]), ("r2", &[1, 1])]).queue(queue("a").flavor("gpu", 8));
