@@ -104,12 +104,24 @@ pub(crate) struct ScanState {
     generation: u64,
     cycle: u64,
     class: Option<ClassId>,
+    /// Searches since one began at the first flavors, this one included.
+    searches: usize,
+    /// That each of the pod sets has seen its last flavor: where they do so in different searches, one starting over while
+    /// another ends, it would go on for ever.
+    is_over: bool,
 }
 
 impl ScanState {
     /// A search that has tried nothing yet.
     pub fn new(class: Option<ClassId>, cycle: u64, generation: u64) -> ScanState {
-        ScanState { tried: Vec::new(), generation, cycle, class }
+        ScanState { generation, cycle, class, ..ScanState::default() }
+    }
+
+    /// Goes on from an earlier search, if there is one, through at most so many flavors for a pod set.
+    #[must_use]
+    pub fn after(self, earlier: Option<&ScanState>, flavors: usize) -> ScanState {
+        let searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
+        ScanState { searches, is_over: searches >= flavors, ..self }
     }
 
     /// Notes the last flavor tried for a pod set and resource; −1 when that was the last there is.
@@ -122,7 +134,7 @@ impl ScanState {
 
     /// True if some resource has flavors that were not tried.
     pub fn has_more_flavors(&self) -> bool {
-        !self.tried.is_empty()
+        !self.tried.is_empty() && !self.is_over
     }
 
     /// The flavor to start at for a pod set and resource.

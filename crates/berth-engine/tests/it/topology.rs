@@ -156,7 +156,20 @@ fn a_node_is_filled_once_whatever_flavors_it_is_used_through() {
 fn pod_sets_of_one_workload_in_several_flavors_see_each_other() {
     for (shared, running) in [(true, 0), (false, 1)] {
         let mut platform = overlapping(&["rack", HOSTNAME], shared);
-        platform.submit(job("wide", "both", 3).pod_set("side", 1, 3)).cycle();
+        platform.submit(job("wide", "both", 3).pod_set("side", 1, 3)).settle();
         assert_eq!(platform.running().len(), running);
     }
+}
+
+#[test]
+fn pod_sets_that_start_over_with_their_flavors_in_turns_come_to_rest() {
+    let mut platform = overlapping(&["rack", HOSTNAME], true);
+    platform.submit(job("wide", "both", 3).pod_set("side", 1, 3));
+    // By quota one goes to x and the other to y, then the other way round.
+    let lines = platform.settle();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(platform.engine.pending("both")[0].inadmissible);
+    // A change gives it another chance.
+    platform.node("more", &[("rack", "r1")], 4).settle();
+    assert_eq!(platform.running(), ["wide"]);
 }
