@@ -8,6 +8,8 @@ pub mod check;
 pub mod controller;
 pub mod decide;
 pub mod requests;
+#[cfg(test)]
+mod tests;
 
 /// Name of this check's controller in AdmissionChecks.
 pub const CONTROLLER_NAME: &str = "kueue.x-k8s.io/provisioning-request";

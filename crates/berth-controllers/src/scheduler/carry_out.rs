@@ -162,7 +162,8 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
         return None;
     }
-    let admission = admission::to_api(&admit.admission);
+    let by_prefix = gates.on("TASAssignmentsEncodingByHostnamePrefix");
+    let admission = admission::to_api(&admit.admission, by_prefix);
     if admit.second_pass {
         if !status::has_quota_reservation(after) || status::is_evicted(after) {
             return None;

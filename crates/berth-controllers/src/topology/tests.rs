@@ -108,6 +108,40 @@ fn sub_groups_are_ranked_one_after_the_other() {
 }
 
 #[test]
+fn pods_may_be_numbered_from_another_number_than_zero_and_have_no_rank_if_that_cannot_be() {
+    let offset = |pod: Arc<Pod>, offset: &str| {
+        let mut pod = (*pod).clone();
+        pod.annotations_mut().insert("kueue.x-k8s.io/pod-index-offset".to_owned(), offset.to_owned());
+        Arc::new(pod)
+    };
+    let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
+    let from_one = [offset(pod(2, None, "Pending"), "1"), offset(pod(1, None, "Pending"), "1")];
+    assert_eq!(sent(&workload, &from_one), pairs(&[("train-2", "b"), ("train-1", "a")]));
+    // Beyond the assignment, below the offset, or twice the same: the pods are taken as they come.
+    for (first, second) in [((5, "0"), (0, "0")), ((0, "1"), (1, "1"))] {
+        let pods = [offset(pod(first.0, None, "Pending"), first.1), offset(pod(second.0, None, "Pending"), second.1)];
+        let hosts: Vec<String> = sent(&workload, &pods).into_iter().map(|it| it.1).collect();
+        assert_eq!(hosts, ["a", "b"]);
+    }
+    let twins = [pod(1, None, "Pending"), pod(1, None, "Pending")];
+    assert_eq!(sent(&workload, &twins), pairs(&[("train-1", "a"), ("train-1", "b")]));
+}
+
+#[test]
+fn without_host_level_a_pod_is_pinned_to_every_level() {
+    let mut workload = workload(&[("r1", 1)], json!({"required": "rack"}), &[]);
+    let admission = workload.status.as_mut().and_then(|status| status.admission.as_mut()).expect("an admission");
+    admission.pod_set_assignments[0].topology_assignment = serde_json::from_value(json!({
+        "levels": ["block", "rack"],
+        "slices": [{"domainCount": 1, "valuesPerLevel": [{"universal": "b1"}, {"universal": "r1"}], "podCounts": {"universal": 1}}],
+    }))
+    .expect("an assignment");
+    let found = releases(&workload, &[pod(0, None, "Pending")]);
+    let selector: Vec<(&str, &str)> = found[0].node_selector.iter().map(|(key, value)| (&**key, &**value)).collect();
+    assert_eq!(selector, [("block", "b1"), ("rack", "r1")]);
+}
+
+#[test]
 fn workers_are_numbered_after_their_leader() {
     let index = "leaderworkerset.sigs.k8s.io/worker-index";
     let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});

@@ -1,6 +1,8 @@
 //! Admissions between the engine's model and the API, with the compact encoding of topology assignments
 //! (queueing-engine §8.15, §14.10).
 
+use std::collections::HashMap;
+
 use berth_api::kueue::v1beta2 as api;
 use berth_engine::Name;
 use berth_engine::model::{Admission, PodSetAssignment, TopologyAssignment, TopologyDomain};
@@ -8,14 +10,21 @@ use berth_engine::model::{Admission, PodSetAssignment, TopologyAssignment, Topol
 use super::amounts::{from_resource_list, to_resource_list};
 use super::placement::name;
 
-/// An admission as the API writes it.
-pub fn to_api(admission: &Admission) -> api::Admission {
+/// Longest list of slices an assignment may have.
+const SLICES_MAX: usize = 1000;
+/// Most domains of one slice.
+const DOMAINS_MAX: usize = 100_000;
+/// The level whose values are names of hosts.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// An admission as the API writes it; `by_prefix` as for [`encode`].
+pub fn to_api(admission: &Admission, by_prefix: bool) -> api::Admission {
     let pod_set = |set: &PodSetAssignment| api::PodSetAssignment {
         name: set.name.to_string(),
         flavors: set.flavors.iter().map(|(resource, flavor)| (resource.to_string(), flavor.to_string())).collect(),
         resource_usage: to_resource_list(&set.usage),
         count: set.count,
-        topology_assignment: set.topology.as_ref().map(encode),
+        topology_assignment: set.topology.as_ref().map(|topology| encode(topology, by_prefix)),
         delayed_topology_request: set.delayed_topology_pending.map(|pending| {
             if pending { api::DelayedTopologyRequestState::Pending } else { api::DelayedTopologyRequestState::Ready }
         }),
@@ -69,18 +78,32 @@ pub fn decode(assignment: &api::TopologyAssignment) -> TopologyAssignment {
     TopologyAssignment { levels: assignment.levels.iter().map(|level| name(level)).collect(), domains }
 }
 
-/// Domains in one slice: what they share is written once.
-pub fn encode(assignment: &TopologyAssignment) -> api::TopologyAssignment {
+/// Domains in slices; what those of a slice share is written once. `by_prefix`
+/// (`TASAssignmentsEncodingByHostnamePrefix`): hosts that begin alike have a slice of their own where that is shorter.
+pub fn encode(assignment: &TopologyAssignment, by_prefix: bool) -> api::TopologyAssignment {
     let levels: Vec<String> = assignment.levels.iter().map(Name::to_string).collect();
-    if assignment.domains.is_empty() {
-        return api::TopologyAssignment { levels, slices: Vec::new() };
+    let as_slices = |runs: &[&[TopologyDomain]]| {
+        let chunks = runs.iter().flat_map(|run| run.chunks(DOMAINS_MAX));
+        let slices = chunks.map(|chunk| slice(levels.len(), chunk)).collect();
+        api::TopologyAssignment { levels: levels.clone(), slices }
+    };
+    let whole = as_slices(&[&assignment.domains]);
+    let of_hosts = levels.last().is_some_and(|level| level == HOSTNAME);
+    if !by_prefix || !of_hosts || assignment.domains.len() < 2 {
+        return whole;
     }
-    let counts: Vec<i32> = assignment.domains.iter().map(|domain| domain.count).collect();
-    let values_per_level = (0..levels.len()).map(|level| {
-        let values: Vec<&str> = assignment.domains.iter().map(|it| it.values.get(level).map_or("", |v| &**v)).collect();
+    let parted = as_slices(&runs_by_prefix(&assignment.domains));
+    let length = |it: &api::TopologyAssignment| serde_json::to_string(it).map_or(usize::MAX, |text| text.len());
+    if parted.slices.len() > 1 && length(&parted) <= length(&whole) { parted } else { whole }
+}
+
+fn slice(levels: usize, domains: &[TopologyDomain]) -> api::TopologyAssignmentSlice {
+    let counts: Vec<i32> = domains.iter().map(|domain| domain.count).collect();
+    let values_per_level = (0..levels).map(|level| {
+        let values: Vec<&str> = domains.iter().map(|it| it.values.get(level).map_or("", |v| &**v)).collect();
         level_values(&values)
     });
-    let slice = api::TopologyAssignmentSlice {
+    api::TopologyAssignmentSlice {
         domain_count: i32::try_from(counts.len()).unwrap_or(i32::MAX),
         values_per_level: values_per_level.collect(),
         pod_counts: if counts.iter().all(|count| *count == counts[0]) {
@@ -88,8 +111,39 @@ pub fn encode(assignment: &TopologyAssignment) -> api::TopologyAssignment {
         } else {
             api::TopologyAssignmentSlicePodCounts { universal: None, individual: counts }
         },
-    };
-    api::TopologyAssignment { levels, slices: vec![slice] }
+    }
+}
+
+/// Neighbours whose hosts share their longest prefix up to a dash that any other host has too; shorter prefixes where those
+/// would make too many slices.
+fn runs_by_prefix(domains: &[TopologyDomain]) -> Vec<&[TopologyDomain]> {
+    let host = |domain: &TopologyDomain| domain.values.last().cloned().unwrap_or_else(|| name(""));
+    let hosts: Vec<Name> = domains.iter().map(host).collect();
+    let prefixes = |host: &'_ str| -> Vec<usize> { host.match_indices('-').map(|(at, _)| at + 1).collect() };
+    let mut hosts_with: HashMap<&str, usize> = HashMap::new();
+    for host in &hosts {
+        for end in prefixes(host) {
+            *hosts_with.entry(&host[..end]).or_default() += 1;
+        }
+    }
+    let shared: Vec<Vec<usize>> = hosts
+        .iter()
+        .map(|host| {
+            prefixes(host).into_iter().filter(|end| *end < host.len() && hosts_with[&host[..*end]] > 1).collect()
+        })
+        .collect();
+    for dashes in (1..=shared.iter().map(Vec::len).max().unwrap_or(0)).rev() {
+        let prefix = |at: usize| -> &str {
+            let ends = &shared[at];
+            ends.get(..dashes.min(ends.len())).and_then(<[usize]>::last).map_or("", |end| &hosts[at][..*end])
+        };
+        let starts: Vec<usize> =
+            (0..domains.len()).filter(|at| *at == 0 || prefix(*at) != prefix(*at - 1)).chain([domains.len()]).collect();
+        if starts.len() <= SLICES_MAX {
+            return starts.windows(2).map(|pair| &domains[pair[0]..pair[1]]).collect();
+        }
+    }
+    vec![domains]
 }
 
 fn level_values(values: &[&str]) -> api::TopologyAssignmentSliceLevelValues {
@@ -124,6 +178,11 @@ fn common_suffix(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
 
+    fn hosts(list: &[(&str, i32)]) -> TopologyAssignment {
+        let domain = |(host, count): &(&str, i32)| TopologyDomain { values: vec![name(host)], count: *count };
+        TopologyAssignment { levels: vec![name(HOSTNAME)], domains: list.iter().map(domain).collect() }
+    }
+
     #[test]
     fn what_is_encoded_is_decoded_to_the_same() {
         let assignment = TopologyAssignment {
@@ -133,9 +192,50 @@ mod tests {
                 .map(|(block, host, count)| TopologyDomain { values: vec![name(block), name(host)], count })
                 .collect(),
         };
-        let encoded = encode(&assignment);
+        let encoded = encode(&assignment, true);
+        assert_eq!(encoded.slices.len(), 1);
         assert_eq!(encoded.slices[0].values_per_level[0].universal.as_deref(), Some("b1"));
         assert_eq!(encoded.slices[0].values_per_level[1].individual.as_ref().unwrap().roots, ["1", "22", "3"]);
         assert_eq!(decode(&encoded), assignment);
+        // What one value ends with, another may begin with.
+        for assignment in
+            [hosts(&[("ababa", 1), ("aba", 1)]), hosts(&[("-", 1), ("--", 2)]), hosts(&[]), hosts(&[("a", 3)])]
+        {
+            for by_prefix in [true, false] {
+                assert_eq!(decode(&encode(&assignment, by_prefix)), assignment);
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_that_begin_alike_have_a_slice_of_their_own_where_that_is_shorter() {
+        let pool = |pool: &str, hosts: usize| -> Vec<(String, i32)> {
+            (0..hosts).map(|at| (format!("cluster-pool-of-machines-{pool}-{at:03}"), 8)).collect()
+        };
+        let all: Vec<(String, i32)> = pool("east", 20).into_iter().chain(pool("west", 20)).collect();
+        let all: Vec<(&str, i32)> = all.iter().map(|(host, count)| (host.as_str(), *count)).collect();
+        let assignment = hosts(&all);
+        let parted = encode(&assignment, true);
+        let prefixes: Vec<Option<&str>> = parted
+            .slices
+            .iter()
+            .map(|slice| slice.values_per_level[0].individual.as_ref().and_then(|it| it.prefix.as_deref()))
+            .collect();
+        assert_eq!(prefixes, [Some("cluster-pool-of-machines-east-0"), Some("cluster-pool-of-machines-west-0")]);
+        assert_eq!(decode(&parted), assignment);
+        assert_eq!(encode(&assignment, false).slices.len(), 1);
+        // Two slices for two hosts would be longer.
+        assert_eq!(encode(&hosts(&[("a-b-1", 1), ("a-c-1", 1)]), true).slices.len(), 1);
+    }
+
+    #[test]
+    fn an_assignment_has_no_more_slices_than_it_may_have() {
+        let all: Vec<(String, i32)> =
+            (0..6000).map(|at| (format!("zone-{}-of-{:04}-x-{at:04}", at / 3000, at / 2), 1)).collect();
+        let all: Vec<(&str, i32)> = all.iter().map(|(host, count)| (host.as_str(), *count)).collect();
+        let assignment = hosts(&all);
+        let runs = runs_by_prefix(&assignment.domains);
+        assert_eq!(runs.iter().map(|run| run.len()).collect::<Vec<_>>(), [3000, 3000]);
+        assert_eq!(decode(&encode(&assignment, true)), assignment);
     }
 }

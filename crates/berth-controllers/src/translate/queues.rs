@@ -236,3 +236,40 @@ pub fn node_pod(pod: &Pod) -> Option<NodePod> {
         requests: requests.iter().map(|(key, quantity)| (name(key), request(key, quantity))).collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_take_room_from_when_they_are_bound_until_they_end_unless_the_topology_placed_them() {
+        let pod = |node: &str, phase: &str, annotation: Option<&str>| -> Pod {
+            let annotations: std::collections::BTreeMap<&str, &str> =
+                annotation.map(|key| (key, "rack")).into_iter().collect();
+            serde_json::from_value(json!({
+                "metadata": {"name": "p", "namespace": "ns", "annotations": annotations},
+                "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]},
+                "status": {"phase": phase},
+            }))
+            .expect("a pod")
+        };
+        let found = node_pod(&pod("n", "Running", None)).expect("it takes room");
+        assert_eq!((&*found.node, found.requests), ("n", [(name("cpu"), 500)].into()));
+        assert_eq!(node_pod(&pod("n", "Pending", None)).map(|it| it.node), Some(name("n")));
+        for (node, phase) in [("", "Pending"), ("n", "Succeeded"), ("n", "Failed")] {
+            assert_eq!(node_pod(&pod(node, phase, None)), None, "{node:?} {phase}");
+        }
+        for annotation in [
+            "podset-required-topology",
+            "podset-preferred-topology",
+            "podset-unconstrained-topology",
+            "podset-slice-required-topology",
+            "podset-slice-required-topology-constraints",
+        ] {
+            let placed = pod("n", "Running", Some(&format!("kueue.x-k8s.io/{annotation}")));
+            assert_eq!(node_pod(&placed), None, "{annotation}");
+        }
+    }
+}

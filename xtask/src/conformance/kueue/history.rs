@@ -179,7 +179,7 @@ fn stop_evicted(world: &mut World) {
 /// Who holds what, in the form the histories were recorded in.
 fn assignments(world: &World) -> BTreeMap<String, Value> {
     let held = world.engine.holding().into_iter().filter_map(|key| {
-        let admission = translate::admission(world.engine.admission(key)?);
+        let admission = translate::admission(world.engine.admission(key)?, true);
         let pod_sets: Vec<Value> = admission
             .pod_set_assignments
             .iter()

@@ -290,7 +290,7 @@ impl World {
     /// What every workload holds, by key, as the API writes it.
     pub fn assignments(&self) -> BTreeMap<String, Value> {
         let admissions = self.engine.holding().into_iter().filter_map(|key| {
-            let admission = translate::admission(self.engine.admission(key)?);
+            let admission = translate::admission(self.engine.admission(key)?, true);
             Some((key.to_string(), serde_json::to_value(admission).unwrap_or_default()))
         });
         admissions.collect()
