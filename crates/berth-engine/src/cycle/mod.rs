@@ -21,7 +21,7 @@ use crate::decision::{
     Admit, AssignmentMode, Considered, CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason, Verdict,
     Victim, Wait,
 };
-use crate::ids::{QueueId, WorkloadId};
+use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::model::Time;
 use crate::preemption::Target;
 use crate::quota::FrAmounts;
@@ -112,23 +112,30 @@ impl Entry {
 pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutcome {
     world.cycle += 1;
     let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
-    let heads = heads(world, rooms, now);
-    if heads.is_empty() {
+    let mut progress = false;
+    let mut entries = second_passes(world, rooms, now);
+    let queues = queues_by_tree(world, rooms);
+    if entries.is_empty() && queues.is_empty() {
         return outcome;
     }
     let base = world.mark();
-    let mut entries = Vec::new();
-    let mut progress = false;
-    for mut entry in heads {
-        match nominate::nominate(world, &mut entry, now) {
-            nominate::Nomination::Considered if !process::is_hopeless(world, &entry) => entries.push(entry),
-            // Nobody's turn changes anything about it, nor it about anybody's: it is done with while it is at hand.
-            nominate::Nomination::Considered => {
-                process::give_up(&mut entry);
-                progress |= put_back(world, rooms, &mut entry, &mut outcome, now);
+    entries.retain_mut(|entry| consider(world, rooms, entry, &mut outcome, &mut progress, now));
+    for tree in queues.chunk_by(|(a, _), (b, _)| a == b) {
+        let first = entries.len();
+        for (_, queue) in tree {
+            let Some((id, is_preemptor)) = rooms.pop(world, *queue) else { continue };
+            let mut entry = Box::new(Entry::new(id, *queue, is_preemptor, false));
+            if consider(world, rooms, &mut entry, &mut outcome, &mut progress, now) {
+                entries.push(entry);
             }
-            nominate::Nomination::Refused => progress |= put_back(world, rooms, &mut entry, &mut outcome, now),
-            nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
+        }
+        // Whom no turn can do anything for, nor their own anything to others, is done with while at hand.
+        let nobody_acts = process::nobody_acts(world, &entries[first..]);
+        let is_done = |entry: &mut Box<Entry>| nobody_acts || process::is_hopeless(world, entry);
+        let done: Vec<_> = entries.extract_if(first.., is_done).collect();
+        for mut entry in done {
+            process::give_up(&mut entry);
+            progress |= put_back(world, rooms, &mut entry, &mut outcome, now);
         }
     }
     let entries = process::run(world, entries, &mut outcome, now);
@@ -141,23 +148,41 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
     outcome
 }
 
-/// One workload per active queue, and those whose second pass is due (§4.9).
-fn heads(world: &mut World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>> {
-    let mut heads = Vec::new();
-    for id in rooms.second_pass.take_due(now) {
+/// The workloads whose second pass is due.
+fn second_passes(world: &World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>> {
+    let due = rooms.second_pass.take_due(now).into_iter().filter_map(|id| {
         let record = world.record(id);
-        if let (Some(holding), true) = (&record.holding, needs_second_pass(&record.facts)) {
-            heads.push(Box::new(Entry::new(id, holding.queue, false, true)));
-        }
+        let holding = record.holding.as_ref().filter(|_| needs_second_pass(&record.facts))?;
+        Some(Box::new(Entry::new(id, holding.queue, false, true)))
+    });
+    due.collect()
+}
+
+/// The queues that give a head to this cycle (§4.9), with the root of each, those of one cohort tree together.
+fn queues_by_tree(world: &World, rooms: &Rooms) -> Vec<(NodeId, QueueId)> {
+    let queues = rooms.queues_with_candidates().into_iter();
+    let active = queues.filter(|queue| world.queue(*queue).is_active());
+    let mut queues: Vec<_> = active.map(|queue| (world.tree.node(world.queue(queue).node).root, queue)).collect();
+    // Stable: queues of a tree stay in order.
+    queues.sort_by_key(|(root, _)| *root);
+    queues
+}
+
+/// Nominates an entry. False when it is done with: it cannot be considered.
+fn consider(
+    world: &mut World,
+    rooms: &mut Rooms,
+    entry: &mut Entry,
+    outcome: &mut CycleOutcome,
+    progress: &mut bool,
+    now: Time,
+) -> bool {
+    match nominate::nominate(world, entry, now) {
+        nominate::Nomination::Considered => return true,
+        nominate::Nomination::Refused => *progress |= put_back(world, rooms, entry, outcome, now),
+        nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
     }
-    for queue in rooms.queues_with_candidates() {
-        if world.queue(queue).is_active()
-            && let Some((id, is_preemptor)) = rooms.pop(world, queue)
-        {
-            heads.push(Box::new(Entry::new(id, queue, is_preemptor, false)));
-        }
-    }
-    heads
+    false
 }
 
 /// Makes an entry's end real: counts the admission or puts the workload back (§5.10). True if the next cycle may decide

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::claims::Claims;
 use super::nominate::assign;
 use super::order::EntryOrder;
-use super::{Entry, count};
+use super::{Entry, count, is_usable};
 use crate::amount::Amount;
 use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, Priority, RequeueReason, Victim};
 use crate::ids::{QueueId, WorkloadId};
@@ -46,10 +46,27 @@ pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
         && !world.is_fair_sharing()
 }
 
-/// No flavor can take an entry.
+/// True if no entry of a cohort tree can be admitted or preempt, and none keeps places that others could take: the quota they
+/// would reserve (§5.9) is their tree's, so each is left to say why it waits, whatever the order.
+pub(crate) fn nobody_acts(world: &World, tree: &[Box<Entry>]) -> bool {
+    // Variants look at each other.
+    !world.config.gates.concurrent_admission
+        && tree.iter().all(|entry| {
+            let assignment = &entry.assignment;
+            !is_usable(assignment.mode(), &entry.targets)
+                && !assignment.deferred
+                && assignment.pod_sets.iter().all(|set| set.topology.is_none())
+        })
+}
+
+/// An entry that can neither be admitted nor preempt: what is said about it.
 pub(crate) fn give_up(entry: &mut Entry) {
-    entry.requeue = RequeueReason::NoFit;
-    entry.reason = entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor);
+    (entry.requeue, entry.reason) = match entry.assignment.mode() {
+        AssignmentMode::NoFit => {
+            (RequeueReason::NoFit, entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor))
+        }
+        _ => (RequeueReason::PreemptionNoCandidates, PendingReason::WaitingForQuota),
+    };
 }
 
 /// Processes an entry as if no other came before it in its cycle. Leaves the world changed; the caller rolls back.
@@ -91,8 +108,7 @@ fn process(
         return;
     }
     if mode == AssignmentMode::Preempt && entry.targets.is_empty() {
-        entry.requeue = RequeueReason::PreemptionNoCandidates;
-        entry.reason = PendingReason::WaitingForQuota;
+        give_up(entry);
         let can_always_reclaim =
             world.queue(entry.queue).config.preemption.reclaim_within_cohort == PreemptionPolicy::Any;
         if !can_always_reclaim || (gates.prioritize_preemptor_workloads && entry.is_preemptor) {

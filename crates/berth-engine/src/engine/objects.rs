@@ -38,9 +38,10 @@ impl Engine {
             self.world.selection += 1;
         }
         let groups_changed = before.as_ref().is_none_or(|old| old.resource_groups != spec.resource_groups);
+        let config = self.world.share_config(config);
         let queue = self.world.queue_mut(id);
         queue.spec = Some(Arc::new(spec));
-        queue.config = Arc::new(config);
+        queue.config = config;
         if groups_changed || quota_changed {
             queue.generation += 1;
         }

@@ -241,8 +241,8 @@ impl Rooms {
         room.detach();
         let preemptor = room.preemptor;
         let id = order::first(world, queue, room, preemptor.map(|(id, _)| id).filter(|_| sticky))?;
-        let key = order::key(world, queue, id);
-        room.pop(&key, world.record(id).class);
+        let (class, lane) = (world.record(id).class, order::lane(world, queue, id));
+        room.pop(id, class, lane, || order::key(world, queue, id));
         self.note_candidates(queue);
         world.set_place(id, Place::InFlight(queue));
         let record = world.record(id);

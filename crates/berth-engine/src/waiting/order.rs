@@ -37,11 +37,15 @@ impl HeapKey {
 
 /// The heap key of a workload as its record stands.
 pub(crate) fn key(world: &World, queue: QueueId, id: WorkloadId) -> HeapKey {
-    let record = world.record(id);
-    let lane = if is_usage_based(world, queue) { record.local } else { LocalQueueId::from_index(0) };
+    let (record, lane) = (world.record(id), lane(world, queue, id));
     let facts = &record.facts;
     let tie = if facts.uid.is_empty() { (false, facts.key.name.clone()) } else { (true, facts.uid.clone()) };
     HeapKey { lane, priority: Reverse(record.priority), time: record.order_time, tie, id }
+}
+
+/// The lane of a workload; see [`HeapKey`].
+pub(crate) fn lane(world: &World, queue: QueueId, id: WorkloadId) -> LocalQueueId {
+    if is_usage_based(world, queue) { world.record(id).local } else { LocalQueueId::from_index(0) }
 }
 
 /// The workload to pop: by usage of the local queue where that counts, then the sticky one, then by key (§3.3).

@@ -196,17 +196,17 @@ impl Room {
         self.in_flight
     }
 
-    /// Notes that a workload in line is popped.
-    pub fn pop(&mut self, key: &HeapKey, class: ClassId) {
+    /// Notes that a workload in line, of this class and lane, is popped; `key` is asked for when it is not first in its line.
+    pub fn pop(&mut self, workload: WorkloadId, class: ClassId, lane: LocalQueueId, key: impl FnOnce() -> HeapKey) {
         self.detach();
-        self.in_flight = Some(key.id);
-        let id = (class, key.lane);
-        if self.lines.get(&id).is_some_and(|line| line.first.id == key.id) {
+        self.in_flight = Some(workload);
+        let id = (class, lane);
+        if self.lines.get(&id).is_some_and(|line| line.first.id == workload) {
             self.attached = Some(id);
             self.waiting -= 1;
             self.active -= 1;
         } else {
-            self.unlink(key, class);
+            self.unlink(&key(), class);
         }
     }
 

@@ -9,7 +9,7 @@ pub(crate) mod readiness;
 pub(crate) mod record;
 pub(crate) mod tally;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, QuotaCheckStrategy};
@@ -40,6 +40,8 @@ pub(crate) struct World {
     /// Counts changes of namespaces and of queues' namespace selectors.
     pub selection: u64,
     pub queues: Vec<Queue>,
+    /// What the queues' configurations share; see [`World::share_config`].
+    configs: HashSet<Arc<QueueConfig>>,
     pub queue_ids: HashMap<Name, QueueId>,
     pub cohorts: HashMap<Name, CohortEntry>,
     pub locals: Vec<Local>,
@@ -150,6 +152,7 @@ impl World {
             namespaces: BTreeMap::new(),
             selection: 0,
             queues: Vec::new(),
+            configs: HashSet::new(),
             queue_ids: HashMap::new(),
             cohorts: HashMap::new(),
             locals: Vec::new(),

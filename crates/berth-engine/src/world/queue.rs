@@ -26,8 +26,8 @@ pub(crate) struct Queue {
     pub tally: Tally,
 }
 
-/// The configuration parts the search for flavors and victims reads.
-#[derive(Debug, Clone, Default)]
+/// The configuration parts the search for flavors and victims reads; queues that have them alike share them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct QueueConfig {
     pub groups: Vec<Group>,
     pub fungibility: FlavorFungibility,
@@ -35,14 +35,14 @@ pub(crate) struct QueueConfig {
 }
 
 /// A resource group.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
     pub resources: Vec<ResourceId>,
     pub flavors: Vec<FlavorSlot>,
 }
 
 /// A flavor of a resource group.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FlavorSlot {
     pub flavor: FlavorId,
     pub name: Name,
@@ -102,6 +102,21 @@ impl Queue {
 }
 
 impl World {
+    /// The shared copy of a configuration. Most queues of a cluster differ in their quotas only, which are the tree's; a cycle
+    /// over thousands of them finds the rest at hand.
+    pub fn share_config(&mut self, config: QueueConfig) -> Arc<QueueConfig> {
+        if let Some(shared) = self.configs.get(&config) {
+            return shared.clone();
+        }
+        // More than there are queues: some are nobody's any more.
+        if self.configs.len() > self.queues.len() {
+            self.configs.retain(|config| Arc::strong_count(config) > 1);
+        }
+        let shared = Arc::new(config);
+        self.configs.insert(shared.clone());
+        shared
+    }
+
     /// Turns resource groups into ids, with the quotas of each flavor-resource.
     pub fn compile_groups(&mut self, groups: &[ResourceGroup]) -> (Vec<Group>, Vec<(FrId, NodeQuota)>) {
         let mut quotas = Vec::new();
