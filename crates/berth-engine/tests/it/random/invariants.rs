@@ -238,15 +238,27 @@ proptest! {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (key, outlook) in outlooks(host) {
+                let searches = &outlook.considered.victim_searches;
+                let exposed = |only: Option<(Name, Name)>| {
+                    let search = searches.iter().find(|it| it.only == only)?;
+                    Some(search.candidates.iter().map(|it| &it.workload).collect::<BTreeSet<_>>())
+                };
+                let one_flavor_each = outlook.considered.pod_sets.iter().all(|set| set.attempts.len() == 1);
                 for shortage in &outlook.shortages {
-                    let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
-                    let Some(search) = outlook.considered.victim_searches.iter().find(|it| it.only == only) else { continue };
-                    let candidates: BTreeSet<&WorkloadKey> = search.candidates.iter().map(|it| &it.workload).collect();
+                    let alone = exposed(Some((shortage.flavor.clone(), shortage.resource.clone())));
+                    // A holder is judged by everything that is short, which exposes no fewer than one resource does.
+                    let together = if outlook.shortages.len() == 1 { alone.clone() } else { exposed(None) };
                     for holder in &shortage.holders {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
-                            Preemptible::Yes => prop_assert!(candidates.contains(&holder.workload), "{key}: {holder:?}"),
-                            _ => prop_assert!(!candidates.contains(&holder.workload), "{key}: {holder:?}"),
+                            Preemptible::Yes => {
+                                let missing = together.as_ref().is_some_and(|it| !it.contains(&holder.workload));
+                                prop_assert!(!(missing && one_flavor_each), "{key}: {holder:?}");
+                            }
+                            _ => {
+                                let found = alone.as_ref().is_some_and(|it| it.contains(&holder.workload));
+                                prop_assert!(!found, "{key}: {holder:?}");
+                            }
                         }
                     }
                 }
