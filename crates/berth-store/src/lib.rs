@@ -12,6 +12,7 @@
 //!
 //! The store knows nothing of Kubernetes but the place of `resourceVersion`.
 
+mod checkpoint;
 mod error;
 mod key;
 mod memory;
@@ -31,6 +32,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -159,6 +161,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// The same on behalf of `user`: in order with that user's other writes, while users take turns where many writes wait.
     fn commit_for(&self, user: &str, write: Write) -> CommitFuture;
+
+    /// How long a commit takes at the least, of late: what a write waits for whoever else writes. Zero where nothing is waited
+    /// for.
+    fn commit_time(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Every change below `prefix` after revision `after`, as it happened.
     ///

@@ -5,11 +5,14 @@
 //! answers. A failed transaction (disk full, read-only) answers every write of the batch with an error and leaves no
 //! trace; reads go on.
 //!
+//! What SQLite's own log holds is moved into the file beside that (`checkpoint`).
+//!
 //! At start the log is read back into memory. Rows nobody can ask for any more go out with later batches.
 
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
+use crate::checkpoint::Checkpoints;
 use crate::mvcc::{Mvcc, Plan, Planned};
 use crate::queue::{Next, Queue};
 use crate::{
@@ -29,6 +33,8 @@ const BATCH_MAX: usize = 1024;
 const BATCH_MIN: usize = 64;
 /// About what a write adds to the time of its transaction.
 const WRITE_TIME: Duration = Duration::from_micros(40);
+/// Commits of which the shortest one shows what the disk needs; the others waited for a processor too, or for another sync.
+const COMMITS_COMPARED: usize = 64;
 /// Bytes of objects in one transaction, the last one not counted: with larger ones the disk takes longer than its sync.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Old rows removed with one batch at most: more than a write makes, for each of its writes, and some more. Those who wait for
@@ -69,7 +75,21 @@ impl Default for SqliteOptions {
 /// Why a store file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// SQLite refused: not a database, no permission, another process has it open.
+    /// Another process has it open.
+    #[error("the store {path} is in use: another berth has it open")]
+    InUse {
+        /// The file.
+        path: String,
+    },
+    /// The file that says that it is open cannot be written.
+    #[error("cannot open the store {path}: {source}")]
+    Lock {
+        /// The file beside the store.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// SQLite refused: not a database, no permission, an older berth has it open.
     #[error("cannot open the store {path}: {source} (is another berth using it?)")]
     Engine {
         /// The file.
@@ -100,7 +120,10 @@ type Request = (Write, Reply);
 pub struct SqliteStore {
     mvcc: Arc<Mvcc>,
     queue: Arc<Queue<Request>>,
+    least: Arc<Least>,
     writer: Option<JoinHandle<()>>,
+    /// Held as long as the file is open; goes with the process, however that ends.
+    _lock: File,
 }
 
 impl SqliteStore {
@@ -108,16 +131,27 @@ impl SqliteStore {
     pub fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
         let shown = path.display().to_string();
         let engine_error = |source| OpenError::Engine { path: shown.clone(), source };
-        let connection = connect(path, &options).map_err(engine_error)?;
+        let lock = lock(path)?;
+        let mut connection = connect(path, &options).map_err(engine_error)?;
         let mvcc = Arc::new(Mvcc::new(options.history, options.watcher_buffer, true));
         load(&connection, &mvcc, &shown)?;
+        let checkpoints = Checkpoints::start(path, &mut connection).map_err(engine_error)?;
         let queue = Arc::new(Queue::new());
-        let mut writer = Writer { connection, mvcc: mvcc.clone(), queue: queue.clone(), commit_time: Duration::ZERO };
+        let least = Arc::new(Least::default());
+        let mut writer = Writer {
+            checkpoints,
+            connection,
+            mvcc: mvcc.clone(),
+            queue: queue.clone(),
+            commit_time: Duration::ZERO,
+            least: least.clone(),
+            lately: (Duration::MAX, 0),
+        };
         let writer = std::thread::Builder::new()
             .name("berth-store".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| engine_error(rusqlite::Error::ToSqlConversionFailure(Box::new(error))))?;
-        Ok(SqliteStore { mvcc, queue, writer: Some(writer) })
+        Ok(SqliteStore { mvcc, queue, least, writer: Some(writer), _lock: lock })
     }
 }
 
@@ -131,10 +165,21 @@ impl Drop for SqliteStore {
     }
 }
 
+/// One process at a time has a store open. SQLite's own lock for that would keep out the thread that makes checkpoints too.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push("-lock");
+    let failed = |source| OpenError::Lock { path: beside.display().to_string(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&beside).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.display().to_string() }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
 fn connect(path: &Path, options: &SqliteOptions) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
-    // One process at a time; its death releases the lock.
-    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     if let Some(pages) = options.pages_max {
@@ -175,12 +220,22 @@ fn load(connection: &Connection, mvcc: &Mvcc, path: &str) -> Result<(), OpenErro
 }
 
 struct Writer {
+    /// Before the connection: the last one that closes moves what is left.
+    checkpoints: Checkpoints,
     connection: Connection,
     mvcc: Arc<Mvcc>,
     queue: Arc<Queue<Request>>,
     /// How long the last transactions took to commit, on average.
     commit_time: Duration,
+    /// What the shortest of some took, for who wants to know.
+    least: Arc<Least>,
+    /// The shortest one since that was said, and how many there have been.
+    lately: (Duration, usize),
 }
+
+/// A duration in nanoseconds that one thread changes.
+#[derive(Default)]
+struct Least(AtomicU64);
 
 impl Drop for Writer {
     /// However it ends, nobody waits for it any more.
@@ -243,6 +298,12 @@ impl Writer {
     /// Remembers how long a commit took; a single slow one counts for little.
     fn took(&mut self, time: Duration) {
         self.commit_time = (self.commit_time * 7 + time) / 8;
+        self.lately = (self.lately.0.min(time), self.lately.1 + 1);
+        if self.lately.1 == COMMITS_COMPARED {
+            let nanoseconds = u64::try_from(self.lately.0.as_nanos()).unwrap_or(u64::MAX);
+            self.least.0.store(nanoseconds, Ordering::Relaxed);
+            self.lately = (Duration::MAX, 0);
+        }
     }
 
     /// Persists, publishes and answers one batch.
@@ -270,6 +331,7 @@ impl Writer {
             let _ = reply.send(answer);
         }
         // Nobody waits for this.
+        self.checkpoints.look(&self.connection);
         self.mvcc.condense(&old);
     }
 
@@ -328,6 +390,10 @@ impl Store for SqliteStore {
             let stopped = CommitError::Unavailable { reason: "the store's writer has stopped".to_owned() };
             answer.await.unwrap_or(Err(stopped))
         })
+    }
+
+    fn commit_time(&self) -> Duration {
+        Duration::from_nanos(self.least.0.load(Ordering::Relaxed))
     }
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {

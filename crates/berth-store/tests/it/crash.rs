@@ -11,7 +11,10 @@ use berth_store::{ListQuery, SqliteOptions, SqliteStore, Store, Write};
 use serde_json::json;
 
 const VICTIM_FILE: &str = "BERTH_STORE_CRASH_VICTIM";
+const VICTIM_BYTES: &str = "BERTH_STORE_CRASH_BYTES";
 const KILLS: usize = 100;
+/// Of so many kills one meets a victim that writes large objects: its log is moved into the file meanwhile, and begins anew.
+const LARGE_EVERY: usize = 25;
 
 fn open(path: &Path) -> SqliteStore {
     SqliteStore::open(path, SqliteOptions { history: 200, ..SqliteOptions::default() }).unwrap()
@@ -21,6 +24,7 @@ fn open(path: &Path) -> SqliteStore {
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os(VICTIM_FILE) else { return };
+    let bytes = std::env::var(VICTIM_BYTES).unwrap().parse().unwrap();
     let store = open(Path::new(&path));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -30,7 +34,7 @@ fn victim() {
             let writes: Vec<_> = (0..8)
                 .map(|slot| {
                     let key = format!("/slot/{slot}");
-                    let value = json!({"round": round, "filler": "x".repeat(500)});
+                    let value = json!({"round": round, "filler": "x".repeat(bytes)});
                     let write = match store.get(&key) {
                         Some(record) if round % 7 == slot => {
                             Write::Delete { key, expected: record.revision, last: None }
@@ -56,9 +60,11 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     let path = folder.path().join("store.db");
     let mut last_revision = 0;
     for kill in 0..KILLS {
+        let (bytes, least) = if kill % LARGE_EVERY == LARGE_EVERY - 1 { ("200000", 60) } else { ("500", 1) };
         let mut victim = Command::new(std::env::current_exe().unwrap())
             .args(["crash::victim", "--exact", "--nocapture", "--test-threads=1"])
             .env(VICTIM_FILE, &path)
+            .env(VICTIM_BYTES, bytes)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -67,7 +73,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         // Another number of acknowledgements each time, so that the kill hits different moments.
         let mut acknowledged: Vec<(u64, String)> = Vec::new();
         let mut line = String::new();
-        while acknowledged.len() < 1 + kill * 13 % 61 {
+        while acknowledged.len() < least + kill * 13 % 61 {
             line.clear();
             assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the victim ended by itself");
             acknowledged.extend(acknowledgement(&line));

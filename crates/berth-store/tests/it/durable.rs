@@ -74,11 +74,38 @@ async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
 }
 
 #[tokio::test]
+async fn the_log_begins_anew_however_much_is_written_without_a_pause() {
+    const WRITERS: u64 = 8;
+    const WRITES: u64 = 256;
+    const BYTES: u64 = 32 * 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = std::sync::Arc::new(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let store = store.clone();
+        writers.spawn(async move {
+            for number in 0..WRITES {
+                let value = json!({"text": "x".repeat(BYTES as usize)});
+                store.commit(Write::Create { key: format!("/{writer}/{number}"), value }).await.unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+    // What is written to the log is in the file by and by, and the log does not hold all of it.
+    let log = std::fs::metadata(folder.path().join("store.db-wal")).unwrap().len();
+    assert!(log < WRITERS * WRITES * BYTES / 2, "the log has {log} bytes");
+    drop(store);
+    let objects = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    assert_eq!(objects.list(&ListQuery::all("/")).unwrap().records.len() as u64, WRITERS * WRITES);
+}
+
+#[tokio::test]
 async fn a_store_is_opened_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let _store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
-    assert!(matches!(SqliteStore::open(&path, SqliteOptions::default()), Err(OpenError::Engine { .. })));
+    assert!(matches!(SqliteStore::open(&path, SqliteOptions::default()), Err(OpenError::InUse { .. })));
 }
 
 #[tokio::test]

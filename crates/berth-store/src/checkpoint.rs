@@ -1,0 +1,132 @@
+//! Moving what is in the write-ahead log into the file, beside the writing.
+//!
+//! By itself SQLite does that in the commit that makes the log too long: a thousand pages and a sync, thirty times as long as
+//! a commit, for which everybody waits whose write is in that commit or comes meanwhile. Here a thread with a connection of its
+//! own does it while commits go on. The log can begin anew only when all of it has been moved, and commits add to it all the
+//! time: so when it is long the writer moves the rest itself, right after the thread has left as little as it can.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
+
+/// Pages that are moved at once: 2 MiB, so that what is left behind after the last of them is little.
+const PART: usize = 512;
+/// Pages the writer moves itself without making anybody wait much longer than for a commit.
+const LITTLE: usize = PART / 2;
+/// Pages in the log when it is to begin anew: 16 MiB. Reading it back takes some hundredths of a second, after a crash.
+const LOG: usize = 4096;
+/// Pages in the log when it is to begin anew however many are left to be moved.
+const LOG_MAX: usize = 4 * LOG;
+
+/// The database whose log it is.
+const MAIN: Option<&str> = Some("main");
+
+/// What the writer knows of the log, and the thread that shortens it.
+pub(crate) struct Checkpoints {
+    /// Pages in the log after the last commit.
+    pages: Arc<AtomicUsize>,
+    /// Pages of it that the thread found moved when it last looked.
+    moved: Arc<AtomicUsize>,
+    is_moving: Arc<AtomicBool>,
+    /// How long the log was at the last look.
+    looked_at: usize,
+    /// How long it was when the thread was last asked.
+    asked_at: usize,
+    /// How long it was when the writer last moved what was left.
+    ended_at: usize,
+    ask: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpoints {
+    /// Takes checkpoints out of the writer's commits.
+    pub(crate) fn start(path: &Path, writer: &mut Connection) -> rusqlite::Result<Checkpoints> {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let counted = pages.clone();
+        // In the place of SQLite's own, which would move them.
+        writer.wal_hook(Some(move |_: &mut Wal, pages: std::ffi::c_int| {
+            counted.store(usize::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))?;
+        let mover = Connection::open(path)?;
+        // What a checkpoint does not sync is lost with the machine, though it was acknowledged.
+        mover.pragma_update(None, "synchronous", "FULL")?;
+        let (ask, asked) = sync_channel(1);
+        let (moved, is_moving) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (found, is_done) = (moved.clone(), is_moving.clone());
+        let thread = std::thread::Builder::new()
+            .name("berth-checkpoint".to_owned())
+            .spawn(move || {
+                while asked.recv().is_ok() {
+                    if let Some(moved) = checkpoint(&mover) {
+                        found.store(moved, Ordering::Relaxed);
+                    }
+                    is_done.store(false, Ordering::Release);
+                }
+            })
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+        Ok(Checkpoints {
+            pages,
+            moved,
+            is_moving,
+            looked_at: 0,
+            asked_at: 0,
+            ended_at: 0,
+            ask: Some(ask),
+            thread: Some(thread),
+        })
+    }
+
+    /// Has moved what is to be; called when a batch has been answered.
+    pub(crate) fn look(&mut self, writer: &Connection) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages < self.looked_at {
+            // It began anew.
+            (self.asked_at, self.ended_at) = (0, 0);
+        }
+        self.looked_at = pages;
+        if self.is_moving.load(Ordering::Acquire) {
+            return;
+        }
+        let left = pages.saturating_sub(self.moved.load(Ordering::Relaxed));
+        if pages >= LOG.max(self.ended_at + PART) && (left <= LITTLE || pages >= LOG_MAX) {
+            // With the next commit the log begins anew.
+            self.ended_at = pages;
+            checkpoint(writer);
+        } else if pages >= self.asked_at + PART {
+            self.asked_at = pages;
+            self.is_moving.store(true, Ordering::Release);
+            if self.ask.as_ref().is_none_or(|ask| ask.try_send(()).is_err()) {
+                self.is_moving.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    /// The last connection to the file is the writer's, which moves what is left when it closes.
+    fn drop(&mut self) {
+        self.ask = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Moves what can be without holding up anybody; how much of the log has been.
+fn checkpoint(connection: &Connection) -> Option<usize> {
+    match connection.wal_checkpoint_v2(MAIN, CheckpointMode::PASSIVE) {
+        Ok((_, moved)) => usize::try_from(moved).ok(),
+        Err(error) => {
+            // The log goes on growing, until the disk is full, which writes will tell.
+            tracing::debug!(%error, "a checkpoint failed");
+            None
+        }
+    }
+}
