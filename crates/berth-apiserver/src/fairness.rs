@@ -6,7 +6,8 @@
 //! request is behind one of them per lane, not behind all. Among writes that wait for the disk the store does the same
 //! ([`berth_store::Store::commit_for`]).
 //!
-//! Nothing is held back while there is a lane: a lone user has all of them. Where nobody waits a request pays a wake-up, some
+//! While several users call, each may have only its share under way, which lasts until the disk has what the request wrote
+//! ([`shares`]). Nothing is held back from a lone user while there is a lane. Where nobody waits a request pays a wake-up, some
 //! microseconds.
 //!
 //! Requests that may go through all objects there are have lanes of their own, and leave the runtime's other tasks to
@@ -14,22 +15,31 @@
 
 mod figures;
 mod flow;
+mod shares;
 mod turns;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use berth_apimachinery::status::Status;
+use berth_store::Store;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::completion;
 pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
-use turns::{Place, Turns};
+use turns::{Place, Turns, UnderWay};
 
+/// Requests under way for each processor while users share, where commits take next to no time.
+const CAPACITY_MIN: usize = 4;
+/// About what a request costs a processor, where its sender is on the same machine. While users share, as many are under way
+/// as keep the processors half busy: each waits for about two commits, the one under way and its own.
+const REQUEST_TIME: Duration = Duration::from_micros(160);
 /// Seconds after which who was turned away should come back.
 pub(crate) const RETRY_AFTER: u32 = 1;
 
@@ -38,6 +48,9 @@ pub(crate) struct Fairness {
     short: Arc<Hall>,
     long: Arc<Hall>,
     figures: Arc<Figures>,
+    processors: usize,
+    /// Says how long commits take.
+    store: Option<Arc<dyn Store>>,
     /// Whether a thread that computes for long can be replaced by another.
     has_threads: bool,
     _lanes: JoinSet<()>,
@@ -49,8 +62,27 @@ struct Hall {
     arrived: Notify,
 }
 
-/// The right to compute. The lane goes on when it is dropped, however that comes about.
-struct Turn(#[allow(dead_code, reason = "dropping it is what tells the lane")] oneshot::Sender<()>);
+/// The right to compute.
+struct Turn {
+    lane: Lane,
+    slot: Slot,
+}
+
+/// Goes on when this is dropped, however that comes about.
+struct Lane(#[allow(dead_code, reason = "dropping it is what tells the lane")] oneshot::Sender<()>);
+
+/// Part of its user's share, until it is dropped; nothing where nobody shares.
+struct Slot(Option<(Arc<Hall>, UnderWay)>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some((hall, under_way)) = self.0.take()
+            && hall.turns().ended(&under_way)
+        {
+            hall.arrived.notify_one();
+        }
+    }
+}
 
 impl Hall {
     fn new() -> Arc<Hall> {
@@ -66,13 +98,15 @@ impl Hall {
         loop {
             // Who is next is asked after everything else that is ready has gone on: answers of the store, which are almost
             // done, and arrivals, as else the order of turns would be that of arrival whoever arrives.
-            let Some(next) = self.turns().pop() else {
+            let popped = self.turns().pop();
+            let Some((next, under_way)) = popped else {
                 self.arrived.notified().await;
                 tokio::task::yield_now().await;
                 continue;
             };
-            let (turn, over) = oneshot::channel();
-            if next.send(Turn(turn)).is_ok() {
+            let (lane, over) = oneshot::channel();
+            let slot = Slot(under_way.map(|under_way| (self.clone(), under_way)));
+            if next.send(Turn { lane: Lane(lane), slot }).is_ok() {
                 // An error says that the turn was dropped: that is what is waited for.
                 let _ = over.await;
             }
@@ -111,11 +145,11 @@ impl Drop for Executing<'_> {
 
 impl Fairness {
     /// Rows with as many lanes as the runtime has threads, and half as many for long requests; call it inside one.
-    pub(crate) fn start(figures: Arc<Figures>) -> Fairness {
+    pub(crate) fn start(figures: Arc<Figures>, store: Arc<dyn Store>) -> Fairness {
         let runtime = Handle::current();
         let workers = runtime.metrics().num_workers().max(1);
         let has_threads = runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
-        Fairness { has_threads, ..Fairness::with_lanes(workers, workers.div_ceil(2), figures) }
+        Fairness { has_threads, store: Some(store), ..Fairness::with_lanes(workers, workers.div_ceil(2), figures) }
     }
 
     fn with_lanes(short: usize, long: usize, figures: Arc<Figures>) -> Fairness {
@@ -125,8 +159,16 @@ impl Fairness {
             (0..count).for_each(|_| drop(lanes.spawn(hall.clone().lane())));
             hall
         };
+        let processors = short;
         let (short, long) = (open(short), open(long));
-        Fairness { short, long, figures, has_threads: false, _lanes: lanes }
+        Fairness { short, long, figures, processors, store: None, has_threads: false, _lanes: lanes }
+    }
+
+    /// Requests that may be under way while users share.
+    fn capacity(&self) -> usize {
+        let commit = self.store.as_ref().map_or(Duration::ZERO, |store| store.commit_time());
+        let meanwhile = usize::try_from(commit.as_nanos() / REQUEST_TIME.as_nanos()).unwrap_or(usize::MAX);
+        self.processors.saturating_mul(meanwhile.max(CAPACITY_MIN))
     }
 
     /// Executes a request when it is its user's turn; `bytes` is the size of its body. Too many of one user are refused with
@@ -138,14 +180,20 @@ impl Fairness {
         request: F,
     ) -> Result<F::Output, Status> {
         let arrival = Instant::now();
-        let turn = self.turn(flow, bytes).await?;
+        let turn = self.turn(flow, bytes, arrival).await?;
         self.figures.dispatched(flow.level, arrival.elapsed());
         let _executing = Executing { figures: &self.figures, flow, since: Instant::now() };
         let leaves_thread = flow.is_long && self.has_threads;
-        Ok(UntilWaiting { request, user: &flow.user, turn, is_first: true, leaves_thread }.await)
+        let (lane, slot) = turn.map_or((None, None), |turn| (Some(turn.lane), Some(turn.slot)));
+        Ok(UntilWaiting { request, user: &flow.user, lane, slot, is_first: true, has_written: false, leaves_thread }
+            .await)
     }
 
-    async fn turn(&self, flow: &Flow, bytes: usize) -> Result<Option<Turn>, Status> {
+    async fn turn(&self, flow: &Flow, bytes: usize, now: Instant) -> Result<Option<Turn>, Status> {
+        if flow.shares {
+            // Whatever it calls for: long requests leave room beside them, but they are its.
+            self.short.turns().called(flow, self.capacity(), now);
+        }
         let hall = if flow.is_long { &self.long } else { &self.short };
         let (sender, turn) = oneshot::channel();
         let Some(place) = hall.turns().push(flow, bytes, sender) else {
@@ -175,12 +223,14 @@ pub(crate) fn on_behalf_of<F: Future>(user: Arc<str>, request: F) -> impl Future
     USER.scope(user, request)
 }
 
-/// A request that gives up its turn when it has to wait.
+/// A request that gives up its lane when it has to wait, and its part of the user's share when that is not for the disk.
 struct UntilWaiting<'a, F> {
     request: F,
     user: &'a Arc<str>,
-    turn: Option<Turn>,
+    lane: Option<Lane>,
+    slot: Option<Slot>,
     is_first: bool,
+    has_written: bool,
     leaves_thread: bool,
 }
 
@@ -188,11 +238,16 @@ impl<F: Future + Unpin> Future for UntilWaiting<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let UntilWaiting { request, user, turn, is_first, leaves_thread } = &mut *self;
+        let UntilWaiting { request, user, lane, slot, is_first, has_written, leaves_thread } = &mut *self;
         let poll = || USER.sync_scope(user.clone(), || Pin::new(request).poll(context));
         // After a wait there is little left to do.
-        let polled = if *leaves_thread && *is_first { tokio::task::block_in_place(poll) } else { poll() };
-        (*turn, *is_first) = (None, false);
+        let leaves = *leaves_thread && *is_first;
+        let (polled, wrote) = completion::noting(|| if leaves { tokio::task::block_in_place(poll) } else { poll() });
+        *has_written |= wrote;
+        if polled.is_ready() || !*has_written {
+            *slot = None;
+        }
+        (*lane, *is_first) = (None, false);
         polled
     }
 }
@@ -210,7 +265,7 @@ mod tests {
     }
 
     fn flow(user: &str) -> Flow {
-        Flow { level: Level::WorkloadLow, user: user.into(), is_long: false }
+        Flow { level: Level::WorkloadLow, user: user.into(), is_long: false, shares: true }
     }
 
     fn long(user: &str) -> Flow {
@@ -277,10 +332,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_disk_takes_part_of_its_users_share_and_who_waits_for_somebody_else_does_not() {
+        for writes in [true, false] {
+            let fairness = fairness(1);
+            let under_way = Arc::new(AtomicUsize::new(0));
+            let (release, released) = tokio::sync::watch::channel(0);
+            let request = || {
+                let (under_way, mut released) = (under_way.clone(), released.clone());
+                Box::pin(async move {
+                    let number = under_way.fetch_add(1, Ordering::Relaxed);
+                    if writes {
+                        completion::note_write();
+                    }
+                    released.wait_for(|upto| number < *upto).await.expect("the test releases them");
+                })
+            };
+            assert_eq!(fairness.run(&flow("ann"), 0, ready(1)).await.ok(), Some(1));
+            let flood: Vec<_> = (0..50).map(|_| start(&fairness, flow("flood"), request())).collect();
+            settle().await;
+            let share = fairness.capacity() / 2;
+            assert_eq!(under_way.load(Ordering::Relaxed), if writes { share } else { 50 });
+            // The other user has a place; so have those who need not share.
+            assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
+            let own = Flow { level: Level::WorkloadHigh, shares: false, ..flow("flood") };
+            assert_eq!(fairness.run(&own, 0, ready(3)).await.ok(), Some(3));
+            // Each that ends lets the next one begin.
+            release.send(1).expect("they wait");
+            settle().await;
+            assert_eq!(under_way.load(Ordering::Relaxed), if writes { share + 1 } else { 50 });
+            // And all of them, when nobody else calls any more.
+            tokio::time::advance(Duration::from_secs(10)).await;
+            let last = start(&fairness, flow("flood"), ready(()));
+            settle().await;
+            release.send(2).expect("they wait");
+            settle().await;
+            assert_eq!(under_way.load(Ordering::Relaxed), 50);
+            release.send(50).expect("they wait");
+            for task in flood.into_iter().chain([last]) {
+                task.await.expect("no panic").expect("there is room");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_hangs_up_or_panics_gives_everything_back() {
         let fairness = fairness(1);
         let own = flow("z");
-        let turn = fairness.turn(&own, 0).await.expect("there is room");
+        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
         let gone = start(&fairness, flow("a"), pending::<()>());
         let panics = start(&fairness, flow("a"), Box::pin(async { panic!("a bug in a handler") }));
         let next = start(&fairness, flow("a"), ready(1));
@@ -293,7 +391,7 @@ mod tests {
         assert!(panics.await.expect_err("it panicked").is_panic());
         assert!(gone.await.expect_err("it was stopped").is_cancelled());
         // Whoever has been called and goes before looking takes nothing along.
-        let turn = fairness.turn(&own, 0).await.expect("there is room");
+        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
         let mut called = Box::pin(fairness.run(&own, 0, ready(())));
         assert!(futures::poll!(called.as_mut()).is_pending());
         drop(turn);
@@ -308,7 +406,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_requests_wait_for_each_other_and_short_ones_do_not_wait_for_them() {
         let fairness = fairness(1);
-        let turn = fairness.turn(&long("a"), 0).await.expect("there is room");
+        let turn = fairness.turn(&long("a"), 0, Instant::now()).await.expect("there is room");
         let second = start(&fairness, long("a"), ready(2));
         settle().await;
         assert!(!second.is_finished());

@@ -112,7 +112,7 @@ impl Listener {
     /// Serves until `shutdown` completes, then lets open requests finish for a moment and returns.
     pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let fairness = Arc::new(Fairness::start(server.inner.figures.clone()));
+        let fairness = Arc::new(Fairness::start(server.inner.figures.clone(), server.store_handle()));
         let graceful = GracefulShutdown::new();
         let mut connections = tokio::task::JoinSet::new();
         tokio::pin!(shutdown);

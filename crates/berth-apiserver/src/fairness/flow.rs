@@ -57,6 +57,9 @@ pub(crate) struct Flow {
     pub(crate) user: Arc<str>,
     /// Whether they may compute for long: such requests wait for each other and for nobody else.
     pub(crate) is_long: bool,
+    /// Whether its user has to leave room to others that share: neither the cluster's own programs nor its masters have, and
+    /// nobody has because of them.
+    pub(crate) shares: bool,
 }
 
 /// The row of a request. `controllers` are users that count among the cluster's controllers.
@@ -77,7 +80,9 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
     } else {
         Level::CatchAll
     };
-    Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query) }
+    let shares = matches!(level, Level::WorkloadLow | Level::GlobalDefault | Level::CatchAll)
+        && !user.in_group("system:masters");
+    Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query), shares }
 }
 
 /// Whether a request may go through more objects than a page of a list has: what selects looks at all there are.
@@ -138,6 +143,22 @@ mod tests {
             (UserInfo::anonymous(), "/livez/ping", "system"),
         ] {
             assert_eq!(flow(&Method::PUT, uri, &user), (level, false), "{} {uri}", user.name);
+        }
+    }
+
+    #[test]
+    fn tenants_and_people_share_and_the_clusters_own_do_not() {
+        for (user, shares) in [
+            (account("a", "tenant"), true),
+            (UserInfo::new("ann", &[]), true),
+            (UserInfo::anonymous(), true),
+            (UserInfo::master("admin"), false),
+            (account("kube-system", "job-controller"), false),
+            (account("batch", "manager"), false),
+            (UserInfo::new("system:node:n1", &["system:nodes"]), false),
+        ] {
+            let info = RequestInfo::parse(&Method::PUT, "/api/v1/namespaces/a/configmaps/m", "");
+            assert_eq!(of(&info, "", &user, &["system:serviceaccount:batch:manager".to_owned()]).shares, shares);
         }
     }
 

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::flow::{Flow, Level};
+use super::shares::Shares;
 
 /// Requests of one user that may wait; further ones are asked to come back. Many times what a client with sensible
 /// limits has under way.
@@ -14,6 +17,7 @@ pub(super) const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Requests that wait, by level and user.
 pub(super) struct Turns<T> {
+    shares: Shares,
     levels: [Users<T>; Level::COUNT],
     /// The level whose turn it is, if anybody waits there.
     next: usize,
@@ -29,6 +33,10 @@ struct Users<T> {
 
 /// One user's requests, the one that arrived first at the front.
 struct Row<T> {
+    /// Its user has as many under way as may be: it has no turn before one of those ends.
+    is_held: bool,
+    /// Whether the user shares with others: of long requests no more are under way than there are lanes anyway.
+    shares: bool,
     requests: VecDeque<Waiting<T>>,
     bytes: usize,
 }
@@ -37,6 +45,13 @@ struct Waiting<T> {
     number: u64,
     bytes: usize,
     turn: T,
+}
+
+/// A request that has had its turn and counts against its user's share.
+#[derive(Debug, PartialEq)]
+pub(super) struct UnderWay {
+    level: Level,
+    user: Arc<str>,
 }
 
 /// Where a request waits, to take it out again.
@@ -49,7 +64,12 @@ pub(super) struct Place {
 impl<T> Turns<T> {
     pub(super) fn new() -> Turns<T> {
         let levels = std::array::from_fn(|_| Users { order: VecDeque::new(), rows: BTreeMap::new() });
-        Turns { levels, next: 0, number: 0 }
+        Turns { shares: Shares::default(), levels, next: 0, number: 0 }
+    }
+
+    /// A user that shares has called, be it for something else; `capacity` requests may be under way where several share.
+    pub(super) fn called(&mut self, flow: &Flow, capacity: usize, now: Instant) {
+        self.shares.called(flow.level, &flow.user, capacity, now);
     }
 
     /// Puts a request of `bytes` behind its user's others; `None` when too many wait already.
@@ -58,7 +78,12 @@ impl<T> Turns<T> {
         if !users.rows.contains_key(&*flow.user) {
             users.order.push_back(flow.user.clone());
         }
-        let row = users.rows.entry(flow.user.clone()).or_insert(Row { requests: VecDeque::new(), bytes: 0 });
+        let row = users.rows.entry(flow.user.clone()).or_insert_with(|| Row {
+            is_held: false,
+            shares: flow.shares && !flow.is_long,
+            requests: VecDeque::new(),
+            bytes: 0,
+        });
         // One is always let in: who has nothing waiting has not sent too much.
         let is_full = row.requests.len() >= WAITING_MAX || row.bytes + bytes > WAITING_BYTES_MAX;
         if is_full && !row.requests.is_empty() {
@@ -76,21 +101,43 @@ impl<T> Turns<T> {
         (0..Level::COUNT).map(|step| (self.next + step) % Level::COUNT).find(|at| !self.levels[*at].order.is_empty())
     }
 
-    /// Takes out the request whose turn it is; its level and its user go to the end of their rows.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        let level = self.level()?;
-        self.next = (level + 1) % Level::COUNT;
-        let users = &mut self.levels[level];
-        let user = users.order.pop_front()?;
-        let row = users.rows.get_mut(&user)?;
-        let first = row.requests.pop_front()?;
-        row.bytes -= first.bytes;
-        if row.requests.is_empty() {
-            users.rows.remove(&user);
-        } else {
-            users.order.push_back(user);
+    /// Takes out the request whose turn it is; its level and its user go to the end of their rows. A user that shares has it
+    /// under way until it [ends](Turns::ended).
+    pub(super) fn pop(&mut self) -> Option<(T, Option<UnderWay>)> {
+        loop {
+            let level = self.level()?;
+            let users = &mut self.levels[level];
+            let user = users.order.pop_front()?;
+            let row = users.rows.get_mut(&user)?;
+            if row.shares && !self.shares.may_start(Level::ALL[level], &user) {
+                row.is_held = true;
+                continue;
+            }
+            self.next = (level + 1) % Level::COUNT;
+            let first = row.requests.pop_front()?;
+            row.bytes -= first.bytes;
+            let under_way = row.shares.then(|| UnderWay { level: Level::ALL[level], user: user.clone() });
+            if row.shares {
+                self.shares.started(Level::ALL[level], &user);
+            }
+            if row.requests.is_empty() {
+                users.rows.remove(&user);
+            } else {
+                users.order.push_back(user);
+            }
+            return Some((first.turn, under_way));
         }
-        Some(first.turn)
+    }
+
+    /// A request is no longer under way. Whether its user, who was held, has a turn again.
+    pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
+        let UnderWay { level, user } = under_way;
+        self.shares.ended(*level, user);
+        let users = &mut self.levels[*level as usize];
+        let Some(row) = users.rows.get_mut(user).filter(|row| row.is_held) else { return false };
+        row.is_held = false;
+        users.order.push_back(user.clone());
+        true
     }
 
     /// Takes out a request that does not want its turn any more.
@@ -111,7 +158,7 @@ mod tests {
     use super::*;
 
     fn flow(level: Level, user: &str) -> Flow {
-        Flow { level, user: user.into(), is_long: false }
+        Flow { level, user: user.into(), is_long: false, shares: true }
     }
 
     fn low(user: &str) -> Flow {
@@ -120,7 +167,7 @@ mod tests {
 
     /// All that wait, in the order of their turns.
     fn drain(turns: &mut Turns<&'static str>) -> String {
-        std::iter::from_fn(|| turns.pop()).collect::<Vec<_>>().join(" ")
+        std::iter::from_fn(|| turns.pop()).map(|(turn, _)| turn).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -132,7 +179,7 @@ mod tests {
             assert!(turns.push(&low(user), 0, name).is_some());
         }
         assert_eq!(drain(&mut turns), "a1 b1 c1 a2 b2 a3 a4");
-        assert_eq!(turns.pop(), None);
+        assert!(turns.pop().is_none());
     }
 
     #[test]
@@ -144,7 +191,7 @@ mod tests {
         }
         turns.pop();
         turns.push(&low("late"), 0, "late");
-        let place = std::iter::from_fn(|| turns.pop()).position(|turn| turn == "late");
+        let place = std::iter::from_fn(|| turns.pop()).position(|(turn, _)| turn == "late");
         assert_eq!(place, Some(2));
     }
 
@@ -169,12 +216,40 @@ mod tests {
         let second = turns.push(&low("ann"), 1, "a2").expect("room");
         turns.push(&low("ann"), 1, "a3");
         turns.remove(&second);
-        assert_eq!(turns.pop(), Some("a1"));
+        assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         // Called already: nothing to take out.
         turns.remove(&first);
         assert_eq!(drain(&mut turns), "b1 a3");
         let only = turns.push(&low("ann"), 1, "a4").expect("room");
         turns.remove(&only);
+        assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
+    }
+
+    #[test]
+    fn who_has_its_share_under_way_waits_until_one_of_them_ends() {
+        let mut turns = Turns::new();
+        let now = Instant::now();
+        for name in ["f1", "f2", "f3", "f4", "f5"] {
+            turns.called(&low("flood"), 4, now);
+            turns.push(&low("flood"), 0, name);
+        }
+        // Alone it may have all it wants.
+        let mut under_way: Vec<_> = (0..3).filter_map(|_| turns.pop()?.1).collect();
+        turns.called(&low("ann"), 4, now);
+        turns.push(&low("ann"), 0, "a1");
+        assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
+        assert!(turns.pop().is_none());
+        // Two of three have to end before there is room for one, and nobody waits for the user meanwhile.
+        assert!(turns.ended(&under_way.remove(0)));
+        assert!(turns.pop().is_none());
+        turns.push(&flow(Level::WorkloadHigh, "manager"), 0, "high");
+        assert_eq!(turns.pop().map(|(turn, _)| turn), Some("high"));
+        assert!(turns.ended(&under_way.remove(0)));
+        assert_eq!(turns.pop().map(|(turn, _)| turn), Some("f4"));
+        assert!(turns.pop().is_none());
+        // One that leaves while its user is held leaves nothing behind.
+        assert!(turns.ended(&under_way.remove(0)));
+        assert_eq!(turns.pop().map(|(turn, _)| turn), Some("f5"));
         assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
     }
 
@@ -189,7 +264,7 @@ mod tests {
         assert!(turns.push(&low("big"), 1, "").is_none());
         assert!(turns.push(&low("small"), 1, "").is_some());
         // A turn makes room.
-        while turns.pop() != Some("big") {}
+        while turns.pop().is_some_and(|(turn, _)| turn != "big") {}
         assert!(turns.push(&low("big"), 1, "").is_some());
         assert!(turns.push(&low("many"), 0, "").is_some());
     }
