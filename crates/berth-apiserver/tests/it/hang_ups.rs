@@ -1,26 +1,23 @@
 //! Clients that go while their write waits for the disk, and writes that come while another one waits.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use berth_apiserver::{ApiServer, UserInfo};
-use berth_store::{
-    CommitError, CommitFuture, ListQuery, Listing, MemoryStore, ReadError, Record, Store, Watcher, Write,
-};
+use berth_store::{CommitError, CommitFuture, MemoryStore, Store, Write};
 use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::harness::{Server, config_on};
+use crate::meddled::{Meddled, Meddler};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// A store whose answers about some keys are held back. What was written is visible before.
+/// Holds back the store's answers about some keys. What was written is visible before.
 struct Slow {
-    inner: MemoryStore,
     /// What the keys end with; with nothing here answers come at once.
     held: watch::Sender<Option<&'static str>>,
     /// Keys that cannot be written as too much is waiting.
@@ -33,27 +30,15 @@ fn key_of(write: &Write) -> &str {
     }
 }
 
-impl Store for Slow {
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
-    fn get(&self, key: &str) -> Option<Arc<Record>> {
-        self.inner.get(key)
-    }
-
-    fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError> {
-        self.inner.list(query)
-    }
-
-    fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
+impl Meddler for Slow {
+    fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         let is_about = |held: &Option<&'static str>| held.is_some_and(|end| key_of(&write).ends_with(end));
         if is_about(&self.busy.borrow()) {
             return Box::pin(async { Err(CommitError::Busy { reason: "too many writes are waiting for the disk" }) });
         }
         let is_held = is_about(&self.held.borrow());
         let mut held = self.held.subscribe();
-        let answer = self.inner.commit_for(user, write);
+        let answer = store.commit_for(user, write);
         Box::pin(async move {
             if is_held {
                 held.wait_for(Option::is_none).await.expect("the store is there");
@@ -61,27 +46,11 @@ impl Store for Slow {
             answer.await
         })
     }
-
-    fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
-        self.inner.watch(prefix, after)
-    }
-
-    fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
-        self.inner.changes(prefix)
-    }
-
-    fn compact(&self, revision: u64) {
-        self.inner.compact(revision);
-    }
-
-    fn compacted(&self) -> u64 {
-        self.inner.compacted()
-    }
 }
 
-fn slow() -> (Arc<Server>, Arc<Slow>) {
+fn slow() -> (Arc<Server>, Arc<Meddled<Slow>>) {
     let (held, busy) = (watch::Sender::new(None), watch::Sender::new(None));
-    let store = Arc::new(Slow { inner: MemoryStore::new(), held, busy });
+    let store = Meddled::by(Slow { held, busy });
     (Arc::new(Server { api: ApiServer::new(config_on(store.clone())) }), store)
 }
 
@@ -127,18 +96,18 @@ async fn a_definition_is_served_though_its_sender_hung_up() {
         },
     });
     let tests = "/apis/example.com/v1/namespaces/default/tests";
-    store.held.send_replace(Some(name));
+    store.meddler.held.send_replace(Some(name));
     hang_up(&server, Method::POST, DEFINITIONS, &definition).await;
     settle().await;
     server.get(tests).await.expect(404);
-    store.held.send_replace(None);
+    store.meddler.held.send_replace(None);
     settle().await;
     server.get(tests).await.expect(200);
 
     // The same when it goes.
-    store.held.send_replace(Some(name));
+    store.meddler.held.send_replace(Some(name));
     hang_up(&server, Method::DELETE, &format!("{DEFINITIONS}/{name}"), &json!({})).await;
-    store.held.send_replace(None);
+    store.meddler.held.send_replace(None);
     settle().await;
     server.get(tests).await.expect(404);
     server.get(&format!("{DEFINITIONS}/{name}")).await.expect(404);
@@ -148,23 +117,23 @@ async fn a_definition_is_served_though_its_sender_hung_up() {
 async fn an_address_taken_for_a_service_is_that_services_or_nobodys() {
     let (server, store) = slow();
     // Its sender goes while the address waits for the disk: the Service comes all the same.
-    store.held.send_replace(Some("/10.96.0.11"));
+    store.meddler.held.send_replace(Some("/10.96.0.11"));
     hang_up(&server, Method::POST, SERVICES, &service("first", json!({}))).await;
-    store.held.send_replace(None);
+    store.meddler.held.send_replace(None);
     settle().await;
     server.get(&format!("{SERVICES}/first")).await.expect(200);
     let first = ("10.96.0.11".to_owned(), "first".to_owned());
     assert_eq!(addresses(&server).await, std::slice::from_ref(&first));
     // It cannot be stored: its address is nobody's again.
-    store.busy.send_replace(Some("/second"));
+    store.meddler.busy.send_replace(Some("/second"));
     let refused = server.post(SERVICES, service("second", json!({}))).await.expect(429);
     assert_eq!((&refused["reason"], &refused["details"]["retryAfterSeconds"]), (&json!("TooManyRequests"), &json!(1)));
-    store.busy.send_replace(None);
+    store.meddler.busy.send_replace(None);
     assert_eq!(addresses(&server).await, [first]);
     // Neither is one left when the sender of a deletion goes.
-    store.held.send_replace(Some("/first"));
+    store.meddler.held.send_replace(Some("/first"));
     hang_up(&server, Method::DELETE, &format!("{SERVICES}/first"), &json!({})).await;
-    store.held.send_replace(None);
+    store.meddler.held.send_replace(None);
     settle().await;
     assert_eq!(addresses(&server).await, []);
 }
@@ -173,7 +142,7 @@ async fn an_address_taken_for_a_service_is_that_services_or_nobodys() {
 async fn a_service_that_comes_again_keeps_the_address_of_the_one_that_goes() {
     let (server, store) = slow();
     server.post(SERVICES, service("again", json!({"clusterIP": "10.96.0.50"}))).await.expect(201);
-    store.held.send_replace(Some("/again"));
+    store.meddler.held.send_replace(Some("/again"));
     let deleting = server.clone();
     let deleting =
         tokio::spawn(async move { deleting.delete(&format!("{SERVICES}/again"), json!(null)).await.expect(200) });
@@ -184,7 +153,7 @@ async fn a_service_that_comes_again_keeps_the_address_of_the_one_that_goes() {
         creating.post(SERVICES, service("again", json!({"clusterIP": "10.96.0.50"}))).await.expect(201)
     });
     settle().await;
-    store.held.send_replace(None);
+    store.meddler.held.send_replace(None);
     deleting.await.expect("no panic");
     creating.await.expect("no panic");
     assert_eq!(addresses(&server).await, [("10.96.0.50".to_owned(), "again".to_owned())]);
@@ -204,9 +173,9 @@ async fn a_service_that_was_only_a_name_gets_an_address_as_a_new_one_does() {
     let refused = patch(json!({"type": "ClusterIP", "clusterIP": "10.96.0.50"})).await.expect(422);
     assert!(refused["message"].as_str().unwrap().contains("provided IP is already allocated"), "{refused}");
     // One that could not be stored is given back.
-    store.busy.send_replace(Some("/name"));
+    store.meddler.busy.send_replace(Some("/name"));
     patch(json!({"type": "ClusterIP", "clusterIP": "10.96.0.60"})).await.expect(429);
-    store.busy.send_replace(None);
+    store.meddler.busy.send_replace(None);
     let owner = ("10.96.0.50".to_owned(), "owner".to_owned());
     assert_eq!(addresses(&server).await, std::slice::from_ref(&owner));
     // One of its own, when none is asked for.

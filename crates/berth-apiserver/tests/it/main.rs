@@ -14,6 +14,7 @@ mod harness;
 mod health;
 mod kubectl;
 mod limits;
+mod meddled;
 mod owners;
 mod patches;
 mod pods;

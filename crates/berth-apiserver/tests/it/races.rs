@@ -1,72 +1,43 @@
 //! Two writers of one object: the second comes between the first one's reading and writing.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use berth_apiserver::ApiServer;
-use berth_store::{CommitFuture, ListQuery, Listing, MemoryStore, ReadError, Record, Store, Watcher, Write};
+use berth_store::{CommitFuture, MemoryStore, Store, Write};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, config_on};
+use crate::meddled::{Meddled, Meddler};
 
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
 /// Where the store keeps it.
 const MAP_NAME: &str = "/a";
 
-/// A store in which somebody else writes right before the next update of an object.
+/// Somebody else who writes right before the next update of an object.
 struct Raced {
-    inner: MemoryStore,
     /// What the other writer sets in the object's data; taken by the update it comes before.
     rival: Mutex<Option<Value>>,
 }
 
-impl Store for Raced {
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
-    fn get(&self, key: &str) -> Option<Arc<Record>> {
-        self.inner.get(key)
-    }
-
-    fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError> {
-        self.inner.list(query)
-    }
-
-    fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
+impl Meddler for Raced {
+    fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         if let Write::Update { key, .. } = &write
             && key.ends_with(MAP_NAME)
             && let Some(data) = self.rival.lock().unwrap().take()
         {
-            let record = self.inner.get(key).unwrap();
+            let record = store.get(key).unwrap();
             let mut value = record.value().as_ref().clone();
             value["data"]["rival"] = data;
             // In memory a write has happened when it was queued.
-            drop(self.inner.commit(Write::Update { key: key.clone(), expected: record.revision, value }));
+            drop(store.commit(Write::Update { key: key.clone(), expected: record.revision, value }));
         }
-        self.inner.commit_for(user, write)
-    }
-
-    fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {
-        self.inner.watch(prefix, after)
-    }
-
-    fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
-        self.inner.changes(prefix)
-    }
-
-    fn compact(&self, revision: u64) {
-        self.inner.compact(revision);
-    }
-
-    fn compacted(&self) -> u64 {
-        self.inner.compacted()
+        store.commit_for(user, write)
     }
 }
 
 /// A server with a ConfigMap, and the store under it.
-async fn raced() -> (Server, Arc<Raced>, Value) {
-    let store = Arc::new(Raced { inner: MemoryStore::new(), rival: Mutex::default() });
+async fn raced() -> (Server, Arc<Meddled<Raced>>, Value) {
+    let store = Meddled::by(Raced { rival: Mutex::default() });
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
     let created = server.post("/api/v1/namespaces/default/configmaps", map).await.expect(201);
@@ -93,35 +64,35 @@ async fn a_patch_without_a_revision_takes_in_what_was_written_in_between() {
         ("json-patch", json!([{"op": "replace", "path": "/data/k", "value": "json"}])),
     ];
     for (kind, patch) in patches {
-        store.write_first(kind);
+        store.meddler.write_first(kind);
         let patched = server.patch(MAP, kind, patch).await.expect(200);
-        store.expect_written();
+        store.meddler.expect_written();
         let own = kind.split('-').next().unwrap();
         assert_eq!(patched["data"], json!({"k": own, "rival": kind}));
         assert_eq!(server.get(MAP).await.expect(200)["data"], patched["data"]);
     }
-    store.write_first("apply");
+    store.meddler.write_first("apply");
     let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"own": "1"}});
     let applied = server.patch(&format!("{MAP}?fieldManager=tester"), "apply", applied).await.expect(200);
-    store.expect_written();
+    store.meddler.expect_written();
     assert_eq!(applied["data"], json!({"k": "json", "own": "1", "rival": "apply"}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_names_a_revision_is_refused_when_somebody_writes_in_between() {
     let (server, store, created) = raced().await;
-    store.write_first("put");
+    store.meddler.write_first("put");
     let mut put = created.clone();
     put["data"]["k"] = "2".into();
     let refused = server.put(MAP, put).await.expect(409);
-    store.expect_written();
+    store.meddler.expect_written();
     assert_eq!(refused["reason"], "Conflict");
 
     let seen = server.get(MAP).await.expect(200);
-    store.write_first("patch");
+    store.meddler.write_first("patch");
     let patch = json!({"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"]}, "data": {"k": "2"}});
     let refused = server.patch(MAP, "merge-patch", patch).await.expect(409);
-    store.expect_written();
+    store.meddler.expect_written();
     assert_eq!(refused["reason"], "Conflict");
     assert_eq!(server.get(MAP).await.expect(200)["data"], json!({"k": "1", "rival": "patch"}));
 }
@@ -129,9 +100,9 @@ async fn who_names_a_revision_is_refused_when_somebody_writes_in_between() {
 #[tokio::test(start_paused = true)]
 async fn a_replacement_without_a_revision_comes_last() {
     let (server, store, _) = raced().await;
-    store.write_first("put");
+    store.meddler.write_first("put");
     let whole = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "2"}});
     let replaced = server.put(MAP, whole).await.expect(200);
-    store.expect_written();
+    store.meddler.expect_written();
     assert_eq!(replaced["data"], json!({"k": "2"}));
 }
