@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use crate::amount::Amount;
-use crate::assignment::FlavorChoice;
 use crate::cycle::Entry;
 use crate::cycle::nominate::{Nomination, nominate};
 use crate::cycle::process;
@@ -209,8 +208,7 @@ impl Engine {
         }
         let queue = self.waiting_queue(id);
         let name = queue.map(|queue| self.world.queue(queue).name.clone());
-        let waits = queue.filter(|_| record.place.queue().is_some()).zip(name.clone());
-        let Some((queue, queue_name)) = waits else {
+        let Some(queue) = queue.filter(|_| record.place.queue().is_some()) else {
             let standing = Standing::NotQueued(self.not_queued(id));
             return Some(Explanation {
                 workload: workload.clone(),
@@ -221,7 +219,7 @@ impl Engine {
             });
         };
         let backing_off = !is_backoff_over(&record.facts, now);
-        let line = self.pending(&queue_name);
+        let line = self.pending(&self.world.queue(queue).name);
         let at = line.iter().position(|position| position.workload == *workload)?;
         let ahead = line[..at].iter().take(LISTED_MAX).map(|position| position.workload.clone()).collect();
         let standing = Standing::Waiting { position: line[at].clone(), ahead, backing_off };
@@ -306,9 +304,9 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     let considered = entry.assignment.take_considered(world);
     let mut shortages = Vec::new();
     let mut known = Holders::default();
-    for (at, set) in considered.pod_sets.iter().enumerate() {
+    for set in &considered.pod_sets {
         for attempt in &set.attempts {
-            shortages.extend(shortages_of(world, &entry, at, &set.pod_set, attempt, &mut known));
+            shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, &mut known));
         }
     }
     let victims = entry.victims.iter().map(|victim| (victim.workload.clone(), victim.reason)).collect();
@@ -319,12 +317,11 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
 fn shortages_of(
     world: &mut World,
     entry: &Entry,
-    at: usize,
     pod_set: &Name,
     attempt: &FlavorAttempt,
     known: &mut Holders,
 ) -> Vec<Shortage> {
-    let mut found = Vec::new();
+    let mut list = Vec::new();
     for finding in &attempt.findings {
         let (flavor, resource, asked, short_at) = match finding {
             Finding::InsufficientQuota { resource, flavor, requested, short_at, .. } => {
@@ -336,14 +333,9 @@ fn shortages_of(
             _ => continue,
         };
         let (flavor_id, resource_id) = (world.flavor_id(flavor), world.resources.intern(resource));
-        found.push((world.frs.intern(flavor_id, resource_id), flavor, resource, asked, short_at));
-    }
-    let short: Vec<FrId> = found.iter().map(|it| it.0).collect();
-    let need = need_with(world, entry, at, &short);
-    let node = world.queue(entry.queue).node;
-    let mut list = Vec::new();
-    for (fr, flavor, resource, asked, short_at) in found {
-        let (holders, holders_unlisted) = known.of(world, entry, fr, &need);
+        let fr = world.frs.intern(flavor_id, resource_id);
+        let node = world.queue(entry.queue).node;
+        let (holders, holders_unlisted) = known.of(world, entry, fr);
         list.push(Shortage {
             pod_set: pod_set.clone(),
             flavor: flavor.clone(),
@@ -357,21 +349,6 @@ fn shortages_of(
         });
     }
     list
-}
-
-/// All flavor-resources a search for victims would be about if a pod set were given a flavor that is short of these (§9.1):
-/// with those the rest of the assignment needs preemption for.
-fn need_with(world: &World, entry: &Entry, at: usize, short: &[FrId]) -> Vec<FrId> {
-    let retried = |choice: &FlavorChoice| short.iter().any(|fr| world.frs.get(*fr).resource == choice.resource);
-    let sets = entry.assignment.pod_sets.iter().enumerate();
-    let choices = sets.flat_map(|(of, set)| set.flavors.iter().map(move |choice| (of, choice)));
-    let others = choices.filter(|(of, choice)| {
-        choice.mode == AssignmentMode::Preempt && (*of != at || !retried(choice) || short.contains(&choice.fr))
-    });
-    let mut need: Vec<FrId> = others.map(|(_, choice)| choice.fr).chain(short.iter().copied()).collect();
-    need.sort_unstable();
-    need.dedup();
-    need
 }
 
 fn level(world: &World, node: NodeId, fr: FrId) -> Level {
@@ -402,10 +379,14 @@ struct Largest {
 }
 
 impl Holders {
-    /// The largest holders in the queue's tree, and how many others there are. `need` is all a search for victims would be
-    /// about.
-    fn of(&mut self, world: &World, entry: &Entry, fr: FrId, need: &[FrId]) -> (Vec<Holder>, usize) {
+    /// The largest holders in the queue's tree, and how many others there are.
+    fn of(&mut self, world: &World, entry: &Entry, fr: FrId) -> (Vec<Holder>, usize) {
         let node = world.queue(entry.queue).node;
+        // Flavors are judged by a search for one flavor-resource at a time (§8.6); victims of the assignment that was chosen
+        // are searched for all of them together.
+        let chosen = entry.assignment.frs_needing_preemption();
+        let together = entry.assignment.mode() == AssignmentMode::Preempt && chosen.contains(&fr);
+        let need = if together { chosen.as_slice() } else { &[fr] };
         let largest = self.largest.entry(fr).or_insert_with(|| largest_holders(world, world.tree.node(node).root, fr));
         let preemptor = Preemptor {
             workload: entry.workload,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::lab::AssignOptions;
 use berth_engine::model::{Admission, BorrowWithinCohort, PreemptionPolicy, WorkloadKey};
-use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict};
+use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict, VictimSearch};
 use proptest::prelude::*;
 
 use super::config;
@@ -238,27 +238,18 @@ proptest! {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (key, outlook) in outlooks(host) {
-                let searches = &outlook.considered.victim_searches;
-                let exposed = |only: Option<(Name, Name)>| {
-                    let search = searches.iter().find(|it| it.only == only)?;
-                    Some(search.candidates.iter().map(|it| &it.workload).collect::<BTreeSet<_>>())
-                };
-                let one_flavor_each = outlook.considered.pod_sets.iter().all(|set| set.attempts.len() == 1);
                 for shortage in &outlook.shortages {
-                    let alone = exposed(Some((shortage.flavor.clone(), shortage.resource.clone())));
-                    // A holder is judged by everything that is short, which exposes no fewer than one resource does.
-                    let together = if outlook.shortages.len() == 1 { alone.clone() } else { exposed(None) };
+                    let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
+                    let Some(search) = outlook.considered.victim_searches.iter().find(|it| it.only == only) else { continue };
+                    // What is short of the assignment that is chosen is searched for together.
+                    let whole = outlook.considered.victim_searches.iter().filter(|it| it.only.is_none());
+                    let is_in = |search: &VictimSearch, key: &WorkloadKey| search.candidates.iter().any(|it| it.workload == *key);
+                    let is_candidate = |key: &WorkloadKey| is_in(search, key) || whole.clone().any(|it| is_in(it, key));
                     for holder in &shortage.holders {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
-                            Preemptible::Yes => {
-                                let missing = together.as_ref().is_some_and(|it| !it.contains(&holder.workload));
-                                prop_assert!(!(missing && one_flavor_each), "{key}: {holder:?}");
-                            }
-                            _ => {
-                                let found = alone.as_ref().is_some_and(|it| it.contains(&holder.workload));
-                                prop_assert!(!found, "{key}: {holder:?}");
-                            }
+                            Preemptible::Yes => prop_assert!(is_candidate(&holder.workload), "{key}: {holder:?}"),
+                            _ => prop_assert!(!is_in(search, &holder.workload), "{key}: {holder:?}"),
                         }
                     }
                 }
