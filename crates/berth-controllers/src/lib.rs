@@ -107,7 +107,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
             jobs::controller::install(manager, &config, &stores, objects);
         }
     });
-    let explain = explain::Explain::new(brain.clone(), stores.workloads.clone());
+    let explain = explain::Explain::new(brain.clone(), stores.clone());
     let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
     Installed { metrics, explain, visibility, stores }
 }

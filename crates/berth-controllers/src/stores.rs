@@ -138,6 +138,24 @@ impl Stores {
         candidates.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect()
     }
 
+    /// Workloads that an object of this name owns, of whatever kind. Where no object of a watched kind has the name (a pod, or
+    /// an owner that is gone), all workloads of the namespace are looked at.
+    pub fn workloads_of_owners_named(&self, namespace: &str, name: &str) -> Vec<Arc<Workload>> {
+        let key = ObjectKey::namespaced(namespace, name);
+        let jobs = self.jobs.get(&key).map(|job| job.metadata.clone());
+        let job_sets = self.job_sets.get(&key).map(|set| set.metadata.clone());
+        let others = self.others.values().filter_map(|other| (other.find)(&key));
+        let uids = jobs.into_iter().chain(job_sets).chain(others).filter_map(|metadata| metadata.uid);
+        let found: Vec<Arc<Workload>> = uids.flat_map(|uid| self.workloads_by_owner.get(&uid)).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        let is_of_name = |workload: &Arc<Workload>| {
+            workload.metadata.owner_references.iter().flatten().any(|owner| owner.name == name)
+        };
+        self.workloads.iter_namespace(namespace).filter(is_of_name).collect()
+    }
+
     /// Lets objects of another kind be found as owners.
     pub fn add_owners<K>(&mut self, cache: Cache<K>)
     where
@@ -195,4 +213,39 @@ pub fn group_of(api_version: &str) -> &str {
 
 fn owner_uids(workload: &Workload) -> Vec<String> {
     workload.metadata.owner_references.iter().flatten().map(|reference| reference.uid.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn workloads_are_found_by_the_name_of_their_job_and_of_an_owner_nobody_watches() {
+        let stores = Stores::by_hand();
+        let workload = |name: &str, kind: &str, owner: &str, uid: &str| {
+            stores.workloads.observe(
+                serde_json::from_value::<Workload>(json!({
+                    "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {"podSets": []},
+                    "metadata": {"name": name, "namespace": "ns", "ownerReferences": [
+                        {"apiVersion": "v1", "kind": kind, "name": owner, "uid": uid, "controller": true}]},
+                }))
+                .expect("a workload"),
+            );
+        };
+        let job = json!({"metadata": {"name": "train", "namespace": "ns", "uid": "new"}});
+        stores.jobs.observe(serde_json::from_value::<Job>(job).expect("a job"));
+        workload("job-train", "Job", "train", "new");
+        workload("job-train-before", "Job", "train", "old");
+        workload("pod-alone", "Pod", "alone", "pod");
+        let named = |owner: &str| -> Vec<String> {
+            let found = stores.workloads_of_owners_named("ns", owner);
+            found.iter().filter_map(|workload| workload.metadata.name.clone()).collect()
+        };
+        assert_eq!(named("train"), ["job-train"]);
+        assert_eq!(named("alone"), ["pod-alone"]);
+        assert_eq!(named("none"), [""; 0]);
+        assert!(stores.workloads_of_owners_named("other", "train").is_empty());
+    }
 }

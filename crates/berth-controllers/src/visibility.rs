@@ -50,6 +50,10 @@ impl Page {
         let limit = number("limit")?.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
         Ok(Self { offset: number("offset")?.unwrap_or(0), limit })
     }
+
+    fn part(self) -> std::ops::Range<usize> {
+        self.offset..self.offset.saturating_add(self.limit)
+    }
 }
 
 impl Visibility {
@@ -62,9 +66,9 @@ impl Visibility {
         let waiting = {
             let engine = self.brain.engine();
             engine.cluster_queue_status(name)?;
-            engine.pending(name)
+            engine.pending_part(name, None, page.part())
         };
-        Some(self.summary(waiting, version, page))
+        Some(self.summary(waiting, version))
     }
 
     /// The waiting workloads of a local queue; `None` when there is no such queue.
@@ -76,22 +80,17 @@ impl Visibility {
         version: &str,
         page: Page,
     ) -> Option<Value> {
-        let mut waiting = {
+        let waiting = {
             let engine = self.brain.engine();
             engine.local_queue_status(namespace, name)?;
-            engine.pending(cluster_queue)
+            engine.pending_part(cluster_queue, Some((namespace, name)), page.part())
         };
-        waiting.retain(|position| {
-            position.workload.namespace.as_ref() == namespace && position.local_queue.as_ref() == name
-        });
-        Some(self.summary(waiting, version, page))
+        Some(self.summary(waiting, version))
     }
 
-    fn summary(&self, waiting: Vec<QueuePosition>, version: &str, page: Page) -> Value {
+    fn summary(&self, waiting: Vec<QueuePosition>, version: &str) -> Value {
         let items: Vec<Value> = waiting
             .into_iter()
-            .skip(page.offset)
-            .take(page.limit)
             .map(|position| {
                 let key = ObjectKey::namespaced(position.workload.namespace.as_ref(), position.workload.name.as_ref());
                 let workload = self.workloads.get(&key);

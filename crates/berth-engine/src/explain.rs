@@ -192,7 +192,7 @@ pub enum Preemptible {
 
 impl Engine {
     /// Why a workload is where it is; `None` if it is not known. Costs about as much as deciding about the workload, and
-    /// the listing of its queue.
+    /// a look at each who waits in its queue and who holds what is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {
         let id = self.world.workloads.id(workload)?;
         self.world.tree.refresh();
@@ -219,10 +219,8 @@ impl Engine {
             });
         };
         let backing_off = !is_backoff_over(&record.facts, now);
-        let line = self.pending(&self.world.queue(queue).name);
-        let at = line.iter().position(|position| position.workload == *workload)?;
-        let ahead = line[..at].iter().take(LISTED_MAX).map(|position| position.workload.clone()).collect();
-        let standing = Standing::Waiting { position: line[at].clone(), ahead, backing_off };
+        let (position, ahead) = self.place_in_line(queue, id, LISTED_MAX)?;
+        let standing = Standing::Waiting { position, ahead, backing_off };
         let queue_inactive = self.inactive(queue);
         let verdict = Some(outlook(&mut self.world, id, queue, now));
         Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, queue_inactive, verdict })

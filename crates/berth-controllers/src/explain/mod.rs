@@ -11,12 +11,13 @@ use std::sync::Arc;
 use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, WorkloadExplanation};
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::{NotQueued, Standing};
-use berth_runtime::{Cache, ObjectKey};
+use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::scheduler::Brain;
+use crate::stores::Stores;
 use crate::translate::workload_key;
 use crate::workload::status;
 
@@ -26,7 +27,7 @@ pub use berth_api::berth::explanation::{GROUP, VERSION};
 #[derive(Clone)]
 pub struct Explain {
     brain: Brain,
-    workloads: Cache<Workload>,
+    stores: Stores,
 }
 
 /// Why there is no explanation.
@@ -46,8 +47,8 @@ pub enum Unexplained {
 }
 
 impl Explain {
-    pub(crate) fn new(brain: Brain, workloads: Cache<Workload>) -> Self {
-        Explain { brain, workloads }
+    pub(crate) fn new(brain: Brain, stores: Stores) -> Self {
+        Explain { brain, stores }
     }
 
     /// The explanation of a Workload, or of the Workload of a job of this name.
@@ -93,19 +94,19 @@ impl Explain {
     }
 
     fn variants_of(&self, parent: &Workload) -> Vec<Arc<Workload>> {
-        let namespace = parent.metadata.namespace.as_deref().unwrap_or_default();
-        let is_of_parent =
-            |it: &Arc<Workload>| parent_of(it).is_some_and(|owner| Some(&owner.uid) == parent.metadata.uid.as_ref());
-        self.workloads.iter_namespace(namespace).filter(is_of_parent).collect()
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let mut variants = self.stores.workloads_by_owner.get(uid);
+        variants.retain(|it| parent_of(it).is_some_and(|owner| owner.uid == uid));
+        variants.sort_by_key(|it| it.name_any());
+        variants
     }
 
     /// The Workload of this name, else the one of a job of this name that is not finished.
     fn find(&self, namespace: &str, name: &str) -> Result<Arc<Workload>, Unexplained> {
-        if let Some(workload) = self.workloads.get(&ObjectKey::namespaced(namespace, name)) {
+        if let Some(workload) = self.stores.workloads.get(&ObjectKey::namespaced(namespace, name)) {
             return Ok(workload);
         }
-        let of_job = |workload: &Arc<Workload>| workload.owner_references().iter().any(|owner| owner.name == name);
-        let mut found: Vec<Arc<Workload>> = self.workloads.iter_namespace(namespace).filter(of_job).collect();
+        let mut found = self.stores.workloads_of_owners_named(namespace, name);
         let open = found.iter().filter(|workload| !status::is_finished(workload)).count();
         if open > 0 {
             found.retain(|workload| !status::is_finished(workload));

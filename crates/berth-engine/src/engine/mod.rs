@@ -6,6 +6,7 @@ mod report;
 mod workloads;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::config::EngineConfig;
@@ -233,7 +234,27 @@ impl Engine {
 
     /// The waiting workloads of a cluster queue in the order they would be popped; those set aside come last.
     pub fn pending(&self, cluster_queue: &str) -> Vec<QueuePosition> {
-        self.world.queue_ids.get(cluster_queue).map(|id| self.report_pending(*id)).unwrap_or_default()
+        self.pending_part(cluster_queue, None, 0..usize::MAX)
+    }
+
+    /// Part of the same list, or of those in it who came through a local queue (by namespace and name). Costs a look at each
+    /// who waits, and the order of those returned.
+    pub fn pending_part(
+        &self,
+        cluster_queue: &str,
+        local_queue: Option<(&str, &str)>,
+        part: Range<usize>,
+    ) -> Vec<QueuePosition> {
+        let Some(id) = self.world.queue_ids.get(cluster_queue) else { return Vec::new() };
+        let local = match local_queue {
+            None => None,
+            Some((namespace, name)) => {
+                let key = (Name::from(namespace), Name::from(name));
+                let Some(local) = self.world.local_ids.get(&key) else { return Vec::new() };
+                Some(*local)
+            }
+        };
+        self.report_pending(*id, local, part)
     }
 
     /// The effective priority of a workload (§3.1); the higher goes first.

@@ -1,11 +1,14 @@
 //! Figures for statuses, and the places of waiting workloads.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use super::Engine;
 use crate::ids::{FrId, LocalQueueId, Name, NodeId, QueueId, WorkloadId};
+use crate::model::WorkloadKey;
 use crate::status::{ClusterQueueStatus, FlavorUsage, LocalQueueStatus, QueuePosition, WeightedShare};
-use crate::waiting::order::sorted;
+use crate::waiting::order::{Turn, keep_first};
 use crate::world::Tally;
 
 type FlavorFigures = Vec<(Name, BTreeMap<Name, FlavorUsage>)>;
@@ -81,32 +84,87 @@ impl Engine {
         }
     }
 
-    pub(super) fn report_pending(&self, id: QueueId) -> Vec<QueuePosition> {
+    /// Part of those who wait in a queue, in order, or of those of them who came through one local queue. Looks at all of
+    /// them; only those asked for are put in order.
+    pub(super) fn report_pending(
+        &self,
+        id: QueueId,
+        of: Option<LocalQueueId>,
+        part: Range<usize>,
+    ) -> Vec<QueuePosition> {
         let Some(room) = self.rooms.room(id) else { return Vec::new() };
-        let sticky = room.preemptor.map(|(id, _)| id);
-        let mut order: Vec<(WorkloadId, bool)> =
-            sorted(&self.world, id, room, sticky).into_iter().map(|id| (id, false)).collect();
-        let mut aside: Vec<WorkloadId> = room.set_aside().collect();
-        aside.sort_by_cached_key(|id| {
-            let record = self.world.record(*id);
-            (std::cmp::Reverse(record.priority), record.order_time, record.facts.uid.clone(), record.key().clone())
-        });
-        order.extend(aside.into_iter().map(|id| (id, true)));
-        let mut per_local: BTreeMap<LocalQueueId, u32> = BTreeMap::new();
-        let positions = order.into_iter().enumerate().map(|(at, (id, inadmissible))| {
-            let record = self.world.record(id);
-            let in_local = per_local.entry(record.local).or_default();
-            *in_local += 1;
-            QueuePosition {
-                workload: record.key().clone(),
-                local_queue: record.facts.queue.clone(),
-                priority: record.priority,
-                in_cluster_queue: count(at),
-                in_local_queue: *in_local - 1,
-                inadmissible,
+        let world = &self.world;
+        let compare = |a: &Turn, b: &Turn| a.compare(b, world);
+        let all = || Turn::all(world, id, room);
+        let mut shown: Vec<Turn> = all().filter(|turn| of.is_none_or(|local| turn.local == local)).collect();
+        if part.start >= shown.len() || part.is_empty() {
+            return Vec::new();
+        }
+        shown.select_nth_unstable_by(part.start, compare);
+        let mut in_local: HashMap<LocalQueueId, usize> = HashMap::new();
+        for before in shown.drain(..part.start) {
+            *in_local.entry(before.local).or_default() += 1;
+        }
+        keep_first(&mut shown, part.len(), compare);
+        // How many wait before each of them, of any local queue: those before the first, then those in between.
+        let mut between = vec![0; shown.len() + 1];
+        match of {
+            None => {
+                between.fill(1);
+                between[0] = part.start;
             }
+            Some(_) => {
+                for turn in all() {
+                    between[shown.partition_point(|it| compare(it, &turn) != Ordering::Greater)] += 1;
+                }
+            }
+        }
+        let mut before = 0;
+        let positions = shown.iter().zip(between).map(|(turn, more)| {
+            before += more;
+            let in_local = in_local.entry(turn.local).or_default();
+            *in_local += 1;
+            self.position(turn, before, *in_local - 1)
         });
         positions.collect()
+    }
+
+    /// The place of a workload that waits in a queue, and who is ahead of it, next first, at most so many. `None` while it is
+    /// being decided about. Looks at all who wait; puts none in order but those listed.
+    pub(crate) fn place_in_line(
+        &self,
+        id: QueueId,
+        workload: WorkloadId,
+        listed: usize,
+    ) -> Option<(QueuePosition, Vec<WorkloadKey>)> {
+        let (room, world) = (self.rooms.room(id)?, &self.world);
+        let own = Turn::of(world, id, room, workload)?;
+        let compare = |a: &Turn, b: &Turn| a.compare(b, world);
+        let (mut in_cluster, mut in_local) = (0, 0);
+        let mut ahead: Vec<Turn> = Vec::with_capacity(2 * listed);
+        for turn in Turn::all(world, id, room).filter(|turn| compare(turn, &own) == Ordering::Less) {
+            in_cluster += 1;
+            in_local += usize::from(turn.local == own.local);
+            if ahead.len() == 2 * listed {
+                keep_first(&mut ahead, listed, compare);
+            }
+            ahead.push(turn);
+        }
+        keep_first(&mut ahead, listed, compare);
+        let ahead = ahead.iter().map(|turn| world.record(turn.id).key().clone()).collect();
+        Some((self.position(&own, in_cluster, in_local), ahead))
+    }
+
+    fn position(&self, turn: &Turn, in_cluster: usize, in_local: usize) -> QueuePosition {
+        let record = self.world.record(turn.id);
+        QueuePosition {
+            workload: record.key().clone(),
+            local_queue: record.facts.queue.clone(),
+            priority: record.priority,
+            in_cluster_queue: count(in_cluster),
+            in_local_queue: count(in_local),
+            inadmissible: turn.is_aside,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::cmp::{Ordering, Reverse};
 use super::room::Room;
 use crate::config::{EngineConfig, RequeuingTimestamp};
 use crate::ids::{Id, LocalQueueId, Name, QueueId, WorkloadId};
-use crate::model::{AdmissionScope, Time, Workload};
+use crate::model::{AdmissionScope, Time, Workload, WorkloadKey};
 use crate::world::World;
 use crate::world::record::Place;
 
@@ -96,17 +96,68 @@ fn preferred_variant(
     std::iter::once(first).chain(equals).min_by_key(rank).unwrap_or(first)
 }
 
-/// Every waiting workload of a heap in the order they would be popped.
-pub(crate) fn sorted(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Vec<WorkloadId> {
-    let mut keys: Vec<&HeapKey> = room.active().collect();
-    let usage_based = is_usage_based(world, queue);
-    keys.sort_by(|a, b| {
-        let usage =
-            if usage_based { world.local_usage(a.lane).total_cmp(&world.local_usage(b.lane)) } else { Ordering::Equal };
-        let rank = |key: &HeapKey| (Some(key.id) != sticky, key.priority, key.time, key.tie.clone(), key.id);
-        usage.then_with(|| rank(a).cmp(&rank(b)))
-    });
-    keys.into_iter().map(|key| key.id).collect()
+/// A waiting workload's turn: those that may be popped as they would be, then those set aside by priority and age.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub id: WorkloadId,
+    pub local: LocalQueueId,
+    pub is_aside: bool,
+    /// Of its local queue, where that counts.
+    usage: f64,
+    sticky_first: bool,
+    priority: Reverse<i64>,
+    time: Time,
+}
+
+impl Turn {
+    /// The turn of a workload that waits in a queue; `None` while it is being decided about.
+    pub fn of(world: &World, queue: QueueId, room: &Room, id: WorkloadId) -> Option<Turn> {
+        let record = world.record(id);
+        let is_aside = match record.place {
+            Place::Queued(at) if at == queue => room.no_fit_reason(record.class).is_some(),
+            Place::Aside(at) if at == queue => true,
+            _ => return None,
+        };
+        Some(Turn::at(world, room, id, is_aside, is_usage_based(world, queue)))
+    }
+
+    /// The turns of all who wait in a queue, in no order.
+    pub fn all<'a>(world: &'a World, queue: QueueId, room: &'a Room) -> impl Iterator<Item = Turn> + 'a {
+        let usage_based = is_usage_based(world, queue);
+        let active = room.active().map(|key| (key.id, false));
+        let all = active.chain(room.set_aside().map(|id| (id, true)));
+        all.map(move |(id, is_aside)| Turn::at(world, room, id, is_aside, usage_based))
+    }
+
+    fn at(world: &World, room: &Room, id: WorkloadId, is_aside: bool, usage_based: bool) -> Turn {
+        let record = world.record(id);
+        let sticky = room.preemptor.is_some_and(|(preemptor, _)| preemptor == id);
+        Turn {
+            id,
+            local: record.local,
+            is_aside,
+            usage: if usage_based && !is_aside { world.local_usage(record.local) } else { 0.0 },
+            sticky_first: is_aside || !sticky,
+            priority: Reverse(record.priority),
+            time: record.order_time,
+        }
+    }
+
+    /// Who comes first.
+    pub fn compare(&self, other: &Turn, world: &World) -> Ordering {
+        let rank = |turn: &Turn| (turn.sticky_first, turn.priority, turn.time);
+        let by_usage = self.is_aside.cmp(&other.is_aside).then_with(|| self.usage.total_cmp(&other.usage));
+        by_usage.then_with(|| rank(self).cmp(&rank(other))).then_with(|| self.tie(world).cmp(&other.tie(world)))
+    }
+
+    fn tie<'a>(&self, world: &'a World) -> (bool, &'a str, Option<&'a WorkloadKey>, WorkloadId) {
+        let facts = &world.record(self.id).facts;
+        match (self.is_aside, facts.uid.is_empty()) {
+            (true, _) => (true, &facts.uid, Some(&facts.key), self.id),
+            (false, true) => (false, &facts.key.name, None, self.id),
+            (false, false) => (true, &facts.uid, None, self.id),
+        }
+    }
 }
 
 /// Keeps the first items of an order, in that order, without sorting the others; how many those were.

@@ -171,3 +171,39 @@ fn a_waiting_workload_told_nothing_new_is_not_looked_at_again() {
     });
     assert_eq!(platform.settle().len(), 1);
 }
+
+#[test]
+fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.local("other", "a");
+    platform.submit(job("running", "a", 4)).settle();
+    for at in 0..7 {
+        let queue = if at % 3 == 0 { "other" } else { "a" };
+        platform.submit(job(&format!("early-{at}"), queue, 2).created(50 - at).priority(at % 2));
+    }
+    // Those are set aside; these have not been looked at.
+    platform.settle();
+    for at in 0..5 {
+        let queue = if at % 2 == 0 { "other" } else { "a" };
+        platform.submit(job(&format!("late-{at}"), queue, 1 + at % 3).created(90 - at));
+    }
+    let whole = platform.engine.pending("a");
+    assert_eq!(whole.len(), 12);
+    assert!(whole.iter().any(|it| it.inadmissible) && whole.iter().any(|it| !it.inadmissible));
+    for local in ["a", "other"] {
+        let of_local: Vec<_> = whole.iter().filter(|it| &*it.local_queue == local).cloned().collect();
+        for (from, to) in [(0, 1), (0, 4), (2, 5), (3, 3), (4, 99), (11, 12), (12, 20), (0, usize::MAX)] {
+            let part = |list: &[_]| list[from.min(list.len())..to.min(list.len())].to_vec();
+            assert_eq!(platform.engine.pending_part("a", None, from..to), part(&whole));
+            let local_queue = Some(("default", local));
+            assert_eq!(platform.engine.pending_part("a", local_queue, from..to), part(&of_local));
+        }
+    }
+    assert_eq!(platform.engine.pending_part("a", Some(("default", "none")), 0..9), []);
+    for (at, position) in whole.iter().enumerate() {
+        let found = platform.engine.explain(&position.workload, platform.now).expect("it waits");
+        let berth_engine::Standing::Waiting { position: own, ahead, .. } = found.standing else { panic!("it waits") };
+        assert_eq!(own, *position);
+        assert_eq!(ahead, whole[..at].iter().map(|it| it.workload.clone()).collect::<Vec<_>>());
+    }
+}
