@@ -240,11 +240,14 @@ proptest! {
             for (key, outlook) in outlooks(host) {
                 for shortage in &outlook.shortages {
                     let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
-                    let Some(search) = outlook.considered.victim_searches.iter().find(|it| it.only == only) else { continue };
+                    let searches = &outlook.considered.victim_searches;
+                    let Some(search) = searches.iter().find(|it| it.only == only) else { continue };
                     // What is short of the assignment that is chosen is searched for together.
-                    let whole = outlook.considered.victim_searches.iter().filter(|it| it.only.is_none());
-                    let is_in = |search: &VictimSearch, key: &WorkloadKey| search.candidates.iter().any(|it| it.workload == *key);
-                    let is_candidate = |key: &WorkloadKey| is_in(search, key) || whole.clone().any(|it| is_in(it, key));
+                    let whole = || searches.iter().filter(|it| it.only.is_none());
+                    let is_in = |search: &VictimSearch, key: &WorkloadKey| {
+                        search.candidates.iter().any(|it| it.workload == *key)
+                    };
+                    let is_candidate = |key: &WorkloadKey| is_in(search, key) || whole().any(|it| is_in(it, key));
                     for holder in &shortage.holders {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
