@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use super::front::Front;
 use super::order::HeapKey;
 use crate::decision::PendingReason;
 use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
@@ -16,7 +17,7 @@ use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 pub(crate) struct Room {
     lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
-    heads: BTreeSet<(HeapKey, ClassId)>,
+    heads: Front<(HeapKey, ClassId)>,
     /// Workloads in lines that may be popped, and in lines that are set aside.
     active: usize,
     waiting: usize,
@@ -70,7 +71,7 @@ impl Room {
     /// The first workload of the first lane at or after the given one.
     pub fn first_from_lane(&self, lane: LocalQueueId) -> Option<&HeapKey> {
         let from = (HeapKey::before_lane(lane), <ClassId as crate::ids::Id>::from_index(0));
-        self.heads.range(from..).next().map(|(key, _)| key)
+        self.heads.first_from(&from).map(|(key, _)| key)
     }
 
     /// Workloads that may be popped, in no particular order of classes.
