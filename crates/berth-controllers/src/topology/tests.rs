@@ -223,6 +223,15 @@ fn a_node_that_is_gone_is_written_down_and_its_waiting_pod_is_ended() {
 }
 
 #[test]
+fn a_node_that_says_nothing_of_being_ready_has_failed_whatever_runs_on_it() {
+    let workload = workload(&[("a", 1)], by_index(), &[]);
+    let mut silent = node("a", "True", json!({}));
+    silent.status.as_mut().expect("a status").conditions = None;
+    let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![silent], &Gates::default());
+    assert_eq!(unhealthy(&outcome), Some(vec!["a".to_owned()]));
+}
+
+#[test]
 fn a_second_failed_node_evicts() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &["a"]);
     let outcome = look(&workload, &[], Vec::new(), &Gates::default());

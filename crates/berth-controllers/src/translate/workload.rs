@@ -229,3 +229,42 @@ fn variant(object: &api::Workload, flavors: &str) -> Variant {
         allowed_flavors: flavors.split(',').map(|flavor| Name::from(flavor.trim())).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_preemption_gate_is_closed_until_the_status_says_it_is_open() {
+        let gated = |status: Value| {
+            let object = json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w"},
+                "spec": {"podSets": [], "preemptionGates": [{"name": "a"}, {"name": "b"}]},
+                "status": {"preemptionGates": status},
+            });
+            has_closed_gate(&serde_json::from_value(object).expect("a workload"))
+        };
+        let state = |name: &str, position: &str| json!({"name": name, "position": position, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        assert!(gated(json!([])));
+        assert!(gated(json!([state("a", "Open"), state("b", "Closed")])));
+        assert!(gated(json!([state("a", "Open")])));
+        assert!(!gated(json!([state("a", "Open"), state("b", "Open")])));
+    }
+
+    #[test]
+    fn what_a_pod_set_asks_of_the_topology_is_one_mode_and_slices_from_coarse_to_fine() {
+        let asked = |request: Value| topology_request(&serde_json::from_value(request).expect("a request"));
+        let slice = |level: &str, size: i32| SliceConstraint { level: name(level), size };
+        assert_eq!(asked(json!({"required": "rack"})).mode, Some(TopologyMode::Required(name("rack"))));
+        assert_eq!(asked(json!({"preferred": "rack"})).mode, Some(TopologyMode::Preferred(name("rack"))));
+        assert_eq!(asked(json!({"unconstrained": true})).mode, Some(TopologyMode::Unconstrained));
+        let sliced =
+            asked(json!({"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 4, "podSetGroupName": "g"}));
+        assert_eq!((sliced.mode, sliced.slices, sliced.group), (None, vec![slice("rack", 4)], Some(name("g"))));
+        let layers = json!([{"topology": "block", "size": 8}, {"topology": "rack", "size": 4}]);
+        let layered = asked(json!({"podsetSliceRequiredTopologyConstraints": layers}));
+        assert_eq!(layered.slices, [slice("block", 8), slice("rack", 4)]);
+    }
+}

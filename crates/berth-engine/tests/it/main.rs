@@ -5,6 +5,7 @@ mod explain;
 mod fairness;
 mod flavors;
 mod map;
+mod node_failures;
 mod placement;
 mod platform;
 mod preemption;
