@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::auth::authn::Authenticator;
 use crate::completion::Completing;
 use crate::fairness::{self, Fairness};
-use crate::{ApiServer, Body, RequestInfo, UserInfo, compression};
+use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression};
 
 pub use trust::{Certificates, OWN_NAME};
 use trust::{Shown, Trust};
@@ -217,6 +217,7 @@ async fn answer(
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let may_compress = compression::is_wanted(&request);
+    let audit_id = audit::identify(request.headers_mut(), || server.new_uid());
     let authenticated = match shown {
         Shown::Nothing => authenticator.authenticate(None, &path, request.headers_mut()),
         Shown::Believed { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),
@@ -232,6 +233,8 @@ async fn answer(
     // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    // A program elsewhere that has answered has been told the id, and says it itself.
+    headers.entry(audit::ID_HEADER).or_insert(audit_id);
     if may_compress { compression::apply(response) } else { response }
 }
 

@@ -17,6 +17,20 @@ use crate::auth::Attributes;
 use crate::{Body, RequestInfo, UserInfo};
 use policy::{Decision, Level, Policy, Stage};
 
+/// Names the request in its record and in its answer, so that who asked can find one by the other. A client may choose
+/// it.
+pub(crate) const ID_HEADER: &str = "audit-id";
+
+/// The id of a request: the one it came with, else a new one, which it carries from here on.
+pub(crate) fn identify(headers: &mut http::HeaderMap, new_id: impl FnOnce() -> String) -> http::HeaderValue {
+    if let Some(id) = headers.get(ID_HEADER).filter(|id| !id.is_empty()) {
+        return id.clone();
+    }
+    let id = http::HeaderValue::from_str(&new_id()).expect("an id is hexadecimal digits and dashes");
+    headers.insert(ID_HEADER, id.clone());
+    id
+}
+
 /// Where events go.
 pub trait Sink: Send + Sync {
     /// Takes one event, a JSON object without line breaks. Must not block for long; what it cannot keep it drops.

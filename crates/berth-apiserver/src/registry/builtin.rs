@@ -125,10 +125,14 @@ const ROWS: &[Row] = &[
     cluster(CORE, "Node", "nodes").short("no").sub("status").fields(".spec.unschedulable"),
     namespaced(CORE, "PersistentVolumeClaim", "persistentvolumeclaims").short("pvc").sub("status"),
     cluster(CORE, "PersistentVolume", "persistentvolumes").short("pv").sub("status"),
-    namespaced(CORE, "Pod", "pods").short("po").category("all").sub("binding eviction log resize status").fields(
-        ".spec.nodeName .spec.restartPolicy .spec.schedulerName .spec.serviceAccountName .spec.hostNetwork \
+    namespaced(CORE, "Pod", "pods")
+        .short("po")
+        .category("all")
+        .sub("binding ephemeralcontainers eviction log resize status")
+        .fields(
+            ".spec.nodeName .spec.restartPolicy .spec.schedulerName .spec.serviceAccountName .spec.hostNetwork \
          .status.phase .status.podIP .status.nominatedNodeName",
-    ),
+        ),
     namespaced(CORE, "PodTemplate", "podtemplates"),
     namespaced(CORE, "ReplicationController", "replicationcontrollers")
         .short("rc")

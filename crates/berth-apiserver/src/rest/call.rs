@@ -168,7 +168,8 @@ impl Call {
         let fits = match verb.as_str() {
             "create" | "list" | "deletecollection" => !named,
             "get" | "update" | "patch" | "delete" => named,
-            "watch" => true,
+            // The path may say so (`/watch/`), whatever the method.
+            "watch" => *method == Method::GET,
             _ => false,
         };
         if fits && self.row.verbs.contains(&verb) {
@@ -182,10 +183,7 @@ impl Call {
     fn refuse_connections(&self) -> Result<(), Status> {
         let into_pods = self.row.group.is_empty()
             && self.row.plural == "pods"
-            && matches!(
-                self.info.subresource.as_str(),
-                "attach" | "ephemeralcontainers" | "exec" | "portforward" | "proxy"
-            );
+            && matches!(self.info.subresource.as_str(), "attach" | "exec" | "portforward" | "proxy");
         if !into_pods {
             return Ok(());
         }

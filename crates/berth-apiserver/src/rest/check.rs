@@ -7,7 +7,7 @@ use berth_apimachinery::{meta, validation};
 use serde_json::Value;
 
 use super::call::Call;
-use crate::strategy::pod_resize;
+use crate::strategy::{pod_ephemeral, pod_resize};
 
 /// What part of an object is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) enum Target {
     Status,
     /// Resources of a pod's containers only.
     Resize,
+    /// Containers added to a pod that runs.
+    Ephemeral,
     /// Everything: the server itself knows what it does (binding, finalizing).
     Whole,
 }
@@ -51,6 +53,7 @@ impl Call {
             Target::Main => self.strategy().validate_update(object, old),
             Target::Status => self.strategy().validate_status_update(object, old),
             Target::Resize => pod_resize::validate(object, old),
+            Target::Ephemeral => pod_ephemeral::validate(object, old),
             Target::Whole => Vec::new(),
         });
         let forgiven = self.check_schema(object, Some(old), &mut errors);

@@ -23,19 +23,20 @@ pub(crate) use call::Call;
 pub(crate) use create::unwritten;
 pub(crate) use encode::status_response;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 
 use crate::admission::Annotations;
 use crate::aggregation::Forwarded;
 use crate::discovery::Served;
 use crate::protobuf::{self, DecodeError};
-use crate::registry::Origin;
+use crate::registry::{Origin, ResourceInfo};
 use crate::request::RequestInfo;
 use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
@@ -113,7 +114,7 @@ fn audit_record(
 ) -> Option<audit::Record> {
     let log = server.inner.config.audit.as_ref()?;
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let (sent_id, user_agent) = (header("audit-id"), header("user-agent"));
+    let (sent_id, user_agent) = (header(audit::ID_HEADER), header("user-agent"));
     let id = if sent_id.is_empty() { server.new_uid() } else { sent_id.to_owned() };
     let uri = parts.uri.path_and_query().map(|it| it.as_str()).unwrap_or_default();
     audit::Record::start(log, &audit::Arrival { id: &id, uri, info, user, user_agent, time: server.now() })
@@ -123,6 +124,16 @@ fn metrics_response(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(Bytes::from(text)));
     let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
+/// 404 for a path at which nobody serves anything: a text, as there is no kind it could be about.
+fn nothing_there() -> Response<Body> {
+    let mut response = Response::new(Body::from("404 page not found\n".to_owned()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -173,14 +184,19 @@ async fn answer(
         if let Some(answer) = health::answer(server, &info, query) {
             return Ok(answer);
         }
-        return discovery::handle(&Served::by(server, &kinds.registry), &info, headers)
+        return Ok(discovery::handle(&Served::by(server, &kinds.registry), &info, headers)
             .or_else(|| openapi::handle(&kinds.registry, &info, headers))
-            .ok_or_else(Status::no_such_path);
+            .unwrap_or_else(nothing_there));
     }
     if matches!(info.api_prefix.as_str(), "api") != info.api_group.is_empty() {
-        return Err(Status::no_such_path());
+        return Ok(nothing_there());
     }
-    let row = kinds.registry.get(&info.api_group, &info.resource).cloned().ok_or_else(Status::no_such_path)?;
+    let Some(row) = kinds.registry.get(&info.api_group, &info.resource).cloned() else {
+        // Only groups of built-in kinds have somebody to say so in the API's form.
+        let is_builtin = |row: &&Arc<ResourceInfo>| !matches!(row.origin, Origin::Custom(_));
+        let known = kinds.registry.rows().filter(is_builtin).any(|row| row.group == info.api_group);
+        return if known { Err(Status::no_such_path()) } else { Ok(nothing_there()) };
+    };
     let version = row
         .versions
         .iter()

@@ -31,7 +31,7 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
         ("token", _) => token(call),
         ("finalize", "update") => finalize(call).await,
         (_, "get") => list::get(call),
-        // `status`, `approval`, `resize`: parts of the object itself.
+        // `status`, `approval`, `resize`, `ephemeralcontainers`: parts of the object itself.
         (_, "update") => update::replace(call).await,
         (_, "patch") => patch::patch(call).await,
         _ => Err(Status::method_not_supported(&call.group_resource(), verb)),

@@ -46,6 +46,7 @@ impl Call {
         match self.info.subresource.as_str() {
             "status" => Target::Status,
             "resize" => Target::Resize,
+            "ephemeralcontainers" => Target::Ephemeral,
             _ => Target::Main,
         }
     }
@@ -245,6 +246,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
             put(meta::metadata_mut(new), "ownerReferences", old["metadata"].get("ownerReferences").cloned());
         }
         Target::Resize => strategy::pod_resize::keep(new, old),
+        Target::Ephemeral => strategy::pod_ephemeral::keep(new, old),
         _ => {}
     }
     if target == Target::Main {

@@ -13,6 +13,7 @@ mod meta_only;
 mod namespace;
 mod pod;
 mod pod_defaults;
+pub(crate) mod pod_ephemeral;
 pub(crate) mod pod_resize;
 mod pod_validation;
 mod priority_class;

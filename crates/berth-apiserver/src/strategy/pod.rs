@@ -31,7 +31,12 @@ impl Strategy for Pods {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        pod_spec(&object["spec"], &Path::new("spec"))
+        let path = Path::new("spec");
+        let mut errors = pod_spec(&object["spec"], &path);
+        if object["spec"]["ephemeralContainers"].as_array().is_some_and(|list| !list.is_empty()) {
+            errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
+        }
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {

@@ -12,7 +12,7 @@ pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     set_default_text(spec, "schedulerName", "default-scheduler");
     set_default(spec, "terminationGracePeriodSeconds", 30);
     set_default(spec, "securityContext", json!({}));
-    for kind in ["initContainers", "containers"] {
+    for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for item in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
             container(map_mut(item));
         }
@@ -57,6 +57,12 @@ fn container(container: &mut Map<String, Value>) {
             set_default_text(map_mut(field), "apiVersion", "v1");
         }
     }
+    for hook in ["postStart", "preStop"] {
+        let get = container.get_mut("lifecycle").and_then(|hooks| hooks.get_mut(hook)?.get_mut("httpGet"));
+        if let Some(Value::Object(get)) = get {
+            http_get(get);
+        }
+    }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(Value::Object(probe)) = container.get_mut(probe) {
             for (field, value) in
@@ -65,8 +71,10 @@ fn container(container: &mut Map<String, Value>) {
                 set_default(probe, field, value);
             }
             if let Some(Value::Object(get)) = probe.get_mut("httpGet") {
-                set_default_text(get, "path", "/");
-                set_default_text(get, "scheme", "HTTP");
+                http_get(get);
+            }
+            if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
+                set_default(grpc, "service", "");
             }
         }
     }
@@ -84,6 +92,11 @@ fn container(container: &mut Map<String, Value>) {
             canonical(amount);
         }
     }
+}
+
+fn http_get(get: &mut Map<String, Value>) {
+    set_default_text(get, "path", "/");
+    set_default_text(get, "scheme", "HTTP");
 }
 
 /// Quantities are stored in canonical form, as decoding upstream makes them.

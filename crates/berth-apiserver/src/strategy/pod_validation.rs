@@ -7,6 +7,19 @@ use serde_json::{Map, Value};
 
 /// Restart policies of pods.
 const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
+const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+const MESSAGE_POLICIES: [&str; 2] = ["File", "FallbackToLogsOnError"];
+/// What a container that was not there from the start cannot have.
+const NOT_EPHEMERAL: [&str; 8] = [
+    "ports",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+];
 
 /// Checks a PodSpec.
 pub(crate) fn pod_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
@@ -24,6 +37,12 @@ pub(crate) fn pod_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
         for (index, container) in spec[kind].as_array().into_iter().flatten().enumerate() {
             check_container(container, &volumes, &mut seen, &list.index(index), &mut errors);
         }
+    }
+    let ephemeral = path.child("ephemeralContainers");
+    for (index, container) in spec["ephemeralContainers"].as_array().into_iter().flatten().enumerate() {
+        let at = ephemeral.index(index);
+        check_container(container, &volumes, &mut seen, &at, &mut errors);
+        check_ephemeral(container, containers, &at, &mut errors);
     }
     let policy = spec["restartPolicy"].as_str().unwrap_or_default();
     if !RESTART_POLICIES.contains(&policy) {
@@ -127,7 +146,31 @@ fn check_container(
             errors.push(Error::required(&mounts.index(index).child("mountPath"), ""));
         }
     }
+    for (field, known) in [("imagePullPolicy", &PULL_POLICIES[..]), ("terminationMessagePolicy", &MESSAGE_POLICIES)] {
+        if let Some(policy) = container[field].as_str().filter(|policy| !known.contains(policy)) {
+            errors.push(Error::not_supported(&path.child(field), policy, known));
+        }
+    }
     check_resources(&container["resources"], &path.child("resources"), errors);
+}
+
+fn check_ephemeral(container: &Value, others: &[Value], path: &Path<'_>, errors: &mut Vec<Error>) {
+    if let Some(target) = container["targetContainerName"].as_str().filter(|target| !target.is_empty())
+        && !others.iter().any(|other| other["name"] == target)
+    {
+        errors.push(Error::not_found(&path.child("targetContainerName"), target));
+    }
+    for field in NOT_EPHEMERAL {
+        let is_empty = match &container[field] {
+            Value::Null => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if !is_empty {
+            errors.push(Error::forbidden(&path.child(field), "cannot be set for an Ephemeral Container"));
+        }
+    }
 }
 
 fn check_resources(resources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {

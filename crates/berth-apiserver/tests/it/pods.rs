@@ -104,10 +104,43 @@ async fn nobody_is_connected_to_a_simulated_container() {
         let refused = server.post(&format!("{pods}/p/{what}"), serde_json::Value::Null).await.expect(400);
         assert!(refused["message"].as_str().unwrap().contains("is not possible for pod p"), "{refused}");
     }
-    let container = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "busybox"}]}});
-    let refused = server.patch(&format!("{pods}/p/ephemeralcontainers"), "strategic-merge-patch", container).await;
-    assert!(refused.expect(400)["message"].as_str().unwrap().contains("its containers are simulated"));
     server.post(&format!("{pods}/missing/exec"), serde_json::Value::Null).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_are_added_to_a_running_pod_and_stay_as_they_are() {
+    let server = server();
+    server.post(PODS, pod("a")).await.expect(201);
+    let uri = format!("{PODS}/a/ephemeralcontainers?fieldManager=debugger");
+    let add = |container: Value| json!({"metadata": {"labels": {"x": "y"}}, "spec": {"hostname": "h", "ephemeralContainers": [container]}});
+    let change = "strategic-merge-patch";
+    let debugger = json!({"name": "debug", "image": "busybox:1", "targetContainerName": "main", "stdin": true});
+    let added = server.patch(&uri, change, add(debugger)).await.expect(200);
+    let container = &added["spec"]["ephemeralContainers"][0];
+    assert_eq!((&container["name"], &container["imagePullPolicy"]), (&json!("debug"), &json!("IfNotPresent")));
+    assert_eq!((&added["spec"]["hostname"], &added["metadata"]["labels"]), (&Value::Null, &Value::Null));
+    assert_eq!(added["metadata"]["generation"], 2);
+    let entry = &added["metadata"]["managedFields"].as_array().unwrap().iter().find(|it| it["manager"] == "debugger");
+    assert_eq!(entry.expect("it owns what it added")["subresource"], "ephemeralcontainers");
+    for (container, why) in [
+        (json!({"name": "debug", "image": "busybox:2"}), "existing ephemeral containers \"debug\" may not be changed"),
+        (json!({"name": "debug", "$patch": "delete"}), "existing ephemeral containers \"debug\" may not be removed"),
+        (json!({"name": "main", "image": "i"}), "spec.ephemeralContainers[0].name: Duplicate value: \"main\""),
+        (
+            json!({"name": "d", "image": "i", "ports": [{"containerPort": 1}]}),
+            "ports: Forbidden: cannot be set for an Ephemeral",
+        ),
+        (json!({"name": "d", "image": "i", "targetContainerName": "no"}), "targetContainerName: Not found: \"no\""),
+    ] {
+        let refused = server.patch(&uri, change, add(container)).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    }
+    let read = server.get(&format!("{PODS}/a/ephemeralcontainers")).await.expect(200);
+    assert_eq!(read["kind"], "Pod");
+    let mut born = pod("b");
+    born["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
+    let refused = server.post(PODS, born).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("cannot be set on create"), "{refused}");
 }
 
 #[tokio::test(start_paused = true)]

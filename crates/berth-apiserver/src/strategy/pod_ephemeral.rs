@@ -1,0 +1,54 @@
+//! Containers added to a pod that runs (`pods/ephemeralcontainers`, what `kubectl debug` writes): they come and stay as
+//! they are, and nothing else changes.
+
+use berth_apimachinery::field::{Error, Path, quote};
+use berth_apimachinery::meta::map_mut;
+use serde_json::Value;
+
+use super::pod_validation::pod_spec;
+
+const LIST: &str = "ephemeralContainers";
+/// Metadata such a write leaves alone.
+const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
+/// What makes a kubelet's pod one: it is a copy of a file on its node.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Takes back all that is not about these containers.
+pub(crate) fn keep(new: &mut Value, old: &Value) {
+    for field in METADATA {
+        put(&mut new["metadata"], field, old["metadata"].get(field).cloned());
+    }
+    put(new, "status", old.get("status").cloned());
+    let given = new["spec"].get(LIST).cloned();
+    new["spec"] = old["spec"].clone();
+    put(&mut new["spec"], LIST, given);
+}
+
+fn put(object: &mut Value, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => map_mut(object).insert(field.to_owned(), value),
+        None => map_mut(object).remove(field),
+    };
+}
+
+/// Checks that containers were only added.
+pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
+    let spec = Path::new("spec");
+    let mut errors = pod_spec(&new["spec"], &spec);
+    if !old["metadata"]["annotations"][MIRROR].is_null() {
+        errors.push(Error::forbidden(&Path::root(), "static pods do not support ephemeral containers"));
+    }
+    let path = spec.child(LIST);
+    let given = new["spec"][LIST].as_array().map(Vec::as_slice).unwrap_or_default();
+    for before in old["spec"][LIST].as_array().into_iter().flatten() {
+        let name = before["name"].as_str().unwrap_or_default();
+        let what = match given.iter().find(|container| container["name"] == name) {
+            Some(container) if container == before => continue,
+            Some(_) => "changed",
+            None => "removed",
+        };
+        let detail = format!("existing ephemeral containers {} may not be {what}", quote(name));
+        errors.push(Error::forbidden(&path, detail));
+    }
+    errors
+}
