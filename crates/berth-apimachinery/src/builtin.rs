@@ -3,8 +3,10 @@
 //! One compressed document (see `data/NOTICE`) is unpacked on first use and then shared: the API server validates,
 //! prunes, patches and documents built-in objects with it, and generated CustomResourceDefinitions embed its pod and
 //! job templates. The document has definitions only; paths are the server's business. It carries no defaults: the
-//! defaults of built-in kinds are code upstream, so they are code here too, elsewhere.
+//! defaults of built-in kinds are code upstream, so they are code here too, elsewhere. What OpenAPI v3 states as defaults
+//! (mostly what a field is when nobody sets it) is listed beside it.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::OnceLock;
 
@@ -12,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::openapi::Document;
 
+static DEFAULTS: &str = include_str!("../data/defaults.txt");
 static COMPRESSED: &[u8] = include_bytes!("../data/openapi-v2.json.gz");
 static DOCUMENT: OnceLock<Document> = OnceLock::new();
 
@@ -39,6 +42,40 @@ pub fn document() -> &'static Document {
 /// One definition as published, with its `$ref`s. `None` when Kubernetes has none of that name among the kinds served.
 pub fn definition(name: &str) -> Option<&'static Value> {
     document().raw(name)
+}
+
+/// The defaults stated for fields of definitions, where they do not follow from the document.
+fn stated_defaults() -> &'static BTreeMap<(&'static str, &'static str), Value> {
+    static STATED: OnceLock<BTreeMap<(&'static str, &'static str), Value>> = OnceLock::new();
+    STATED.get_or_init(|| {
+        let mut stated = BTreeMap::new();
+        for line in DEFAULTS.lines() {
+            let mut words = line.split(' ');
+            let definition = words.next().unwrap_or_default();
+            for word in words {
+                let (field, default) = word.split_once('=').unwrap_or((word, "{}"));
+                let default = serde_json::from_str(default).expect("the embedded defaults are JSON, a test reads them");
+                stated.insert((definition, field), default);
+            }
+        }
+        stated
+    })
+}
+
+/// What OpenAPI v3 states as the default of a field: `{}` for an object that is always there, the zero value of a required
+/// text, number or boolean, and some that are filled in. `None` when it states none.
+pub fn default_of(name: &str, field: &str) -> Option<Value> {
+    if let Some(stated) = stated_defaults().get(&(name, field)) {
+        return Some(stated.clone()).filter(|stated| !stated.is_null());
+    }
+    let definition = definition(name)?;
+    let is_required = definition["required"].as_array().is_some_and(|list| list.iter().any(|it| it == field));
+    match definition["properties"][field]["type"].as_str().filter(|_| is_required)? {
+        "string" => Some(json!("")),
+        "integer" | "number" => Some(json!(0)),
+        "boolean" => Some(json!(false)),
+        _ => None,
+    }
 }
 
 /// One definition as a structural schema, ready to be embedded in a CustomResourceDefinition: references are
@@ -131,6 +168,21 @@ mod tests {
             check(document().raw(name).expect("it has a name"));
             assert!(document().definition(name).is_some(), "{name} does not parse");
         }
+    }
+
+    #[test]
+    fn stated_defaults_are_of_fields_there_are() {
+        for (name, field) in stated_defaults().keys() {
+            let definition = definition(name).unwrap_or_else(|| panic!("{name} is not published"));
+            assert!(!definition["properties"][field].is_null(), "{name} has no {field}");
+        }
+        let pod = "io.k8s.api.core.v1.Pod";
+        assert_eq!(default_of(pod, "spec"), Some(json!({})));
+        assert_eq!(default_of(pod, "kind"), None);
+        assert_eq!(default_of("io.k8s.api.core.v1.Container", "name"), Some(json!("")));
+        assert_eq!(default_of("io.k8s.api.core.v1.ContainerPort", "protocol"), Some(json!("TCP")));
+        assert_eq!(default_of("io.k8s.api.core.v1.ContainerRestartRule", "action"), None);
+        assert_eq!(default_of("io.k8s.api.apps.v1.DeploymentSpec", "selector"), None);
     }
 
     #[test]

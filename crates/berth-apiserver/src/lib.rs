@@ -36,6 +36,7 @@ mod completion;
 mod compression;
 mod fairness;
 mod objects;
+mod own_service;
 mod rest;
 mod server;
 mod service_addresses;

@@ -284,7 +284,10 @@ mod tests {
         let document = get(&Registry::builtin(), "/openapi/v3/api/v1").expect("served");
         let containers = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
         assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
-        assert_eq!(containers["items"]["allOf"][0]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
+        assert_eq!(containers["items"]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
+        let spec = &document["components"]["schemas"]["io.k8s.api.core.v1.Pod"]["properties"]["spec"];
+        assert_eq!(spec["allOf"][0]["$ref"], "#/components/schemas/io.k8s.api.core.v1.PodSpec");
+        assert_eq!(spec["default"], json!({}), "it is there even when nobody sets it");
     }
 
     #[test]

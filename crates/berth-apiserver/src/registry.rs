@@ -154,7 +154,7 @@ pub enum Origin {
     /// Part of the server.
     #[default]
     BuiltIn,
-    /// Answered by the server from nothing stored (SubjectAccessReview, TokenReview).
+    /// Answered by the server from nothing stored (SubjectAccessReview, ComponentStatus).
     Virtual,
     /// Defined by the CustomResourceDefinition object of this name.
     Custom(String),

@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::auth::authn::Authenticator;
 use crate::completion::Completing;
 use crate::fairness::{self, Fairness};
-use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression};
+use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service};
 
 pub use trust::{Certificates, OWN_NAME};
 use trust::{Shown, Trust};
@@ -115,6 +115,7 @@ impl Listener {
         let fairness = Arc::new(Fairness::start(server.inner.figures.clone(), server.store_handle()));
         let graceful = GracefulShutdown::new();
         let mut connections = tokio::task::JoinSet::new();
+        connections.spawn(own_service::keep(server.clone(), self.address));
         tokio::pin!(shutdown);
         loop {
             let slot = tokio::select! {

@@ -1,11 +1,11 @@
 //! Aggregated discovery: all groups, versions and resources in one document (`APIGroupDiscoveryList`).
 
-use http::header::{CONTENT_TYPE, HeaderValue, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Value, json};
 
 use super::{Served, accept_clauses, json_response, rows};
 use crate::aggregation::discovery;
-use crate::registry::{Subresource, VersionInfo};
+use crate::registry::{Origin, Subresource, VersionInfo};
 use crate::{Body, Extension, ResourceInfo};
 
 /// The version of the aggregated form that a request prefers over the plain one, if it does.
@@ -61,6 +61,7 @@ pub(super) fn response(served: &Served<'_>, core: bool, version: &'static str) -
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     response
 }
 
@@ -91,7 +92,7 @@ fn version_value(served: &Served<'_>, group: &str, version: &str) -> Value {
 fn resource_value(row: &ResourceInfo, version: &VersionInfo) -> Value {
     let mut value = json!({
         "resource": row.plural,
-        "responseKind": {"group": row.group, "version": version.name, "kind": row.kind},
+        "responseKind": response_kind(row, version, (&row.group, &version.name, &row.kind)),
         "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": row.singular,
         "verbs": row.verbs,
@@ -103,15 +104,23 @@ fn resource_value(row: &ResourceInfo, version: &VersionInfo) -> Value {
         value["categories"] = json!(row.categories);
     }
     if !version.subresources.is_empty() {
-        value["subresources"] = version.subresources.iter().map(subresource_value).collect();
+        value["subresources"] = version.subresources.iter().map(|sub| subresource_value(row, version, sub)).collect();
     }
     value
 }
 
-fn subresource_value(sub: &Subresource) -> Value {
+fn subresource_value(row: &ResourceInfo, version: &VersionInfo, sub: &Subresource) -> Value {
     json!({
         "subresource": sub.name,
-        "responseKind": {"group": sub.group, "version": sub.version, "kind": sub.kind},
+        "responseKind": response_kind(row, version, (&sub.group, &sub.version, &sub.kind)),
         "verbs": sub.verbs,
     })
+}
+
+/// What is answered with. Of built-in kinds a real server says group and version where they are not those of the path;
+/// of custom resources always.
+fn response_kind(row: &ResourceInfo, version: &VersionInfo, (group, of_kind, kind): (&str, &str, &str)) -> Value {
+    let is_implied = !matches!(row.origin, Origin::Custom(_)) && group == row.group && of_kind == version.name;
+    let (group, of_kind) = if is_implied { ("", "") } else { (group, of_kind) };
+    json!({"group": group, "version": of_kind, "kind": kind})
 }

@@ -15,7 +15,7 @@ const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Definitions every version's paths refer to.
-const COMMON: [&str; 3] = ["DeleteOptions", "Patch", "Status"];
+const COMMON: [&str; 5] = ["APIResourceList", "DeleteOptions", "Patch", "Status", "WatchEvent"];
 
 /// Definitions collected for one document, with everything they refer to.
 pub(super) struct Definitions {
@@ -82,6 +82,7 @@ impl Definitions {
                 ),
                 _ => translate(definition, self.style, &mut refers_to),
             };
+            let shown = if self.style == Style::V3 { with_defaults(&name, shown) } else { shown };
             self.found.insert(name, shown);
             wanted.append(&mut refers_to);
         }
@@ -113,6 +114,20 @@ fn custom_name(group: &str, version: &str, kind: &str) -> String {
     format!("{}.{version}.{kind}", reversed.join("."))
 }
 
+/// A definition with what v3 says its fields are when nobody sets them.
+fn with_defaults(name: &str, mut definition: Value) -> Value {
+    for (field, schema) in definition.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        let (Some(default), Some(schema)) = (builtin::default_of(name, field), schema.as_object_mut()) else {
+            continue;
+        };
+        if let Some(reference) = schema.remove("$ref") {
+            schema.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+        }
+        schema.insert("default".to_owned(), default);
+    }
+    definition
+}
+
 fn with_type(definition: &Value, types: Value) -> Value {
     let mut types = types;
     if let Some(description) = definition.get("description") {
@@ -132,6 +147,7 @@ fn translate(schema: &Value, style: Style, refers_to: &mut Vec<String>) -> Value
                 refers_to.push(name.to_owned());
                 match style {
                     Style::V2 => value.clone(),
+                    Style::V3 if schema.len() == 1 => return reference(style, name),
                     Style::V3 => {
                         out.insert("allOf".to_owned(), json!([reference(style, name)]));
                         continue;

@@ -12,12 +12,17 @@ use crate::{Registry, ResourceInfo};
 
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
+const RESOURCES: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 /// What every kind takes as a patch.
 const PATCH_TYPES: [&str; 3] =
     ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
 /// What built-in kinds take as well. kubectl looks for it here before it computes such a patch.
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+
+/// Forms objects are answered in.
+const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
 /// Name, type and meaning of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
@@ -66,6 +71,7 @@ struct Target<'a> {
 pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) -> Map<String, Value> {
     let mut paths = Map::new();
     let base = format!("/{}", root(group, version));
+    paths.insert(format!("{base}/"), resources(group, version, style));
     for (row, version) in rows(registry, group, version) {
         let collection = if row.namespaced {
             format!("{base}/namespaces/{{namespace}}/{}", row.plural)
@@ -88,6 +94,24 @@ pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) 
         }
     }
     paths
+}
+
+/// Discovery of one group and version.
+fn resources(group: &str, version: &str, style: Style) -> Value {
+    let group = group_id(group);
+    let mut operation = json!({
+        "operationId": format!("get{}{}APIResources", capitalized(&group), capitalized(version)),
+        "description": "get available resources",
+        "tags": [format!("{group}_{version}")],
+        "responses": {"401": {"description": "Unauthorized"}},
+    });
+    operation["responses"]["200"] = answer(style, "OK", RESOURCES, &[]);
+    if style == Style::V2 {
+        operation["consumes"] = json!(MEDIA_TYPES);
+        operation["produces"] = json!(MEDIA_TYPES);
+        operation["schemes"] = json!(["https"]);
+    }
+    json!({"get": operation})
 }
 
 fn patch_types(row: &ResourceInfo) -> Vec<&'static str> {
@@ -129,7 +153,7 @@ fn add_kind(
         whole.insert("get".to_owned(), target.operation("list", &LIST, None, &list));
     }
     if has("create") {
-        whole.insert("post".to_owned(), target.operation("create", &WRITE, Some(&object), &object));
+        whole.insert("post".to_owned(), target.operation("post", &WRITE, Some(&object), &object));
     }
     if has("deletecollection") {
         let parameters: Vec<Parameter> = DELETE
@@ -144,7 +168,7 @@ fn add_kind(
     whole.insert("parameters".to_owned(), path_parameters(style, row.namespaced, false));
     paths.insert(collection.to_owned(), Value::Object(whole));
     if row.namespaced && has("list") {
-        let everywhere = Target { id: format!("{}ForAllNamespaces", row.kind), patch_types: Vec::new(), ..target };
+        let everywhere = target.called(format!("{}ForAllNamespaces", row.kind));
         paths.insert(
             format!("{base}/{}", row.plural),
             json!({
@@ -152,6 +176,9 @@ fn add_kind(
                 "parameters": path_parameters(style, false, false),
             }),
         );
+    }
+    if has("watch") && !matches!(row.origin, Origin::Custom(_)) {
+        add_watches(paths, row, &target, base, collection);
     }
     let mut one = Map::new();
     if has("get") {
@@ -172,13 +199,34 @@ fn add_kind(
     }
 }
 
+/// The paths that say of themselves that they watch, which clients had before `watch=true`. Custom resources never had
+/// them documented.
+fn add_watches(paths: &mut Map<String, Value>, row: &ResourceInfo, target: &Target<'_>, base: &str, collection: &str) {
+    let below = collection.strip_prefix(base).unwrap_or(collection);
+    let mut add = |path: String, action: &str, id: String, named: bool, namespaced: bool| {
+        let operation = target.called(id).operation(action, &[], None, WATCH_EVENT);
+        let mut parameters = path_parameters(target.style, namespaced, named);
+        if let Value::Array(parameters) = &mut parameters {
+            parameters.extend(LIST.iter().map(|it| parameter(target.style, "query", it, false)));
+        }
+        paths.insert(path, json!({"get": operation, "parameters": parameters}));
+    };
+    let scoped = &target.id;
+    add(format!("{base}/watch{below}"), "watchlist", format!("{scoped}List"), false, row.namespaced);
+    add(format!("{base}/watch{below}/{{name}}"), "watch", scoped.clone(), true, row.namespaced);
+    if row.namespaced {
+        let id = format!("{}ListForAllNamespaces", row.kind);
+        add(format!("{base}/watch/{}", row.plural), "watchlist", id, false, false);
+    }
+}
+
 fn subresource(target: &Target<'_>, namespaced: bool, sub: &Subresource) -> Value {
     let object = name_of(target.group, target.version, target.kind);
     let mut path = Map::new();
     for verb in &sub.verbs {
         let (method, operation) = match verb.as_str() {
             "get" => ("get", target.operation("get", &[], None, &object)),
-            "create" => ("post", target.operation("create", &WRITE, Some(&object), &object)),
+            "create" => ("post", target.operation("post", &WRITE, Some(&object), &object)),
             "update" => ("put", target.operation("put", &WRITE, Some(&object), &object)),
             "patch" => ("patch", target.patch(&object)),
             _ => continue,
@@ -189,7 +237,12 @@ fn subresource(target: &Target<'_>, namespaced: bool, sub: &Subresource) -> Valu
     Value::Object(path)
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// The same under another name.
+    fn called(&self, id: String) -> Target<'a> {
+        Target { id, patch_types: self.patch_types.clone(), ..*self }
+    }
+
     fn patch(&self, object: &str) -> Value {
         let parameters: Vec<Parameter> = WRITE.into_iter().chain([FORCE]).collect();
         let mut operation = self.operation("patch", &parameters, Some(PATCH), object);
@@ -207,12 +260,41 @@ impl Target<'_> {
         operation
     }
 
+    /// What the operation does, in a line.
+    fn description(&self, action: &str) -> String {
+        let kind = self.kind;
+        let subject = || match self.id.strip_prefix("Namespaced").unwrap_or(&self.id).strip_prefix(kind) {
+            Some(sub) if !sub.is_empty() => format!("{} of the specified {kind}", sub.to_lowercase()),
+            _ => format!("the specified {kind}"),
+        };
+        match action {
+            "list" => format!("list or watch objects of kind {kind}"),
+            "post" => format!("create a {kind}"),
+            "deletecollection" => format!("delete collection of {kind}"),
+            "delete" => format!("delete a {kind}"),
+            "get" => format!("read {}", subject()),
+            "put" => format!("replace {}", subject()),
+            "patch" => format!("partially update {}", subject()),
+            "watch" => format!(
+                "watch changes to an object of kind {kind}. deprecated: use the 'watch' parameter with a list operation \
+                 instead, filtered to a single item with the 'fieldSelector' parameter."
+            ),
+            "watchlist" => format!(
+                "watch individual changes to a list of {kind}. deprecated: use the 'watch' parameter with a list \
+                 operation instead."
+            ),
+            other => other.to_owned(),
+        }
+    }
+
     fn operation(&self, action: &str, query: &[Parameter], body: Option<&str>, answer: &str) -> Value {
         let mut parameters: Vec<Value> = query.iter().map(|it| parameter(self.style, "query", it, false)).collect();
         let verb = match action {
             "get" => "read",
+            "post" => "create",
             "put" => "replace",
             "deletecollection" => "delete",
+            "watchlist" => "watch",
             other => other,
         };
         let collection = if action == "deletecollection" { "Collection" } else { "" };
@@ -220,11 +302,13 @@ impl Target<'_> {
         let mut operation = json!({
             "operationId":
                 format!("{verb}{}{}{collection}{}", capitalized(&group), capitalized(version), self.id),
+            "description": self.description(action),
             "tags": [format!("{group}_{version}")],
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": {"group": self.group, "version": self.version, "kind": self.kind},
         });
-        let schema = reference(self.style, answer);
+        let is_stream = matches!(action, "list" | "watch" | "watchlist");
+        let streams: &[&str] = if is_stream { &["application/json;stream=watch"] } else { &[] };
         match self.style {
             Style::V2 => {
                 if let Some(body) = body {
@@ -232,20 +316,20 @@ impl Target<'_> {
                     parameters.insert(0, json!({"name": "body", "in": "body", "required": required, "schema": reference(self.style, body)}));
                 }
                 operation["consumes"] = json!(["*/*"]);
-                operation["produces"] = json!(["application/json", "application/yaml"]);
-                for (code, description) in answers(action) {
-                    operation["responses"][code] = json!({"description": description, "schema": schema});
-                }
+                operation["produces"] = MEDIA_TYPES.iter().chain(streams).copied().collect();
+                operation["schemes"] = json!(["https"]);
             }
             Style::V3 => {
                 if let Some(body) = body {
                     operation["requestBody"] = json!({"content": {"*/*": {"schema": reference(self.style, body)}}});
-                }
-                for (code, description) in answers(action) {
-                    operation["responses"][code] = json!({"description": description, "content": {
-                        "application/json": {"schema": schema}, "application/yaml": {"schema": schema}}});
+                    if !matches!(action, "delete" | "deletecollection") {
+                        operation["requestBody"]["required"] = json!(true);
+                    }
                 }
             }
+        }
+        for (code, description) in answers(action) {
+            operation["responses"][code] = self::answer(self.style, description, answer, streams);
         }
         operation["responses"]["401"] = json!({"description": "Unauthorized"});
         operation["parameters"] = Value::Array(parameters);
@@ -253,11 +337,25 @@ impl Target<'_> {
     }
 }
 
+/// A successful answer; `streams` are its forms besides the usual ones.
+fn answer(style: Style, description: &str, definition: &str, streams: &[&str]) -> Value {
+    let schema = reference(style, definition);
+    match style {
+        Style::V2 => json!({"description": description, "schema": schema}),
+        Style::V3 => {
+            let forms = MEDIA_TYPES.iter().chain(streams);
+            let content: Map<String, Value> =
+                forms.map(|media| ((*media).to_owned(), json!({"schema": schema}))).collect();
+            json!({"description": description, "content": content})
+        }
+    }
+}
+
 /// What an action is answered with when it succeeds: made things are 201 (a PUT or an apply may make one), and what is on
 /// its way is 202.
 fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
     match action {
-        "create" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
+        "post" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
         "put" | "patch" => &[("200", "OK"), ("201", "Created")],
         "delete" => &[("200", "OK"), ("202", "Accepted")],
         _ => &[("200", "OK")],

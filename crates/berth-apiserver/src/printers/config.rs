@@ -10,6 +10,7 @@ const S: &str = "string";
 const ROLE_BINDING: &[Header] = &[("Role", S, 0), AGE, ("Users", S, 1), ("Groups", S, 1), ("ServiceAccounts", S, 1)];
 
 pub(super) const PRINTERS: &[Printer] = &[
+    printer("", "ComponentStatus", &[("Status", S, 0), ("Message", S, 0), ("Error", S, 0)], component),
     printer("", "ConfigMap", &[("Data", S, 0), AGE], |object, now| {
         vec![(count(object, "/data") + count(object, "/binaryData")).into(), age(object, now)]
     }),
@@ -53,6 +54,17 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer("rbac.authorization.k8s.io", "RoleBinding", ROLE_BINDING, role_binding),
     printer("rbac.authorization.k8s.io", "ClusterRoleBinding", ROLE_BINDING, role_binding),
 ];
+
+fn component(object: &Value, _now: Timestamp) -> Vec<Value> {
+    let healthy = items(object, "/conditions").find(|condition| condition["type"] == "Healthy");
+    let shown = |field: &str| healthy.map_or("", |condition| condition[field].as_str().unwrap_or_default());
+    let status = match healthy.map(|condition| condition["status"] == "True") {
+        Some(true) => "Healthy",
+        Some(false) => "Unhealthy",
+        None => "Unknown",
+    };
+    vec![status.into(), shown("message").into(), shown("error").into()]
+}
 
 fn quota(object: &Value, now: Timestamp) -> Vec<Value> {
     let (mut requests, mut limits) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! The rows of the built-in kinds, facts as Kubernetes' discovery publishes them (release-1.36 line, the versions that
-//! are generally available). Left out on purpose: what a running control plane says of itself and nobody stores (component
-//! statuses), and connections into containers (exec, attach, port-forward, proxy), which a simulated node has not.
+//! are generally available). Left out on purpose: connections into containers (exec, attach, port-forward, proxy), which a
+//! simulated node has not.
 
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ enum Verbs {
     NoDeleteCollection,
     /// Only create; the answer is computed, nothing is stored.
     Review,
+    /// Only reading; the answer is computed, nothing is stored.
+    Report,
 }
 
 const ALL: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -35,6 +37,8 @@ struct Row {
     verbs: Verbs,
     subresources: &'static str,
     fields: &'static str,
+    /// What a `Warning` header says to who uses it.
+    deprecation: Option<&'static str>,
 }
 
 const fn row(group_version: &'static str, kind: &'static str, plural: &'static str, namespaced: bool) -> Row {
@@ -49,6 +53,7 @@ const fn row(group_version: &'static str, kind: &'static str, plural: &'static s
         verbs: Verbs::All,
         subresources: "",
         fields: "",
+        deprecation: None,
     }
 }
 
@@ -89,6 +94,11 @@ impl Row {
         self
     }
 
+    const fn deprecated(mut self, warning: &'static str) -> Row {
+        self.deprecation = Some(warning);
+        self
+    }
+
     const fn verbs(mut self, verbs: Verbs) -> Row {
         self.verbs = verbs;
         self
@@ -109,8 +119,14 @@ const STORAGE: &str = "storage.k8s.io/v1";
 
 const ROWS: &[Row] = &[
     namespaced(CORE, "Binding", "bindings").verbs(Verbs::Review),
+    cluster(CORE, "ComponentStatus", "componentstatuses")
+        .short("cs")
+        .verbs(Verbs::Report)
+        .deprecated("v1 ComponentStatus is deprecated in v1.19+"),
     namespaced(CORE, "ConfigMap", "configmaps").short("cm"),
-    namespaced(CORE, "Endpoints", "endpoints").short("ep"),
+    namespaced(CORE, "Endpoints", "endpoints")
+        .short("ep")
+        .deprecated("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     namespaced(CORE, "Event", "events").short("ev").fields(
         ".involvedObject.kind .involvedObject.namespace .involvedObject.name .involvedObject.uid \
          .involvedObject.apiVersion .involvedObject.resourceVersion .involvedObject.fieldPath .reason \
@@ -236,6 +252,7 @@ fn info(row: &Row) -> ResourceInfo {
         Verbs::All => &ALL,
         Verbs::NoDeleteCollection => &NO_DELETE_COLLECTION,
         Verbs::Review => &["create"],
+        Verbs::Report => &["get", "list"],
     };
     ResourceInfo {
         group: group.to_owned(),
@@ -252,7 +269,7 @@ fn info(row: &Row) -> ResourceInfo {
             .chain(row.older.split_whitespace())
             .map(|version| version_info(row, group, version))
             .collect(),
-        origin: if row.verbs == Verbs::Review { Origin::Virtual } else { Origin::BuiltIn },
+        origin: if matches!(row.verbs, Verbs::Review | Verbs::Report) { Origin::Virtual } else { Origin::BuiltIn },
     }
 }
 
@@ -261,7 +278,7 @@ fn version_info(row: &Row, group: &str, version: &str) -> VersionInfo {
     VersionInfo {
         name: version.to_owned(),
         served: true,
-        deprecation_warning: None,
+        deprecation_warning: row.deprecation.map(str::to_owned),
         subresources: subresources.map(|name| subresource(row, group, version, name)).collect(),
         schema: SchemaSource::BuiltIn,
         columns: Vec::new(),
@@ -350,7 +367,7 @@ mod tests {
                     row.verbs.contains(&"deletecollection".to_owned()),
                     "{collection}"
                 );
-                assert!(actions.contains("post"), "{collection}");
+                assert_eq!(actions.contains("post"), row.verbs.contains(&"create".to_owned()), "{collection}");
                 for sub in &version.subresources {
                     let name = if row.plural == "namespaces" {
                         format!("{root}/v1/namespaces/{{name}}")

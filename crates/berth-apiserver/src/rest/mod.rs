@@ -3,6 +3,7 @@
 
 mod call;
 pub(crate) mod check;
+mod component_status;
 mod continue_token;
 mod create;
 mod decode;
@@ -225,7 +226,10 @@ async fn answer(
 
 async fn dispatch(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
     if call.row.origin == Origin::Virtual {
-        return subresource::review(call).await;
+        return match verb {
+            "create" => subresource::review(call).await,
+            _ => component_status::answer(call, verb),
+        };
     }
     if !call.info.subresource.is_empty() {
         return subresource::handle(call, verb).await;

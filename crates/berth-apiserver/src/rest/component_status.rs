@@ -1,0 +1,54 @@
+//! ComponentStatuses: how the parts of the control plane are, found out when asked. Nothing is stored.
+//!
+//! Deprecated, and still what `kubectl get cs` and old dashboards look at. Of where objects are kept this server knows by
+//! itself; scheduler and controllers are other processes, which tell it nothing of themselves.
+
+use berth_apimachinery::status::Status;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::encode::partial;
+use super::list::Selection;
+use super::negotiate::Form;
+use crate::{Body, health};
+
+/// In the order of a real server.
+const COMPONENTS: [&str; 3] = ["scheduler", "controller-manager", "etcd-0"];
+const NOT_ASKED: &str = "runs apart from the API server and is not asked";
+
+/// GET of one or of all.
+pub(crate) fn answer(call: &Call, verb: &str) -> Result<Response<Body>, Status> {
+    if verb == "get" {
+        let name = COMPONENTS.into_iter().find(|name| *name == call.info.name).ok_or_else(|| call.not_found())?;
+        return call.object_response(StatusCode::OK, &status(call, name));
+    }
+    let selection = Selection::new(call)?;
+    let items: Vec<Value> =
+        COMPONENTS.iter().map(|name| status(call, name)).filter(|status| selection.matches(status)).collect();
+    let answer = match &call.negotiated.form {
+        Form::Object => {
+            json!({"kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": {}, "items": items})
+        }
+        Form::Metadata(version) => json!({
+            "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {},
+            "items": items.iter().map(|item| partial(item, version)).collect::<Vec<_>>(),
+        }),
+        Form::Table(version) => call.table(&items, version, true),
+    };
+    call.value_response(StatusCode::OK, &answer)
+}
+
+fn status(call: &Call, name: &str) -> Value {
+    let (healthy, message) = match name {
+        "etcd-0" => match health::of_store(&call.server) {
+            Ok(()) => ("True", "ok"),
+            Err(why) => ("False", why),
+        },
+        _ => ("Unknown", NOT_ASKED),
+    };
+    json!({
+        "kind": call.row.kind, "apiVersion": call.api_version(), "metadata": {"name": name},
+        "conditions": [{"type": "Healthy", "status": healthy, "message": message}],
+    })
+}
