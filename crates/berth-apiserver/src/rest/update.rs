@@ -257,7 +257,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         own.prepare_update(new, old, &context);
     }
     own.default(new);
-    if own.has_generation() && !is_custom && target != Target::Status && spec_changed(call, new, old) {
+    // What the server itself sets (a pod's node) is no wish of anybody.
+    let is_wish = !matches!(target, Target::Status | Target::Whole);
+    if own.has_generation() && !is_custom && is_wish && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
 }

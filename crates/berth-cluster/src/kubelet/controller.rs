@@ -12,9 +12,11 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::life::{Step, step};
+use super::resize::{is_deferred, resize};
 use crate::indexes::pods_by_node;
 use crate::pools::is_ready;
 use crate::random::draw;
+use crate::scheduling::Resources;
 
 /// Steps of different pods in flight at once.
 const CONCURRENCY: usize = 32;
@@ -24,6 +26,7 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let on_node = pods_by_node(&pods);
+    let beside = on_node.clone();
     let kubelet = Kubelet {
         runtime,
         seed,
@@ -34,14 +37,25 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
             let ended = matches!(phase(pod), "Succeeded" | "Failed");
             pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|_| !ended).into_iter().collect()
         }),
+        on_node: on_node.clone(),
         pods: pods.clone(),
         nodes: nodes.clone(),
     };
     manager
         .controller("kubelet")
-        .watch(&pods, |delta| {
+        .watch(&pods, move |delta| {
             let pod = delta.new.as_ref().filter(|pod| node_of(pod).is_some());
-            pod.map(|pod| ObjectKey::of(pod.as_ref()))
+            let mut due: Vec<ObjectKey> = pod.map(|pod| ObjectKey::of(pod.as_ref())).into_iter().collect();
+            // Who ends or goes makes room for those that wait to be resized.
+            let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
+            if let Some(old) = delta.old.as_ref().filter(|old| !ended(old))
+                && delta.new.as_ref().is_none_or(|new| ended(new))
+            {
+                let neighbours = node_of(old).map(|node| beside.get(node)).unwrap_or_default();
+                let waiting = neighbours.iter().filter(|pod| is_deferred(pod));
+                due.extend(waiting.map(|pod| ObjectKey::of(pod.as_ref())));
+            }
+            due
         })
         .watch(&nodes, move |delta| {
             // A node that comes (back) takes up its pods again.
@@ -71,6 +85,7 @@ struct Kubelet {
     pods: Cache<Pod>,
     nodes: Cache<Node>,
     by_ip: Index<Pod>,
+    on_node: Index<Pod>,
 }
 
 impl Reconciler for Kubelet {
@@ -84,6 +99,10 @@ impl Reconciler for Kubelet {
             return Ok(Action::Wait);
         }
         let now = self.clock.now();
+        if let Some(status) = resize(&pod, &node, || self.used_by_others(&pod, &node), now) {
+            self.write(&pod, &status).await?;
+            return Ok(Action::Wait);
+        }
         let ip = self.ip_for(&pod);
         match step(&pod, &self.runtime, self.seed, &host_ip(&node), &ip, now) {
             Step::Until(None) => Ok(Action::Wait),
@@ -109,10 +128,18 @@ impl Reconciler for Kubelet {
 impl Kubelet {
     async fn write(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
         let meta = &pod.metadata;
-        let patch = json!({
+        let mut patch = json!({
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
             "status": status,
         });
+        // Conditions are merged by type: one that is over has to be taken away by name.
+        let known = pod.status.as_ref().and_then(|before| before.conditions.as_deref()).unwrap_or_default();
+        let kept = status.conditions.as_deref().unwrap_or_default();
+        for over in known.iter().filter(|known| kept.iter().all(|it| it.type_ != known.type_)) {
+            if let Some(conditions) = patch["status"]["conditions"].as_array_mut() {
+                conditions.push(json!({"$patch": "delete", "type": over.type_}));
+            }
+        }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
         match berth_runtime::write::patch_status(
             &api,
@@ -158,6 +185,15 @@ impl Kubelet {
             Err(error) if is_conflict(&error) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What the other pods of a node ask for.
+    fn used_by_others(&self, pod: &Pod, node: &Node) -> Resources {
+        let mut used = Resources::default();
+        for other in self.on_node.get(&node.name_any()).iter().filter(|other| other.metadata.uid != pod.metadata.uid) {
+            used.add(&other.spec.as_ref().map(Resources::of_pod).unwrap_or_default());
+        }
+        used
     }
 
     /// An address inside 10.0.0.0/9 that no other running pod has.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 
+use super::resize;
 use super::run::{FAIL_NOW_ANNOTATION, RunPlan, plan};
 use crate::time::stamp;
 
@@ -93,11 +94,18 @@ fn start(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, host_ip: &str, 
     status.phase = Some("Running".into());
     status.pod_ip = Some(ip.to_owned());
     status.pod_ips = Some(vec![PodIP { ip: ip.to_owned() }]);
-    status.container_statuses = Some(containers.iter().map(|c| running(c, uid, 0, now)).collect());
+    // A container that is given other resources later is told by this from one that started with them.
+    status.observed_generation = pod.metadata.generation.filter(|generation| *generation > 1);
+    let started = |container: &Container| {
+        let mut status = running(container, uid, 0, now);
+        resize::note(container, &mut status);
+        status
+    };
+    status.container_statuses = Some(containers.iter().map(started).collect());
     status.init_container_statuses = Some(
         init.iter()
             .map(|c| match c.restart_policy.as_deref() {
-                Some("Always") => running(c, uid, 0, now),
+                Some("Always") => started(c),
                 _ => terminated(c, running(c, uid, 0, now), 0, "Completed", now),
             })
             .collect(),
@@ -306,7 +314,7 @@ fn waiting(container: &Container, reason: &str) -> ContainerStatus {
     }
 }
 
-fn running(container: &Container, uid: &str, restarts: i32, now: Timestamp) -> ContainerStatus {
+pub(super) fn running(container: &Container, uid: &str, restarts: i32, now: Timestamp) -> ContainerStatus {
     ContainerStatus {
         ready: true,
         started: Some(true),

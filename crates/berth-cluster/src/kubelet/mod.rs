@@ -5,6 +5,7 @@
 
 mod controller;
 mod life;
+mod resize;
 pub mod run;
 
 pub use controller::install;
