@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
+use crate::meta::GroupVersionKind;
 use crate::openapi::Document;
 
 static DEFAULTS: &str = include_str!("../data/defaults.txt");
@@ -75,6 +76,48 @@ pub fn default_of(name: &str, field: &str) -> Option<Value> {
         "integer" | "number" => Some(json!(0)),
         "boolean" => Some(json!(false)),
         _ => None,
+    }
+}
+
+/// The paths of the containers that every object of a kind has from the start: objects that are values in Kubernetes' own
+/// types and not pointers, and required lists and maps, of those that are owned part by part. None for a kind that is not
+/// built in.
+pub fn always_there(kind: &GroupVersionKind) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    if let Some(name) = document().definition_name(kind) {
+        add_always_there(name, &mut Vec::new(), &mut paths);
+    }
+    paths
+}
+
+fn add_always_there(name: &str, path: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
+    let Some(definition) = definition(name) else { return };
+    let required = definition["required"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (field, schema) in definition["properties"].as_object().into_iter().flatten() {
+        let target = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix(REFERENCE_PREFIX));
+        let is_atomic = |schema: &Value| schema["x-kubernetes-map-type"] == "atomic";
+        let is_there = match target {
+            Some(target) => {
+                default_of(name, field).is_some_and(|default| default.is_object())
+                    && !is_atomic(schema)
+                    && !self::definition(target).is_some_and(is_atomic)
+            }
+            None if required.iter().all(|it| it != field) => false,
+            None => match schema["type"].as_str() {
+                Some("array") => matches!(schema["x-kubernetes-list-type"].as_str(), Some("map" | "set")),
+                Some("object") => !is_atomic(schema),
+                _ => false,
+            },
+        };
+        if !is_there || path.is_empty() && field == "metadata" {
+            continue;
+        }
+        path.push(field.clone());
+        paths.push(path.clone());
+        if let Some(target) = target {
+            add_always_there(target, path, paths);
+        }
+        path.pop();
     }
 }
 
@@ -183,6 +226,22 @@ mod tests {
         assert_eq!(default_of("io.k8s.api.core.v1.ContainerPort", "protocol"), Some(json!("TCP")));
         assert_eq!(default_of("io.k8s.api.core.v1.ContainerRestartRule", "action"), None);
         assert_eq!(default_of("io.k8s.api.apps.v1.DeploymentSpec", "selector"), None);
+    }
+
+    #[test]
+    fn a_deployment_has_its_template_and_containers_from_the_start() {
+        let paths = |group: &str, kind: &str| -> Vec<String> {
+            always_there(&GroupVersionKind::new(group, "v1", kind)).iter().map(|path| path.join(".")).collect()
+        };
+        let deployment = paths("apps", "Deployment");
+        for path in ["spec", "status", "spec.strategy", "spec.template.metadata", "spec.template.spec.containers"] {
+            assert!(deployment.contains(&path.to_owned()), "{path}: {deployment:?}");
+        }
+        for path in ["metadata", "spec.selector", "spec.template.spec.volumes", "spec.template.spec.securityContext"] {
+            assert!(!deployment.contains(&path.to_owned()), "{path}: {deployment:?}");
+        }
+        assert_eq!(paths("rbac.authorization.k8s.io", "Role"), Vec::<String>::new(), "its rules are owned as a whole");
+        assert_eq!(paths("example.com", "Widget"), Vec::<String>::new());
     }
 
     #[test]

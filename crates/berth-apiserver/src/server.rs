@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use berth_apimachinery::apply::{ReadSets, Types};
-use berth_apimachinery::meta;
+use berth_apimachinery::apply::{self, ReadSets, Set, Types};
+use berth_apimachinery::builtin;
+use berth_apimachinery::meta::{self, GroupVersionKind};
 use berth_cel::admission::mutating::MutatingPolicy;
 use berth_cel::admission::policy::Policy;
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use crate::auth::tokens::{TokenKey, Tokens};
 use crate::completion::{self, Completing};
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
-use crate::registry::{Registry, ResourceInfo, SchemaSource};
+use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
 use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest, service_addresses};
 
 /// What time it is, as the embedded cluster counts it.
@@ -132,6 +133,8 @@ pub(crate) struct Inner {
     kinds: RwLock<Arc<Kinds>>,
     /// Types of kinds for field ownership, made when first needed.
     types: Mutex<BTreeMap<(String, String, String), Arc<Types>>>,
+    /// What updates of a built-in kind own nothing of, made when first needed.
+    never_owned: Mutex<BTreeMap<(String, String, String), Arc<Set>>>,
     /// What lists of owners said lately.
     pub(crate) owned: Arc<ReadSets>,
     random: Mutex<SmallRng>,
@@ -169,6 +172,7 @@ impl ApiServer {
                 figures: Arc::default(),
                 tokens,
                 types: Mutex::new(BTreeMap::new()),
+                never_owned: Mutex::new(BTreeMap::new()),
                 owned: Arc::default(),
                 kinds: RwLock::new(Arc::new(Kinds {
                     registry: Arc::new(Registry::builtin()),
@@ -273,6 +277,20 @@ impl ApiServer {
             Arc::new(schema.map_or_else(Types::deduced, |schema| Types::from_schema(&schema)))
         };
         types.entry(key).or_insert_with(make).clone()
+    }
+
+    /// What updates of a kind own nothing of.
+    pub(crate) fn never_owned(&self, row: &ResourceInfo, version: &str) -> Arc<Set> {
+        if matches!(row.origin, Origin::Custom(_)) {
+            return apply::never_owned(&[]);
+        }
+        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
+        let mut known = self.inner.never_owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            let kind = GroupVersionKind::new(&row.group, version, &row.kind);
+            apply::never_owned(&builtin::always_there(&kind))
+        };
+        known.entry(key).or_insert_with(make).clone()
     }
 
     /// Forgets the types of a kind whose schema changed.

@@ -30,7 +30,7 @@ const CURRENT: &str = "current-operation";
 const KUBECTL: &str = "kubectl";
 
 /// Fields that are never owned: the identity of the object, and what the server fills in.
-static NEVER_OWNED: LazyLock<Set> = LazyLock::new(|| {
+static NEVER_OWNED: LazyLock<Arc<Set>> = LazyLock::new(|| {
     let mut set = Set::new();
     for path in [
         &["apiVersion"][..],
@@ -49,7 +49,7 @@ static NEVER_OWNED: LazyLock<Set> = LazyLock::new(|| {
         let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
         set.insert(&path);
     }
-    set
+    Arc::new(set)
 });
 
 /// A write, as far as ownership is concerned.
@@ -68,6 +68,8 @@ pub struct FieldManager {
     versions: Arc<dyn Versions + Send + Sync>,
     ignored: std::collections::BTreeMap<String, Ignored>,
     updates_max: usize,
+    /// What updates never own.
+    never: Arc<Set>,
     /// What was read lately, if lists are to be packed.
     packed: Option<Arc<ReadSets>>,
 }
@@ -97,7 +99,13 @@ impl Versions for Unconverted {
 impl FieldManager {
     /// A manager for a kind whose versions are converted as told.
     pub fn new(versions: Arc<dyn Versions + Send + Sync>) -> Self {
-        FieldManager { versions, ignored: Default::default(), updates_max: UPDATE_MANAGERS_MAX, packed: None }
+        FieldManager {
+            versions,
+            ignored: Default::default(),
+            updates_max: UPDATE_MANAGERS_MAX,
+            never: NEVER_OWNED.clone(),
+            packed: None,
+        }
     }
 
     /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`]) differ in name alone.
@@ -111,6 +119,13 @@ impl FieldManager {
     #[must_use]
     pub fn ignoring(mut self, version: &str, ignored: Ignored) -> Self {
         self.ignored.insert(version.to_owned(), ignored);
+        self
+    }
+
+    /// Updates never own these either, made by [`never_owned`].
+    #[must_use]
+    pub fn never_owning(mut self, never: Arc<Set>) -> Self {
+        self.never = never;
         self
     }
 
@@ -149,7 +164,7 @@ impl FieldManager {
             _ => current_managed(stored, sent.as_ref(), write.subresource),
         };
         if live.is_none() && managed.managers.is_empty() {
-            let Ok(fields) = self.updater().created(new, &NEVER_OWNED) else { return };
+            let Ok(fields) = self.updater().created(new, &self.never) else { return };
             if fields != "{}" {
                 let own = update_identity(new, write);
                 let text = EntryText::list(vec![EntryText::of_update(&own, Some(&fields), &Set::new(), write.now)]);
@@ -250,7 +265,7 @@ impl FieldManager {
         if !is_plain {
             return None;
         }
-        self.updater().only_adds(live, new, &managed.managers, &key, &NEVER_OWNED).ok()
+        self.updater().only_adds(live, new, &managed.managers, &key, &self.never).ok()
     }
 
     fn updated(
@@ -272,10 +287,10 @@ impl FieldManager {
             CURRENT,
         )?;
         if let Some(mut current) = managers.remove(CURRENT) {
-            current.set = current.set.difference(&NEVER_OWNED);
+            current.set = current.set.difference(&self.never);
             let key = update_identity(new, write).key();
             let before = managers.remove(&key).map(|owned| owned.set).unwrap_or_default();
-            let set = before.clone().union(current.set).difference(&NEVER_OWNED);
+            let set = before.clone().union(current.set).difference(&self.never);
             if !set.is_empty() {
                 if set != before || !times.contains_key(&key) {
                     times.insert(key.clone(), write.now.to_owned());
@@ -401,6 +416,20 @@ impl FieldManager {
         let own = own().unwrap_or_default();
         conflicts.into_iter().filter(|conflict| !own.has(&conflict.path)).collect()
     }
+}
+
+/// What updates of a kind never own: the identity of objects, and the containers at these paths, which are there from the
+/// start and so nobody's; what is in them is owned as usual. Upstream compares with an object that has them.
+pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
+    if always_there.is_empty() {
+        return NEVER_OWNED.clone();
+    }
+    let mut set = Set::clone(&NEVER_OWNED);
+    for path in always_there {
+        let path: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+        set.insert(&path);
+    }
+    Arc::new(set)
 }
 
 /// Who an update of `object` is made by.

@@ -110,14 +110,17 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         return Err(taken(call, generated, name, &existing.value()));
     }
 
-    let applied = tracking.list_of(&object);
+    // Its creator owns what was sent, with its defaults; not what admission and the kind's preparations add, as upstream.
+    call.strategy().default(&mut object);
+    let managed = call.track(&mut object, None, tracking);
+    packed::put_back(&mut object, managed.clone());
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
     admission::mutate(&call.server, &mut request).await?;
     let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
-    tracking.keep(&mut object, applied);
+    tracking.keep(&mut object, managed);
 
     let has_addresses = service_addresses::is_about(&call.row);
     let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
@@ -125,7 +128,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     if call.has_status_subresource() && call.strategy().clears_status_on_create() {
         call.view().keep_stored(&mut object, "status", None)?;
     }
-    let managed = call.track(&mut object, None, tracking);
+    let managed = packed::take(&mut object);
     call.check_create(&object)?;
     packed::put_back(&mut object, managed);
     call.warnings.extend(call.strategy().warnings(&object, None));

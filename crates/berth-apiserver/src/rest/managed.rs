@@ -88,7 +88,9 @@ impl Call {
             custom: self.custom.clone(),
             known: Mutex::default(),
         };
-        let mut manager = FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone());
+        let never = self.server.never_owned(&self.row, &self.version().name);
+        let mut manager =
+            FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone()).never_owning(never);
         if self.info.subresource == "resize" {
             manager = manager.ignoring(&self.api_version(), Ignored::AllBut(resized()));
         } else if self.has_status_subresource() {
