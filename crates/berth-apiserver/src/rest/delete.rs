@@ -15,7 +15,7 @@ use super::list::{Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::Operation;
-use crate::{Body, admission, completion, crd, service_addresses};
+use crate::{Body, admission, completion, crd, service_addresses, strategy};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -98,8 +98,7 @@ fn respond(call: &Call, name: &str, outcome: Outcome) -> Result<Response<Body>, 
     match outcome {
         // Objects that stay for a while are answered as they are now, so that clients see the deletionTimestamp.
         Outcome::Going(object) => call.object_response(StatusCode::OK, &object),
-        // Pods and namespaces answer with the last object, everything else with a Status, as upstream.
-        Outcome::Gone(object) if call.strategy().returns_deleted_object() => {
+        Outcome::Gone(object) if strategy::returns_deleted_object(&call.row) => {
             call.object_response(StatusCode::OK, &object)
         }
         Outcome::Gone(object) => {

@@ -1,10 +1,11 @@
 //! LimitRanges: what follows from what is written for containers. A limit defaults to the largest allowed, a request to the
-//! default limit or else to the least allowed.
+//! default limit or else to the least allowed. And quotas, whose amounts are kept the same way.
 
 use berth_apimachinery::meta;
 use serde_json::{Map, Value, json};
 
 use super::Strategy;
+use super::pod_defaults::canonical;
 
 pub(crate) struct LimitRanges;
 
@@ -15,11 +16,34 @@ impl Strategy for LimitRanges {
 
     fn default(&self, range: &mut Value) {
         let items = range.pointer_mut("/spec/limits").and_then(Value::as_array_mut);
-        for item in items.into_iter().flatten().filter(|item| item["type"] == "Container") {
+        for item in items.into_iter().flatten() {
+            for bound in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+                item.get_mut(bound)
+                    .and_then(Value::as_object_mut)
+                    .into_iter()
+                    .flat_map(Map::values_mut)
+                    .for_each(canonical);
+            }
+            if item["type"] != "Container" {
+                continue;
+            }
             take_over(item, "max", "default");
             take_over(item, "default", "defaultRequest");
             take_over(item, "min", "defaultRequest");
         }
+    }
+}
+
+pub(crate) struct Quotas;
+
+impl Strategy for Quotas {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn default(&self, quota: &mut Value) {
+        let hard = quota.pointer_mut("/spec/hard").and_then(Value::as_object_mut);
+        hard.into_iter().flat_map(Map::values_mut).for_each(canonical);
     }
 }
 

@@ -6,6 +6,8 @@ mod admission_policy;
 mod api_service;
 mod autoscaler;
 mod definition;
+mod devices;
+mod endpoints;
 mod flow_control;
 mod job;
 mod limit_range;
@@ -19,6 +21,7 @@ mod pod_validation;
 mod priority_class;
 mod secret;
 mod service;
+mod storage;
 mod webhook_configuration;
 mod workloads;
 
@@ -108,10 +111,25 @@ pub(crate) trait Strategy: Send + Sync {
     fn is_deletion_pending(&self, _object: &Value) -> bool {
         false
     }
+}
 
-    /// Whether DELETE answers with the removed object instead of a Status.
-    fn returns_deleted_object(&self) -> bool {
-        false
+/// Whether DELETE answers with the removed object instead of a Status. Which kinds do is a matter of history upstream.
+pub(crate) fn returns_deleted_object(row: &ResourceInfo) -> bool {
+    match row.group.as_str() {
+        "" => matches!(
+            row.plural.as_str(),
+            "namespaces"
+                | "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "pods"
+                | "podtemplates"
+                | "resourcequotas"
+                | "serviceaccounts"
+                | "services"
+        ),
+        "resource.k8s.io" => true,
+        "storage.k8s.io" => row.plural != "csistoragecapacities",
+        _ => false,
     }
 }
 
@@ -127,7 +145,13 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("", "configmaps") => &secret::ConfigMaps,
         ("", "services") => &service::Services,
         ("", "nodes") => &meta_only::Nodes,
-        ("", "serviceaccounts" | "endpoints" | "events" | "podtemplates") => &meta_only::Plain,
+        ("", "serviceaccounts" | "events") => &meta_only::Plain,
+        ("", "endpoints") => &endpoints::Endpoints,
+        ("", "podtemplates") => &workloads::PodTemplates,
+        ("", "replicationcontrollers") => &workloads::ReplicationControllers,
+        ("", "resourcequotas") => &limit_range::Quotas,
+        ("", "persistentvolumeclaims") => &storage::Claims,
+        ("", "persistentvolumes") => &storage::Volumes,
         ("", "limitranges") => &limit_range::LimitRanges,
         ("events.k8s.io", _) => &meta_only::Plain,
         ("autoscaling", _) => &autoscaler::Autoscalers,
@@ -139,6 +163,17 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("apps", "daemonsets") => &workloads::DaemonSets,
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flow_control::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", _) => &flow_control::PriorityLevels,
+        ("discovery.k8s.io", "endpointslices") => &endpoints::Slices,
+        ("networking.k8s.io", "networkpolicies") => &endpoints::Policies,
+        ("networking.k8s.io", "ingresses") => &endpoints::Ingresses,
+        ("networking.k8s.io", "ingressclasses") => &endpoints::IngressClasses,
+        ("policy", "poddisruptionbudgets") => &endpoints::DisruptionBudgets,
+        ("resource.k8s.io", "resourceclaims") => &devices::Claims,
+        ("resource.k8s.io", "resourceclaimtemplates") => &devices::Templates,
+        ("resource.k8s.io", _) => &meta_only::WithGeneration,
+        ("storage.k8s.io", "storageclasses") => &storage::Classes,
+        ("storage.k8s.io", "csidrivers") => &storage::Drivers,
+        ("storage.k8s.io", "volumeattachments") => &storage::Attachments,
         ("networking.k8s.io", "ipaddresses") => &addresses::IpAddresses,
         ("networking.k8s.io", "servicecidrs") => &addresses::ServiceCidrs,
         ("scheduling.k8s.io", "priorityclasses") => &priority_class::PriorityClasses,

@@ -45,8 +45,4 @@ impl Strategy for Namespaces {
     fn is_deletion_pending(&self, namespace: &Value) -> bool {
         namespace["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
     }
-
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
 }

@@ -52,8 +52,4 @@ impl Strategy for Pods {
         let finished = matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
         if unbound || finished { 0 } else { period.max(0) }
     }
-
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
 }

@@ -3,7 +3,7 @@
 use berth_apimachinery::meta::map_mut;
 use serde_json::{Map, Value, json};
 
-use super::{set_default, set_default_text};
+use super::{set_default, set_default_text, storage};
 
 /// Fills in a PodSpec.
 pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
@@ -87,6 +87,11 @@ fn container(container: &mut Map<String, Value>) {
             requests.entry(name).or_insert(amount);
         }
     }
+    amounts(resources);
+}
+
+/// The amounts of a resource requirement.
+pub(super) fn amounts(resources: &mut Map<String, Value>) {
     for list in ["limits", "requests"] {
         for amount in resources.get_mut(list).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
             canonical(amount);
@@ -100,7 +105,7 @@ fn http_get(get: &mut Map<String, Value>) {
 }
 
 /// Quantities are stored in canonical form, as decoding upstream makes them.
-fn canonical(amount: &mut Value) {
+pub(super) fn canonical(amount: &mut Value) {
     let text = match amount {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
@@ -120,8 +125,31 @@ fn volume(volume: &mut Map<String, Value>) {
     if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
         set_default(path, "type", "");
     }
+    if let Some(Value::Object(template)) = volume.get_mut("ephemeral").and_then(|it| it.get_mut("volumeClaimTemplate"))
+    {
+        set_default(template, "metadata", json!({}));
+        storage::claim_spec(map_mut(template.entry("spec").or_insert_with(|| json!({}))));
+    }
+    let sources = volume.get_mut("projected").and_then(|projected| projected.get_mut("sources"));
+    for source in sources.and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(Value::Object(token)) = source.get_mut("serviceAccountToken") {
+            set_default(token, "expirationSeconds", 3600);
+        }
+        downward(source.get_mut("downwardAPI"));
+    }
+    downward(volume.get_mut("downwardAPI"));
     if volume.len() == 1 {
         volume.insert("emptyDir".to_owned(), json!({}));
+    }
+}
+
+/// What a pod is told of itself as files.
+fn downward(source: Option<&mut Value>) {
+    let items = source.and_then(|source| source.get_mut("items")).and_then(Value::as_array_mut);
+    for item in items.into_iter().flatten() {
+        if let Some(Value::Object(field)) = item.get_mut("fieldRef") {
+            set_default_text(field, "apiVersion", "v1");
+        }
     }
 }
 

@@ -32,6 +32,14 @@ impl Strategy for Services {
             set_default_text(spec, "ipFamilyPolicy", "SingleStack");
             set_default(spec, "ipFamilies", json!(["IPv4"]));
         }
+        if spec["sessionAffinity"] == "ClientIP" {
+            let config = map_mut(spec.entry("sessionAffinityConfig").or_insert_with(|| json!({})));
+            let client = map_mut(config.entry("clientIP").or_insert_with(|| json!({})));
+            set_default(client, "timeoutSeconds", 10_800);
+        }
+        if spec["type"] == "LoadBalancer" {
+            set_default(spec, "allocateLoadBalancerNodePorts", true);
+        }
         if matches!(spec["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
             set_default_text(spec, "externalTrafficPolicy", "Cluster");
         }

@@ -1,13 +1,13 @@
 //! Deployments, ReplicaSets, StatefulSets, DaemonSets, CronJobs: defaults and the few rules their controllers rely on.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::selector::LabelSelector;
 use serde_json::{Map, Value, json};
 
 use super::{
     Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, set_default, set_default_text,
-    spec_mut,
+    spec_mut, storage,
 };
 
 fn default_template(spec: &mut Map<String, Value>) {
@@ -50,6 +50,52 @@ fn validate_template_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = validate_template(new);
     immutable(new, old, &["spec", "selector"], &mut errors);
     errors
+}
+
+pub(crate) struct PodTemplates;
+
+impl Strategy for PodTemplates {
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        default_template(map_mut(object));
+    }
+}
+
+pub(crate) struct ReplicationControllers;
+
+impl Strategy for ReplicationControllers {
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    /// Selector and labels are those of the template unless something else is said.
+    fn default(&self, object: &mut Value) {
+        let labels = object.pointer("/spec/template/metadata/labels").filter(|labels| labels.is_object()).cloned();
+        let has_labels = meta::labels(object).is_some_and(|labels| !labels.is_empty());
+        if let Some(labels) = labels {
+            let spec = spec_mut(object);
+            if spec.get("selector").and_then(Value::as_object).is_none_or(Map::is_empty) {
+                spec.insert("selector".to_owned(), labels.clone());
+            }
+            if !has_labels {
+                meta::metadata_mut(object).insert("labels".to_owned(), labels);
+            }
+        }
+        let spec = spec_mut(object);
+        set_default(spec, "replicas", 1);
+        default_template(spec);
+    }
+
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        map_mut(object).insert("status".to_owned(), json!({"replicas": 0}));
+    }
 }
 
 pub(crate) struct Deployments;
@@ -136,6 +182,13 @@ impl Strategy for StatefulSets {
             "persistentVolumeClaimRetentionPolicy",
             json!({"whenDeleted": "Retain", "whenScaled": "Retain"}),
         );
+        for claim in spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut).into_iter().flatten() {
+            let claim = map_mut(claim);
+            set_default_text(claim, "apiVersion", "v1");
+            set_default_text(claim, "kind", "PersistentVolumeClaim");
+            storage::claim_spec(map_mut(claim.entry("spec").or_insert_with(|| json!({}))));
+            set_default(claim, "status", json!({"phase": "Pending"}));
+        }
         default_template(spec);
     }
 
