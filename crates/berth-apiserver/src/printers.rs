@@ -104,6 +104,15 @@ pub fn columns(row: &ResourceInfo, version: &VersionInfo) -> Vec<Column> {
     }
 }
 
+/// Puts the objects of a list in the order their rows are shown in: flow schemas by the order they are matched in, all
+/// else as it is listed.
+pub(crate) fn sort<T: std::borrow::Borrow<Value>>(row: &ResourceInfo, objects: &mut [T]) {
+    if row.group == "flowcontrol.apiserver.k8s.io" && row.kind == "FlowSchema" {
+        // Those of one precedence are listed by name already.
+        objects.sort_by_key(|object| object.borrow()["spec"]["matchingPrecedence"].as_i64().unwrap_or(0));
+    }
+}
+
 const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created.";
 
 /// The cells of one object, as many as [`columns`]. `now` gives the ages.

@@ -144,7 +144,7 @@ async fn try_delete(
     let strategy = call.strategy();
     let mut object = old.as_ref().clone();
     let grace = strategy.grace_period(&object, options.grace_period_seconds);
-    set_dependents_finalizers(&mut object, options);
+    set_dependents_finalizers(&mut object, options, strategy.orphans_dependents());
     strategy.prepare_delete(&mut object);
     let pending = strategy.is_deletion_pending(&object);
     let already = meta::deletion_timestamp(&object).is_some();
@@ -199,14 +199,17 @@ async fn try_delete(
 }
 
 /// The finalizers by which the garbage collector is told what to do with dependents.
-fn set_dependents_finalizers(object: &mut Value, options: &DeleteOptions) {
+fn set_dependents_finalizers(object: &mut Value, options: &DeleteOptions, orphans: bool) {
     let (foreground, orphan) = match (options.propagation.as_deref(), options.orphan) {
         (Some("Foreground"), _) => (Some(true), Some(false)),
         (Some("Orphan"), _) => (Some(false), Some(true)),
         (Some(_), _) => (Some(false), Some(false)),
         (None, Some(orphan)) => (Some(false), Some(orphan)),
-        // Nothing asked: finalizers that are there stay.
-        (None, None) => (None, None),
+        // Nothing asked: finalizers that are there stay, and say more than the kind's custom.
+        (None, None) => {
+            let is_said = meta::finalizers(object).iter().any(|finalizer| [FOREGROUND, ORPHAN].contains(finalizer));
+            (None, (orphans && !is_said).then_some(true))
+        }
     };
     let mut finalizers: Vec<String> = meta::finalizers(object).into_iter().map(str::to_owned).collect();
     let before = finalizers.clone();

@@ -19,7 +19,7 @@ use super::encode::{bytes_of, json_response, partial, put_partial, text_of, to_b
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
-use crate::{Body, fields};
+use crate::{Body, fields, printers};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
 const STREAM_FROM: usize = 500;
@@ -103,7 +103,9 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
             call.value_response(StatusCode::OK, &list)
         }
         Form::Table(version) => {
-            let mut table = call.table(&view.show_all(&listing.records)?, version, true);
+            let mut objects = view.show_all(&listing.records)?;
+            printers::sort(&call.row, &mut objects);
+            let mut table = call.table(&objects, version, true);
             table["metadata"] = metadata;
             call.value_response(StatusCode::OK, &table)
         }

@@ -20,6 +20,11 @@ const INDEXED_PARALLELISM_MAX: i64 = 100_000;
 pub(crate) struct Jobs;
 
 impl Strategy for Jobs {
+    /// As ever since batch/v1: kubectl says what it wants, others are surprised by pods that stay.
+    fn orphans_dependents(&self) -> bool {
+        true
+    }
+
     fn has_generation(&self) -> bool {
         true
     }

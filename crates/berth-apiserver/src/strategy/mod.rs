@@ -107,6 +107,11 @@ pub(crate) trait Strategy: Send + Sync {
     /// What deletion changes besides metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 
+    /// Whether dependents stay when who deletes does not say what becomes of them.
+    fn orphans_dependents(&self) -> bool {
+        false
+    }
+
     /// Whether something other than metadata's finalizers keeps the object.
     fn is_deletion_pending(&self, _object: &Value) -> bool {
         false

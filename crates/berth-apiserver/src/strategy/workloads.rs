@@ -75,6 +75,10 @@ impl Strategy for ReplicationControllers {
         true
     }
 
+    fn orphans_dependents(&self) -> bool {
+        true
+    }
+
     /// Selector and labels are those of the template unless something else is said.
     fn default(&self, object: &mut Value) {
         let labels = object.pointer("/spec/template/metadata/labels").filter(|labels| labels.is_object()).cloned();

@@ -78,9 +78,9 @@ async fn flow_schemas_say_whose_requests_they_are_about() {
     assert_eq!(
         cells(&table),
         json!([
+            ["exempt", "exempt", 1, "<none>", "0s", "False"],
             ["a", "low", 1000, "<none>", "0s", "?"],
             ["catch-all", "catch-all", 10000, "ByUser", "0s", "False"],
-            ["exempt", "exempt", 1, "<none>", "0s", "False"],
         ])
     );
 
