@@ -336,10 +336,40 @@ fn status(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What it costs to ask: why the last of a queue waits whose quota thousands hold, and for its first page.
+fn questions(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("questions");
+    group.sample_size(20);
+    for waiting in [1_000, 100_000] {
+        let mut platform = Platform::new(|_| {});
+        platform.flavor("default").queue(queue("busy", 5_000));
+        for n in 0..5_000 + waiting {
+            platform.submit(job(&format!("job-{n}"), "busy", 1000));
+        }
+        platform.settle();
+        let pending = platform.engine.pending("busy");
+        assert_eq!(pending.len(), waiting);
+        let last = pending.last().expect("many wait").workload.clone();
+        group.bench_function(BenchmarkId::new("explain_the_last_of", waiting), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let now = platform.now;
+                timed(|| (0..rounds).for_each(|_| drop(black_box(platform.engine.explain(&last, now))))).0
+            });
+        });
+        group.bench_function(BenchmarkId::new("first_page_of", waiting), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let page = || platform.engine.pending_part("busy", None, 0..50);
+                timed(|| (0..rounds).for_each(|_| drop(black_box(page())))).0
+            });
+        });
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
     targets = one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
-        fair_sharing, status
+        fair_sharing, status, questions
 }
 criterion_main!(benches);
