@@ -49,6 +49,10 @@ pub struct Options {
     /// Objects to create, and then to patch.
     #[arg(long, default_value_t = 20_000)]
     writes: usize,
+    /// Creates a second that the clients send together in a second round; 0 for none. In the first each sends its next as soon
+    /// as the last is answered, so that what a create takes there is what a hundred others take.
+    #[arg(long, default_value_t = 10_000)]
+    rate: u32,
     /// Bytes of payload in an object.
     #[arg(long, default_value_t = 1024)]
     size: usize,
@@ -93,9 +97,13 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let payload: Arc<str> = "x".repeat(options.size).into();
     let (text, started) = (payload.clone(), server.cost());
-    let creates = many(&clients, 0..options.writes, move |number| post(number, &text)).await?;
+    let creates = many(&clients, 0..options.writes, None, move |number| post(number, &text)).await?;
     let after_creates = server.cost();
-    let patches = many(&clients, 0..options.writes, |number| {
+    let made = if options.rate > 0 { 2 * options.writes } else { options.writes };
+    let text = payload.clone();
+    let paced = many(&clients, options.writes..made, Some(options.rate), move |number| post(number, &text)).await?;
+    let after_paced = server.cost();
+    let patches = many(&clients, 0..options.writes, None, |number| {
         let body = json!({"data": {"changed": number.to_string()}}).to_string().into_bytes();
         let path = format!("/api/v1/namespaces/{LISTED}/configmaps/object-{number}");
         (http::Method::PATCH, path, "application/merge-patch+json", body)
@@ -104,12 +112,12 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let after_patches = server.cost();
     let (told, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
-    if options.listed > options.writes {
-        many(&clients, options.writes..options.listed, move |number| post(number, &payload)).await?;
+    if options.listed > made {
+        many(&clients, made..options.listed, None, move |number| post(number, &payload)).await?;
     }
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
-    let expected = options.listed.max(options.writes);
+    let expected = options.listed.max(made);
     // Every namespace has a config map with the authority's certificate, unless it has none.
     let lost = expected.saturating_sub(found);
     let report = json!({
@@ -117,7 +125,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         "clients": clients.len(),
         "objectBytes": options.size,
         "create": creates.json(after_creates.since(started)),
-        "patch": patches.json(after_patches.since(after_creates)),
+        "createAtRate": (options.rate > 0).then(|| paced.json(after_paced.since(after_creates))),
+        "patch": patches.json(after_patches.since(after_paced)),
         "watch": {
             "watchers": options.watchers,
             "changes": options.changes,
@@ -137,10 +146,12 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let times = |value: &Value| {
                 format!("mean {} ms, median {} ms, p99 {} ms", value["mean"], value["median"], value["p99"])
             };
-            for name in ["create", "patch"] {
-                let it = &report[name];
+            for (name, key) in [("create", "create"), ("at rate", "createAtRate"), ("patch", "patch")] {
+                let it = &report[key];
                 let (rate, cpu) = (&it["perSecond"], &it["serverCpuMicroseconds"]);
-                say!("{name:8} {rate} a second, {}, {cpu} µs of server cpu each", times(&it["milliseconds"]));
+                if it.is_object() {
+                    say!("{name:8} {rate} a second, {}, {cpu} µs of server cpu each", times(&it["milliseconds"]));
+                }
             }
             say!(
                 "watch    {}, from sending to each of {} watchers",
@@ -322,13 +333,16 @@ fn spread(times: &[Duration]) -> Value {
     json!({"mean": mean, "median": median, "p99": p99})
 }
 
-/// Each client makes one call after the other until all are made.
+/// Each client makes one call after the other until all are made; with a rate, no sooner than so many a second together
+/// allow. One that is late, because all clients were waiting, counts from when it was due.
 async fn many(
     clients: &[Client],
     numbers: std::ops::Range<usize>,
+    rate: Option<u32>,
     call: impl Fn(usize) -> Call + Send + Sync + 'static,
 ) -> anyhow::Result<Calls> {
-    let (next, end, call) = (Arc::new(AtomicUsize::new(numbers.start)), numbers.end, Arc::new(call));
+    let (first, end) = (numbers.start, numbers.end);
+    let (next, call) = (Arc::new(AtomicUsize::new(first)), Arc::new(call));
     let mut tasks: JoinSet<anyhow::Result<Vec<Duration>>> = JoinSet::new();
     let start = Instant::now();
     for client in clients {
@@ -341,7 +355,15 @@ async fn many(
                     return Ok(times);
                 }
                 let call = call(number);
-                let at = Instant::now();
+                let due = rate.map(|rate| start + Duration::from_secs_f64((number - first) as f64 / f64::from(rate)));
+                let at = match due {
+                    Some(due) if due < Instant::now() => due,
+                    Some(due) => {
+                        tokio::time::sleep_until(due).await;
+                        Instant::now()
+                    }
+                    None => Instant::now(),
+                };
                 send(&client, call).await?;
                 times.push(at.elapsed());
             }
