@@ -138,15 +138,18 @@ impl Stores {
         candidates.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect()
     }
 
-    /// Workloads that an object of this name owns, of whatever kind. Where no object of a watched kind has the name (a pod, or
-    /// an owner that is gone), all workloads of the namespace are looked at.
+    /// Workloads that objects of this name own, of the kinds that are watched. Where none of those has the name (a pod, or an
+    /// owner that is gone), all workloads of the namespace are looked at.
     pub fn workloads_of_owners_named(&self, namespace: &str, name: &str) -> Vec<Arc<Workload>> {
         let key = ObjectKey::namespaced(namespace, name);
         let jobs = self.jobs.get(&key).map(|job| job.metadata.clone());
         let job_sets = self.job_sets.get(&key).map(|set| set.metadata.clone());
         let others = self.others.values().filter_map(|other| (other.find)(&key));
         let uids = jobs.into_iter().chain(job_sets).chain(others).filter_map(|metadata| metadata.uid);
-        let found: Vec<Arc<Workload>> = uids.flat_map(|uid| self.workloads_by_owner.get(&uid)).collect();
+        let found = uids.flat_map(|uid| self.workloads_by_owner.get(&uid));
+        // Anybody may write any UID into an owner reference.
+        let found: Vec<Arc<Workload>> =
+            found.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect();
         if !found.is_empty() {
             return found;
         }

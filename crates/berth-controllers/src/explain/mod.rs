@@ -96,7 +96,9 @@ impl Explain {
     fn variants_of(&self, parent: &Workload) -> Vec<Arc<Workload>> {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let mut variants = self.stores.workloads_by_owner.get(uid);
-        variants.retain(|it| parent_of(it).is_some_and(|owner| owner.uid == uid));
+        variants.retain(|it| {
+            it.metadata.namespace == parent.metadata.namespace && parent_of(it).is_some_and(|owner| owner.uid == uid)
+        });
         variants.sort_by_key(|it| it.name_any());
         variants
     }

@@ -124,8 +124,15 @@ impl Scheduler {
     fn look_again_at_refused(&self) {
         let now = self.brain.now();
         let (ended, next) = self.brain.refusals().ended(now);
-        for workload in ended.iter().filter_map(|key| self.workloads.get(&object_key(key))) {
-            self.brain.apply(self.brain.upserted(&self.environment, &workload));
+        for key in ended {
+            match self.workloads.get(&object_key(&key)) {
+                Some(workload) => self.brain.apply(self.brain.upserted(&self.environment, &workload)),
+                // It went while its refusal was being noted.
+                None => {
+                    self.brain.forget(&key);
+                    self.brain.apply(Event::WorkloadRemoved(key));
+                }
+            }
         }
         if let Some(next) = next {
             self.brain.wake_after(now.until(next));

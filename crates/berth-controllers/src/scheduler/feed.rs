@@ -9,6 +9,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Resource;
 
 use super::Brain;
+use super::refusals::What;
 use crate::config::Resources;
 use crate::metrics::Metrics;
 use crate::queues::{cohort, priority_class};
@@ -179,7 +180,7 @@ impl Brain {
     pub(super) fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
-        if !self.refusals().allow(&translated.key, workload.metadata.generation) {
+        if !self.refusals().allow(&translated.key, || What::of(workload)) {
             // As while a back-off lasts.
             translated.requeued = Some(false);
         }

@@ -27,7 +27,7 @@ use berth_engine::model::{Time, Workload, WorkloadKey};
 use berth_engine::{Effects, Engine, EngineConfig, Event};
 use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
-use refusals::Refusals;
+use refusals::{Refusals, What};
 
 /// Figures of a queue are written this long after the first change, with all that came since; as Kueue does.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
@@ -108,19 +108,18 @@ impl Brain {
 
     pub(crate) fn forget(&self, key: &WorkloadKey) {
         self.exact().remove(key);
-        self.refusals().forget(key);
+        self.refusals().accepted(key);
     }
 
-    /// The server refused to let a workload of this generation be admitted: it is not looked at for a while. To be told before
-    /// the engine is.
-    fn refused(&self, key: WorkloadKey, generation: Option<i64>) {
-        let pause = self.refusals().note(key, generation, self.now());
+    /// The server refused to let a workload be admitted: it is not looked at for a while. To be told before the engine is.
+    fn refused(&self, key: WorkloadKey, what: What) {
+        let pause = self.refusals().note(key, what, self.now());
         self.wake_after(pause);
     }
 
     /// The server let it be admitted.
     fn accepted(&self, key: &WorkloadKey) {
-        self.refusals().forget(key);
+        self.refusals().accepted(key);
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::Brain;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
 use super::feed::{Environment, object_key, workload_key};
+use super::refusals::What;
 use crate::conditions::truncate;
 use crate::config::Config;
 use crate::execute::{Part, patch};
@@ -362,11 +363,7 @@ impl Writer {
             Err(error) if is_permanent(&error) => {
                 tracing::warn!(%key, %error, "a decision could not be written");
                 if matches!(change, Change::Admit(admit) if !admit.second_pass) {
-                    self.brain.refused(workload_key(key), before.metadata.generation);
-                    self.brain.apply(self.brain.upserted(&self.environment, &before));
-                    let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
-                    let message = format!("The API server refused the admission: {error}");
-                    self.tell(Notice { about, event_type: EventType::Warning, reason, message });
+                    self.put_off(key, &before, &error);
                 }
                 self.take_back(key, change);
                 if let Change::Evict { unplaced: Some(message), .. } = change {
@@ -432,6 +429,23 @@ impl Writer {
             let message = truncate(&notice.message, EVENT_MESSAGE_MAX);
             self.recorder.event(about.as_ref(), notice.event_type, &notice.reason, &message);
         }
+    }
+
+    /// The server refused an admission for good: the workload is looked at again later, and told why.
+    fn put_off(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
+        let Some(newest) = self.stores.workloads.get(key) else { return };
+        let workload = workload_key(key);
+        self.brain.refused(workload.clone(), What::of(refused));
+        self.brain.apply(self.brain.upserted(&self.environment, &newest));
+        if self.stores.workloads.get(key).is_none() {
+            // The watch may have told of its end before the engine heard of it once more.
+            self.brain.forget(&workload);
+            self.brain.apply(Event::WorkloadRemoved(workload));
+            return;
+        }
+        let message = format!("The API server refused the admission: {error}");
+        let reason = "AdmissionRefused".to_owned();
+        self.tell(Notice { about: workload, event_type: EventType::Warning, reason, message });
     }
 
     /// The decision was not carried out: the engine forgets it.
