@@ -106,8 +106,10 @@ pub(crate) struct ScanState {
     class: Option<ClassId>,
     /// Searches since one began at the first flavors, this one included.
     searches: usize,
-    /// That each of the pod sets has seen its last flavor: where they do so in different searches, one starting over while
-    /// another ends, it would go on for ever.
+    /// Where an earlier one of them ended: the last whose number is a power of two.
+    mark: Vec<(usize, ResourceId, usize)>,
+    /// It ended where that one did. Pod sets that reach their last flavor in different searches, each starting over while the
+    /// other ends, have gone through all their combinations by then, and would go through them again for ever.
     is_over: bool,
 }
 
@@ -117,11 +119,15 @@ impl ScanState {
         ScanState { generation, cycle, class, ..ScanState::default() }
     }
 
-    /// Goes on from an earlier search, if there is one, through at most so many flavors for a pod set.
-    #[must_use]
-    pub fn after(self, earlier: Option<&ScanState>, flavors: usize) -> ScanState {
-        let searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
-        ScanState { searches, is_over: searches >= flavors, ..self }
+    /// Notes the search before this one, if it went on from one, once all it tried is noted.
+    pub fn goes_on_from(&mut self, earlier: Option<&ScanState>) {
+        self.searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
+        self.mark = earlier.map(|earlier| earlier.mark.clone()).unwrap_or_default();
+        // A round is seen to be one however long it takes to get into it (Brent, 1980).
+        self.is_over = self.searches > 1 && self.tried == self.mark;
+        if self.searches.is_power_of_two() {
+            self.mark = self.tried.clone();
+        }
     }
 
     /// Notes the last flavor tried for a pod set and resource; −1 when that was the last there is.

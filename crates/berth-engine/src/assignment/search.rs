@@ -75,9 +75,10 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
     let scan = if ask.resume { record.scan.clone() } else { None };
     let class = record.class;
     let config = world.queue(ask.queue).config.clone();
-    let most_flavors = config.groups.iter().map(|group| group.flavors.len()).max().unwrap_or(0);
-    let started = ScanState::new(Some(class), world.cycle, world.queue(ask.queue).generation);
-    let mut assignment = Assignment { scan: started.after(scan.as_deref(), most_flavors), ..Assignment::default() };
+    let mut assignment = Assignment {
+        scan: ScanState::new(Some(class), world.cycle, world.queue(ask.queue).generation),
+        ..Assignment::default()
+    };
     let mut search = Search { ask, config, scan: scan.as_deref(), oracle };
     assignment.pod_sets.reserve_exact(ask.pod_sets.len());
     for first in 0..ask.pod_sets.len() {
@@ -88,6 +89,7 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
             break;
         }
     }
+    assignment.scan.goes_on_from(scan.as_deref());
     assignment.no_fit = no_fit_reason(&assignment);
     assignment
 }
