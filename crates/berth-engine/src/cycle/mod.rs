@@ -130,7 +130,7 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
             }
         }
         // Whom no turn can do anything for, nor their own anything to others, is done with while at hand.
-        let nobody_acts = process::nobody_acts(world, &entries[first..]);
+        let nobody_acts = process::nobody_acts(world, &entries[..first], &entries[first..]);
         let is_done = |entry: &mut Box<Entry>| nobody_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
         for mut entry in done {

@@ -47,10 +47,13 @@ pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
 }
 
 /// True if no entry of a cohort tree can be admitted or preempt, and none keeps places that others could take: the quota they
-/// would reserve (§5.9) is their tree's, so each is left to say why it waits, whatever the order.
-pub(crate) fn nobody_acts(world: &World, tree: &[Box<Entry>]) -> bool {
+/// would reserve (§5.9) is their tree's, so each is left to say why it waits, whatever the order. Not so beside second passes
+/// (among those `before`) in the tournament of fair sharing, where a queue has one turn, whosever that is.
+pub(crate) fn nobody_acts(world: &World, before: &[Box<Entry>], tree: &[Box<Entry>]) -> bool {
+    let in_tournament = world.is_fair_sharing() && before.iter().any(|entry| entry.second_pass);
     // Variants look at each other.
     !world.config.gates.concurrent_admission
+        && !in_tournament
         && tree.iter().all(|entry| {
             let assignment = &entry.assignment;
             !is_usable(assignment.mode(), &entry.targets)

@@ -100,8 +100,8 @@ struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
-    /// Whether its node takes the leader as well.
-    takes_leader: bool,
+    /// Why its node does not take the leader as well, whatever room it has.
+    leader: Option<Bar>,
     /// The last change of the row that was counted; `None` to count it in any case.
     seen: Option<u64>,
 }
@@ -118,8 +118,8 @@ impl Count {
         };
         for leaf in tree.leaves() {
             match bar(topologies, tree, wanted, leaf) {
-                Ok((score, takes_leader)) => {
-                    count.open.push(Open { leaf, row: tree.row(leaf), score, takes_leader, seen: None });
+                Ok((score, leader)) => {
+                    count.open.push(Open { leaf, row: tree.row(leaf), score, leader, seen: None });
                 }
                 Err(bar) => count.barred.push(bar),
             }
@@ -167,7 +167,7 @@ impl Count {
         }
     }
 
-    /// How many leaves cannot take a single pod, by reason, in the order of the reasons' texts.
+    /// How many leaves cannot take a single pod, or the leader where none can, by reason, in the order of the reasons' texts.
     pub fn exclusions(
         &self,
         topologies: &Topologies,
@@ -177,7 +177,10 @@ impl Count {
     ) -> Vec<(Exclusion, usize)> {
         let mut by_reason: BTreeMap<String, (Exclusion, usize)> = BTreeMap::new();
         let mut note = |reason: Exclusion| by_reason.entry(reason.to_string()).or_insert((reason, 0)).1 += 1;
-        for bar in &self.barred {
+        let no_room_for_leader = || self.open.iter().all(|open| self.rooms[open.leaf].leader == 0);
+        let of_leader = wanted.leader.is_some() && no_room_for_leader();
+        let of_leader = self.open.iter().filter(|_| of_leader).filter_map(|open| open.leader.as_ref());
+        for bar in self.barred.iter().chain(of_leader) {
             match bar {
                 Bar::Outside => note(Exclusion::OtherDomain),
                 Bar::Failed => {}
@@ -233,26 +236,26 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Why the workers cannot use a leaf; else how much its node is preferred, and whether it takes their leader as well.
-fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, bool), Bar> {
+/// Why the workers cannot use a leaf; else how much its node is preferred, and why it does not take their leader as well.
+fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, Option<Bar>), Bar> {
     if let Some(required) = wanted.within
         && tree.ancestor(leaf, tree.domains[required].level) != required
     {
         return Err(Bar::Outside);
     }
     if !tree.node_level {
-        return Ok((0, true));
+        return Ok((0, None));
     }
     if tree.domains[leaf].values.last().is_some_and(|host| wanted.excluded_hosts.contains(host)) {
         return Err(Bar::Failed);
     }
     let Some(node) = tree.nodes(leaf).first().and_then(|node| topologies.nodes.get(*node)) else {
-        return Ok((0, true));
+        return Ok((0, None));
     };
     turned_away(&wanted.workers, node).map_or(Ok(()), Err)?;
     let preferred = &wanted.workers.affinity;
     let score = if wanted.respect_preferred { preferred_score(preferred, node) } else { 0 };
-    Ok((score, wanted.leader.as_ref().is_none_or(|leader| turned_away(leader, node).is_none())))
+    Ok((score, wanted.leader.as_ref().and_then(|leader| turned_away(leader, node))))
 }
 
 /// Why pods cannot run on a node, whatever room it has (§14.5).
@@ -278,7 +281,7 @@ fn leaf_room(
     let workers = &wanted.workers.demand;
     let pods = workers.count_in(|column| left.amount(column));
     let mut room = Room { pods, pods_with_leader: pods, score: open.score, ..Room::default() };
-    if let Some(leader) = wanted.leader.as_ref().filter(|_| open.takes_leader)
+    if let Some(leader) = wanted.leader.as_ref().filter(|_| open.leader.is_none())
         && leader.demand.count_in(|column| left.amount(column)) >= 1
     {
         room.leader = 1;

@@ -1,6 +1,7 @@
 //! Order inside a queue (§3).
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
 
 use super::room::Room;
 use crate::config::{EngineConfig, RequeuingTimestamp};
@@ -118,7 +119,8 @@ impl Turn {
             Place::Aside(at) if at == queue => true,
             _ => return None,
         };
-        Some(Turn::at(world, room, id, is_aside, is_usage_based(world, queue)))
+        let usage = if is_usage_based(world, queue) { world.local_usage(record.local) } else { 0.0 };
+        Some(Turn::at(world, room, id, is_aside, usage))
     }
 
     /// The turns of all who wait in a queue, in no order.
@@ -126,17 +128,24 @@ impl Turn {
         let usage_based = is_usage_based(world, queue);
         let active = room.active().map(|key| (key.id, false));
         let all = active.chain(room.set_aside().map(|id| (id, true)));
-        all.map(move |(id, is_aside)| Turn::at(world, room, id, is_aside, usage_based))
+        // Adding up what a local queue used costs more than a look at who waits.
+        let mut usages: HashMap<LocalQueueId, f64> = HashMap::new();
+        all.map(move |(id, is_aside)| {
+            let local = world.record(id).local;
+            let mut usage = || *usages.entry(local).or_insert_with(|| world.local_usage(local));
+            let usage = if usage_based { usage() } else { 0.0 };
+            Turn::at(world, room, id, is_aside, usage)
+        })
     }
 
-    fn at(world: &World, room: &Room, id: WorkloadId, is_aside: bool, usage_based: bool) -> Turn {
+    fn at(world: &World, room: &Room, id: WorkloadId, is_aside: bool, usage: f64) -> Turn {
         let record = world.record(id);
         let sticky = room.preemptor.is_some_and(|(preemptor, _)| preemptor == id);
         Turn {
             id,
             local: record.local,
             is_aside,
-            usage: if usage_based && !is_aside { world.local_usage(record.local) } else { 0.0 },
+            usage: if is_aside { 0.0 } else { usage },
             sticky_first: is_aside || !sticky,
             priority: Reverse(record.priority),
             time: record.order_time,

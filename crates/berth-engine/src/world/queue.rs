@@ -108,8 +108,8 @@ impl World {
         if let Some(shared) = self.configs.get(&config) {
             return shared.clone();
         }
-        // More than there are queues: some are nobody's any more.
-        if self.configs.len() > self.queues.len() {
+        // Half of them are nobody's any more.
+        if self.configs.len() > 2 * self.queues.len() {
             self.configs.retain(|config| Arc::strong_count(config) > 1);
         }
         let shared = Arc::new(config);

@@ -109,14 +109,18 @@ fn a_leader_goes_to_a_node_it_may_use_and_leaves_the_others_to_its_workers() {
     platform.node("r1-head", &[("rack", "r1"), ("role", "head")], 2);
     let grouped = |job: Job| job.required("rack").topology(|request| request.group = Some(Name::from("group")));
     let gang = grouped(grouped(job("gang", "a", 1).pods(3, None)).pod_set("leader", 1, 1));
-    platform
-        .submit(gang.with(|workload| {
+    let led_by = |role: &str| {
+        gang.clone().with(|workload| {
             let leader = &mut workload.pod_sets[1];
             let mut template = PodTemplate::clone(&leader.template);
-            template.node_selector = [(Name::from("role"), Name::from("head"))].into();
+            template.node_selector = [(Name::from("role"), Name::from(role))].into();
             leader.template = template.into();
-        }))
-        .settle();
+        })
+    };
+    platform.submit(led_by("nobody"));
+    let lines = platform.cycle();
+    assert!(lines[0].ends_with("excluded: nodeSelector: 3"), "{lines:?}");
+    platform.finish("gang").submit(led_by("head")).settle();
     assert_eq!(platform.hosts_of("gang", 1), hosts(&[("r1-head", 1)]));
     assert_eq!(platform.hosts("gang"), hosts(&[("r1-0", 1), ("r1-1", 1), ("r1-head", 1)]));
 }

@@ -238,6 +238,8 @@ proptest! {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (key, outlook) in outlooks(host) {
+                // What is short is short of the flavors that were chosen.
+                let one_flavor_each = outlook.considered.pod_sets.iter().all(|set| set.attempts.len() == 1);
                 for shortage in &outlook.shortages {
                     let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
                     let searches = &outlook.considered.victim_searches;
@@ -252,7 +254,11 @@ proptest! {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
                             Preemptible::Yes => prop_assert!(is_candidate(&holder.workload), "{key}: {holder:?}"),
-                            _ => prop_assert!(!is_in(search, &holder.workload), "{key}: {holder:?}"),
+                            _ => {
+                                prop_assert!(!is_in(search, &holder.workload), "{key}: {holder:?}");
+                                let taken = one_flavor_each && whole().next_back().is_some_and(|it| is_in(it, &holder.workload));
+                                prop_assert!(!taken, "{key}: {holder:?}");
+                            }
                         }
                     }
                 }
