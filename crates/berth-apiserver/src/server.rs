@@ -138,6 +138,8 @@ pub(crate) struct Inner {
     /// What lists of owners said lately.
     pub(crate) owned: Arc<ReadSets>,
     random: Mutex<SmallRng>,
+    /// Of ids that belong to no object, so that asking does not change what the next object is called.
+    request_ids: Mutex<SmallRng>,
     /// Writes of the bootstrap that may not be on disk yet.
     starting: Mutex<Vec<CommitFuture>>,
     /// Whether they are.
@@ -149,6 +151,14 @@ pub(crate) struct Inner {
 pub(crate) struct Kinds {
     pub(crate) registry: Arc<Registry>,
     pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
+}
+
+/// A version 4 UUID.
+fn uuid(random: &Mutex<SmallRng>) -> String {
+    let bits: u128 = random.lock().unwrap_or_else(PoisonError::into_inner).random();
+    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 impl ApiServer {
@@ -179,6 +189,7 @@ impl ApiServer {
                     custom: BTreeMap::new(),
                 })),
                 random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
+                request_ids: Mutex::new(SmallRng::seed_from_u64(!config.seed)),
                 starting: Mutex::new(Vec::new()),
                 started: AtomicBool::new(false),
                 config,
@@ -301,10 +312,13 @@ impl ApiServer {
 
     /// A new uid (version 4 UUID), from the seeded generator.
     pub(crate) fn new_uid(&self) -> String {
-        let bits: u128 = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner).random();
-        let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-        let hex = format!("{bits:032x}");
-        format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+        uuid(&self.inner.random)
+    }
+
+    /// A new id of a request or of a question to a webhook, in the form of a uid. Drawn apart from those of objects: what
+    /// they are called does not depend on how often somebody reads.
+    pub(crate) fn new_request_id(&self) -> String {
+        uuid(&self.inner.request_ids)
     }
 
     /// Five characters for a generated name. No vowels and no look-alikes, as upstream.

@@ -218,7 +218,7 @@ async fn answer(
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let may_compress = compression::is_wanted(&request);
-    let audit_id = audit::identify(request.headers_mut(), || server.new_uid());
+    let audit_id = audit::identify(request.headers_mut(), || server.new_request_id());
     let authenticated = match shown {
         Shown::Nothing => authenticator.authenticate(None, &path, request.headers_mut()),
         Shown::Believed { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),

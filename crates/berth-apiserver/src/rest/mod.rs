@@ -116,7 +116,7 @@ fn audit_record(
     let log = server.inner.config.audit.as_ref()?;
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (sent_id, user_agent) = (header(audit::ID_HEADER), header("user-agent"));
-    let id = if sent_id.is_empty() { server.new_uid() } else { sent_id.to_owned() };
+    let id = if sent_id.is_empty() { server.new_request_id() } else { sent_id.to_owned() };
     let uri = parts.uri.path_and_query().map(|it| it.as_str()).unwrap_or_default();
     audit::Record::start(log, &audit::Arrival { id: &id, uri, info, user, user_agent, time: server.now() })
 }

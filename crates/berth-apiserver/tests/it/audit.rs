@@ -101,3 +101,24 @@ async fn what_policies_find_is_noted() {
         "validationActions": ["Audit"]}]);
     assert_eq!(failures, expected);
 }
+
+#[tokio::test(start_paused = true)]
+async fn reading_changes_nothing_about_the_next_object() {
+    let born_after = async |reads: usize| {
+        let mut config = config();
+        let policy = Arc::new(Policy::from_value(&json!({"rules": [{"level": "Metadata"}]})).expect("a policy"));
+        let memory = Arc::new(Memory::default());
+        config.audit = Some(Log { policy, sink: memory.clone() });
+        let server = Server { api: ApiServer::new(config) };
+        for _ in 0..reads {
+            server.get("/api/v1/namespaces").await.expect(200);
+        }
+        let maps = "/api/v1/namespaces/default/configmaps";
+        let born = server.post(maps, json!({"metadata": {"generateName": "m-"}})).await.expect(201);
+        let ids: std::collections::BTreeSet<String> =
+            memory.0.lock().unwrap().iter().map(|event| event["auditID"].to_string()).collect();
+        assert_eq!(ids.len(), reads + 1, "each request has an id of its own");
+        born
+    };
+    assert_eq!(born_after(0).await["metadata"], born_after(3).await["metadata"]);
+}

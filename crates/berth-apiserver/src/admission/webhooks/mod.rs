@@ -359,7 +359,7 @@ async fn call(
         converted(server, object.clone(), target, asked).map_err(CallError::Refused)
     };
     let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
-    let uid = server.new_uid();
+    let uid = server.new_request_id();
     let body = review::question(
         version,
         &Question {
