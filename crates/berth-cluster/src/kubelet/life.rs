@@ -4,12 +4,12 @@ use berth_api::berth::{EXIT_CODE_ANNOTATION, PodRuntime};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    Pod, PodCondition, PodIP, PodStatus,
+    Pod, PodCondition, PodIP, PodSpec, PodStatus,
 };
 use kube::ResourceExt;
 
-use super::resize;
 use super::run::{FAIL_NOW_ANNOTATION, RunPlan, plan};
+use super::{ephemeral, resize};
 use crate::time::stamp;
 
 /// First delay before a container that ended is started again; doubles up to [`RESTART_MAX`].
@@ -136,7 +136,7 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
             status.start_time.as_ref().map_or(now, |time| time.0).checked_add(SignedDuration::from_secs(deadline));
         let ends = ends.unwrap_or(Timestamp::MAX);
         if ends <= now {
-            end_all(&spec.containers, &mut status, 137, "Error", now);
+            end_all(&spec, &mut status, 137, "Error", now);
             status.phase = Some("Failed".into());
             status.reason = Some("DeadlineExceeded".into());
             status.message = Some("Pod was active on the node longer than the specified deadline".into());
@@ -145,6 +145,9 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
         }
         due.push(ends);
     }
+    let debugs = ephemeral::follow(&spec, &mut status, uid, now);
+    events.extend(debugs.events);
+    due.extend(debugs.due);
     let mut statuses = status.container_statuses.take().unwrap_or_default();
     for container in &spec.containers {
         let Some(known) = statuses.iter_mut().find(|known| known.name == container.name) else { continue };
@@ -182,15 +185,15 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
                 ended.finished_at.as_ref().map_or(now, |time| time.0).checked_add(wait).unwrap_or(Timestamp::MAX);
             let last = Some(ContainerState { terminated: Some(ended.clone()), ..Default::default() });
             if again <= now {
-                *known = running(container, uid, known.restart_count + 1, now);
+                *known = carried(known, running(container, uid, known.restart_count + 1, now));
                 events.push(("Started", format!("Started container {}", container.name)));
             } else {
                 events.push((
                     "BackOff",
                     format!("Back-off restarting failed container {} in pod {}", container.name, pod.name_any()),
                 ));
-                *known =
-                    ContainerStatus { restart_count: known.restart_count, ..waiting(container, "CrashLoopBackOff") };
+                let waits = waiting(container, "CrashLoopBackOff");
+                *known = carried(known, ContainerStatus { restart_count: known.restart_count, ..waits });
                 due.push(again);
             }
             known.last_state = last;
@@ -201,7 +204,7 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
             let again = ended_at.checked_add(backoff(known.restart_count)).unwrap_or(Timestamp::MAX);
             if again <= now {
                 let last = known.last_state.clone();
-                *known = running(container, uid, known.restart_count + 1, now);
+                *known = carried(known, running(container, uid, known.restart_count + 1, now));
                 known.last_state = last;
                 events.push(("Started", format!("Started container {}", container.name)));
                 is_changed = true;
@@ -227,6 +230,7 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
                 *sidecar = terminated(container, sidecar.clone(), 0, "Completed", now);
             }
         }
+        ephemeral::end(&spec, &mut status, now);
         status.phase = Some(if failed { "Failed" } else { "Succeeded" }.into());
         not_ready(&mut status, if failed { "PodFailed" } else { "PodCompleted" }, &spec.containers, now);
         return Step::Write { status: Box::new(status), events };
@@ -237,6 +241,8 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
         } else {
             not_ready(&mut status, "ContainersNotReady", &spec.containers, now);
         }
+    }
+    if is_changed || debugs.is_changed {
         return Step::Write { status: Box::new(status), events };
     }
     Step::Until(due.into_iter().min())
@@ -266,17 +272,18 @@ fn stop(
         let is_spent = pod.metadata.deletion_grace_period_seconds == Some(0);
         return if is_spent { Step::Until(None) } else { Step::Remove };
     }
-    end_all(&spec.containers, &mut status, TERMINATED, "Error", now);
+    end_all(&spec, &mut status, TERMINATED, "Error", now);
     status.phase = Some("Failed".into());
     not_ready(&mut status, "PodFailed", &spec.containers, now);
     let events = spec.containers.iter().map(|c| ("Killing", format!("Stopping container {}", c.name))).collect();
     Step::Write { status: Box::new(status), events }
 }
 
-fn end_all(containers: &[Container], status: &mut PodStatus, code: i32, reason: &str, now: Timestamp) {
+fn end_all(spec: &PodSpec, status: &mut PodStatus, code: i32, reason: &str, now: Timestamp) {
+    ephemeral::end(spec, status, now);
     for known in status.container_statuses.iter_mut().flatten() {
         let has_ended = known.state.as_ref().is_some_and(|state| state.terminated.is_some());
-        if let Some(container) = containers.iter().find(|c| c.name == known.name).filter(|_| !has_ended) {
+        if let Some(container) = spec.containers.iter().find(|c| c.name == known.name).filter(|_| !has_ended) {
             *known = terminated(container, known.clone(), code, reason, now);
         }
     }
@@ -314,6 +321,12 @@ fn waiting(container: &Container, reason: &str) -> ContainerStatus {
     }
 }
 
+/// A container's next state, with what its node gave it.
+fn carried(had: &ContainerStatus, next: ContainerStatus) -> ContainerStatus {
+    let (allocated_resources, resources) = (had.allocated_resources.clone(), had.resources.clone());
+    ContainerStatus { allocated_resources, resources, ..next }
+}
+
 pub(super) fn running(container: &Container, uid: &str, restarts: i32, now: Timestamp) -> ContainerStatus {
     ContainerStatus {
         ready: true,
@@ -329,7 +342,7 @@ pub(super) fn running(container: &Container, uid: &str, restarts: i32, now: Time
     }
 }
 
-fn terminated(
+pub(super) fn terminated(
     container: &Container,
     known: ContainerStatus,
     code: i32,
@@ -342,6 +355,8 @@ fn terminated(
         started: Some(false),
         restart_count: known.restart_count,
         image_id: known.image_id,
+        allocated_resources: known.allocated_resources,
+        resources: known.resources,
         last_state: known.last_state,
         container_id: known.container_id.clone(),
         state: Some(ContainerState {
@@ -429,7 +444,7 @@ pub fn qos_class(pod: &Pod) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::PodSpec;
+    use k8s_openapi::api::core::v1::EphemeralContainer;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
@@ -505,5 +520,54 @@ mod tests {
             panic!("must fail")
         };
         assert_eq!(status.phase.as_deref(), Some("Failed"));
+    }
+
+    #[test]
+    fn what_the_node_gave_outlives_restarts() {
+        let mut pod = pod("OnFailure", &[("berth.dev/run-duration", "1s"), ("berth.dev/exit-code", "3")]);
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(serde_json::json!({"requests": {"cpu": "2"}})).unwrap();
+        container.resize_policy =
+            serde_json::from_value(serde_json::json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]))
+                .unwrap();
+        let wanted = container.resources.clone();
+        // It ended, started again, ended, and waits.
+        for seconds in [3, 5, 14, 20] {
+            let status = live(pod.clone(), seconds).0.status.unwrap().container_statuses.unwrap().remove(0);
+            assert_eq!(status.resources, wanted, "{seconds}");
+            assert_eq!(status.allocated_resources, wanted.clone().unwrap().requests, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn ephemeral_containers_run_once_and_end_with_the_pod() {
+        let (mut pod, _) = live(pod("Never", &[("berth.dev/run-duration", "180s")]), 10);
+        let debug = |name: &str, command: &[&str]| EphemeralContainer {
+            name: name.into(),
+            image: Some("busybox".into()),
+            command: Some(command.iter().map(|word| word.to_string()).collect()),
+            ..Default::default()
+        };
+        let added = vec![debug("shell", &[]), debug("look", &["sleep", "5"])];
+        pod.spec.as_mut().unwrap().ephemeral_containers = Some(added);
+        let runtime = PodRuntime::default();
+        let Step::Write { status, events } = step(&pod, &runtime, 1, "", "", at(20)) else { panic!("must start") };
+        assert_eq!(events.iter().filter(|(reason, _)| *reason == "Started").count(), 2);
+        let states = |status: &PodStatus| -> Vec<ContainerState> {
+            let list = status.ephemeral_container_statuses.as_ref().unwrap();
+            assert!(list.iter().all(|known| !known.ready && known.restart_count == 0));
+            list.iter().map(|known| known.state.clone().unwrap()).collect()
+        };
+        assert!(states(&status).iter().all(|state| state.running.is_some()));
+        assert_eq!(status.conditions, pod.status.as_ref().unwrap().conditions, "the pod is as ready as before");
+        pod.status = Some(*status);
+        assert_eq!(step(&pod, &runtime, 1, "", "", at(20)), Step::Until(Some(at(25))));
+        let (pod, _) = live(pod, 1000);
+        let status = pod.status.unwrap();
+        assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+        let ends: Vec<_> = states(&status).into_iter().map(|state| state.terminated.unwrap()).collect();
+        assert_eq!((ends[0].exit_code, ends[0].reason.as_deref()), (137, Some("Error")));
+        assert_eq!(ends[0].finished_at, Some(Time(at(182))));
+        assert_eq!((ends[1].exit_code, ends[1].reason.as_deref()), (0, Some("Completed")));
     }
 }

@@ -4,6 +4,7 @@
 //! computed from there and from [`run::RunPlan`]: a restart of this process loses nothing and runs nothing twice.
 
 mod controller;
+mod ephemeral;
 mod life;
 mod resize;
 pub mod run;

@@ -47,6 +47,16 @@ pub fn plan(pod: &Pod, container: &Container, runtime: &PodRuntime, seed: u64) -
     RunPlan { duration: settle(duration, pod, seed), exit_code }
 }
 
+/// Plans a container of which only its command line says anything.
+pub fn plan_of_command(container: &Container) -> RunPlan {
+    let command = Command::of(container);
+    let duration = match command.duration {
+        Some(RunDuration::Fixed(duration)) => Some(duration.0),
+        _ => None,
+    };
+    RunPlan { duration, exit_code: command.exit_code.unwrap_or(0) }
+}
+
 fn parse_duration(text: &str) -> Option<RunDuration> {
     match text.trim() {
         "forever" => Some(RunDuration::Forever),
