@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::life::{Step, step};
-use super::resize::{is_deferred, resize};
+use super::resize::{grew, held, is_pending, makes_room, resize};
 use crate::indexes::pods_by_node;
 use crate::pools::is_ready;
 use crate::random::draw;
@@ -46,26 +46,32 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
         .watch(&pods, move |delta| {
             let pod = delta.new.as_ref().filter(|pod| node_of(pod).is_some());
             let mut due: Vec<ObjectKey> = pod.map(|pod| ObjectKey::of(pod.as_ref())).into_iter().collect();
-            // Who ends or goes makes room for those that wait to be resized.
+            // Who ends, goes or shrinks makes room for those that wait to be resized.
             let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
             if let Some(old) = delta.old.as_ref().filter(|old| !ended(old))
-                && delta.new.as_ref().is_none_or(|new| ended(new))
+                && delta.new.as_ref().is_none_or(|new| ended(new) || makes_room(old, new))
             {
-                let neighbours = node_of(old).map(|node| beside.get(node)).unwrap_or_default();
-                let waiting = neighbours.iter().filter(|pod| is_deferred(pod));
-                due.extend(waiting.map(|pod| ObjectKey::of(pod.as_ref())));
+                due.extend(node_of(old).map(|node| waiting(&beside, node)).unwrap_or_default());
             }
             due
         })
         .watch(&nodes, move |delta| {
-            // A node that comes (back) takes up its pods again.
-            let was_ready = delta.old.as_ref().is_some_and(|node| is_ready(node));
-            let ready = delta.new.as_ref().filter(|node| is_ready(node) && !was_ready);
-            let pods = ready.map(|node| on_node.get(&node.name_any())).unwrap_or_default();
-            pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
+            let Some(node) = delta.new.as_ref().filter(|node| is_ready(node)) else { return Vec::new() };
+            match &delta.old {
+                Some(old) if is_ready(old) && grew(old, node) => waiting(&on_node, &node.name_any()),
+                Some(old) if is_ready(old) => Vec::new(),
+                // A node that comes (back) takes up its pods again.
+                _ => on_node.get(&node.name_any()).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect(),
+            }
         })
         .concurrency(CONCURRENCY)
         .run(kubelet);
+}
+
+/// The pods of a node that wait to be resized.
+fn waiting(on_node: &Index<Pod>, node: &str) -> Vec<ObjectKey> {
+    let pods = on_node.get(node);
+    pods.iter().filter(|pod| is_pending(pod)).map(|pod| ObjectKey::of(pod.as_ref())).collect()
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {
@@ -187,11 +193,11 @@ impl Kubelet {
         }
     }
 
-    /// What the other pods of a node ask for.
+    /// What the other pods of a node have of it.
     fn used_by_others(&self, pod: &Pod, node: &Node) -> Resources {
         let mut used = Resources::default();
         for other in self.on_node.get(&node.name_any()).iter().filter(|other| other.metadata.uid != pod.metadata.uid) {
-            used.add(&other.spec.as_ref().map(Resources::of_pod).unwrap_or_default());
+            used.add(&held(other));
         }
         used
     }

@@ -1,14 +1,15 @@
 //! Resizing containers that run: what the specification asks for becomes what they have, if the node has it.
 //!
-//! `status.observedGeneration` says up to which change of the specification the kubelet has looked; what containers have
-//! is written beside them (`allocatedResources`, `resources`) from the first change on. A resize the node has no room for
-//! waits (`PodResizePending`, `Deferred`) until pods go; one that no such node could ever hold is `Infeasible`.
+//! `status.observedGeneration` says up to which change of the specification the kubelet has looked; what the node gave
+//! containers is written beside them (`allocatedResources`), with their limits from the first change on (`resources`). A
+//! resize the node has no room for waits (`PodResizePending`, `Deferred`) until pods go or shrink; one that is more than
+//! the node's size is `Infeasible`, until the node grows.
 //!
 //! Source: KEP-1287 (in-place update of pod resources) and KEP-5067 (pod generation).
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Node, Pod, PodCondition, PodStatus, ResourceRequirements,
+    Container, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements,
 };
 
 use super::life::running;
@@ -16,14 +17,59 @@ use crate::scheduling::Resources;
 use crate::time::stamp;
 
 const PENDING: &str = "PodResizePending";
-const DEFERRED: &str = "Deferred";
 /// The resources that are resized, in the order the node is asked about them.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 
 /// Does a resize of this pod wait for room?
-pub fn is_deferred(pod: &Pod) -> bool {
+pub fn is_pending(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|it| it.type_ == PENDING && it.reason.as_deref() == Some(DEFERRED))
+    conditions.into_iter().flatten().any(|it| it.type_ == PENDING)
+}
+
+/// What a pod has of its node: what it asks for, unless it waits for that; then what it was given before.
+pub fn held(pod: &Pod) -> Resources {
+    match (&pod.spec, &pod.status) {
+        (Some(spec), Some(status)) if is_pending(pod) => given(spec, status),
+        (Some(spec), _) => Resources::of_pod(spec),
+        (None, _) => Resources::default(),
+    }
+}
+
+/// Does this change of a pod make room on its node?
+pub fn makes_room(old: &Pod, new: &Pod) -> bool {
+    // Most changes are of neither, and need no sums.
+    let may = old.metadata.generation != new.metadata.generation || is_pending(old) != is_pending(new);
+    may && {
+        let (before, after) = (held(old), held(new));
+        RESIZED.iter().any(|name| after.get(name) < before.get(name))
+    }
+}
+
+/// Does a node have more to give than before?
+pub fn grew(old: &Node, new: &Node) -> bool {
+    let (before, after) = (allocatable(old), allocatable(new));
+    RESIZED.iter().any(|name| after.get(name) > before.get(name))
+}
+
+fn allocatable(node: &Node) -> Resources {
+    let amounts = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    amounts.map(Resources::from_quantities).unwrap_or_default()
+}
+
+/// What the node has set aside for a pod, by what its containers' statuses say.
+fn given(spec: &PodSpec, status: &PodStatus) -> Resources {
+    let mut spec = spec.clone();
+    let lists = [
+        (Some(&mut spec.containers), &status.container_statuses),
+        (spec.init_containers.as_mut(), &status.init_container_statuses),
+    ];
+    for (containers, statuses) in lists {
+        for container in containers.into_iter().flatten() {
+            let known = statuses.iter().flatten().find(|known| known.name == container.name);
+            container.resources.get_or_insert_default().requests = known.and_then(|it| it.allocated_resources.clone());
+        }
+    }
+    Resources::of_pod(&spec)
 }
 
 /// The status of a running pod whose specification changed since the kubelet looked; `None` when there is nothing to
@@ -32,14 +78,17 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     let before = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Running"))?;
     let generation = pod.metadata.generation?;
     let is_new = before.observed_generation.unwrap_or(1) < generation;
-    if pod.metadata.deletion_timestamp.is_some() || !is_new && !is_deferred(pod) {
+    if pod.metadata.deletion_timestamp.is_some() || !is_new && !is_pending(pod) {
         return None;
     }
     let spec = pod.spec.as_ref()?;
     let mut status = before.clone();
     status.observed_generation = Some(generation);
     let conditions = status.conditions.get_or_insert_default();
-    match refusal(&Resources::of_pod(spec), node, others) {
+    // Other things change as well (images, tolerations), and who gives something back takes nobody's room.
+    let (wanted, had) = (Resources::of_pod(spec), given(spec, before));
+    let wants_more = RESIZED.iter().any(|name| wanted.get(name) > had.get(name));
+    match wants_more.then(|| refusal(&wanted, node, others)).flatten() {
         Some((reason, message)) => {
             let known = conditions.iter().find(|it| it.type_ == PENDING);
             let since = known.and_then(|known| known.last_transition_time.clone());
@@ -65,10 +114,11 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
             for (containers, statuses) in lists {
                 for known in statuses.iter_mut().flatten() {
                     let runs = known.state.as_ref().is_some_and(|state| state.running.is_some());
-                    if let Some(container) = containers.into_iter().flatten().find(|it| it.name == known.name)
-                        && runs
-                    {
-                        give(container, known, uid, now);
+                    match containers.into_iter().flatten().find(|it| it.name == known.name) {
+                        Some(container) if runs => give(container, known, uid, now),
+                        // It will start with that.
+                        Some(container) => set(container, known),
+                        None => {}
                     }
                 }
             }
@@ -77,10 +127,12 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     (status != *before).then_some(status)
 }
 
-/// Notes what a container has from the start, where a change of it means a restart.
+/// Notes what a container has from the start: what it asked for, and its limits where a change of them means a restart.
 pub fn note(container: &Container, status: &mut ContainerStatus) {
     if container.resize_policy.iter().flatten().any(|policy| policy.restart_policy == "RestartContainer") {
         set(container, status);
+    } else {
+        status.allocated_resources = container.resources.as_ref().and_then(|resources| resources.requests.clone());
     }
 }
 
@@ -112,8 +164,7 @@ fn give(container: &Container, status: &mut ContainerStatus, uid: &str, now: Tim
 
 /// Why the node cannot give what is asked for, in the kubelet's words.
 fn refusal(wanted: &Resources, node: &Node, others: impl FnOnce() -> Resources) -> Option<(&'static str, String)> {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    let capacity = allocatable.map(Resources::from_quantities).unwrap_or_default();
+    let capacity = allocatable(node);
     for name in RESIZED {
         let (wanted, capacity) = (wanted.get(name), capacity.get(name));
         if wanted > capacity {
@@ -129,7 +180,7 @@ fn refusal(wanted: &Resources, node: &Node, others: impl FnOnce() -> Resources) 
             let message = format!(
                 "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
             );
-            return Some((DEFERRED, message));
+            return Some(("Deferred", message));
         }
     }
     None
@@ -148,7 +199,7 @@ mod tests {
                 "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]}]},
             "status": {"phase": "Running", "observedGeneration": observed, "containerStatuses": [
                 {"name": "c", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
-                 "state": {"running": {}}, "resources": {"requests": {"cpu": "1"}}}]},
+                 "state": {"running": {}}, "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}}]},
         }))
         .expect("a pod")
     }
@@ -202,10 +253,37 @@ mod tests {
             "it has what it had"
         );
         waiting.status = serde_json::from_value(status).expect("a status");
-        assert!(is_deferred(&waiting));
+        assert!(is_pending(&waiting));
+        assert_eq!(held(&waiting).get("cpu"), 1000, "it does not hold what it waits for");
         assert_eq!(resize(&waiting, &node(), || used("2"), Timestamp::MAX), None, "there is no more room than before");
         let status = resized(&waiting, "1");
         assert_eq!(status["containerStatuses"][0]["resources"], json!({"requests": {"cpu": "3"}}));
         assert_eq!(status["conditions"], json!([]));
+    }
+
+    #[test]
+    fn who_asks_for_no_more_is_not_refused() {
+        // Its node has less than its pods have: another image, or less, is possible all the same.
+        let status = resized(&pod(2, 1, "1000m"), "6");
+        assert_eq!((&status["conditions"], &status["observedGeneration"]), (&json!([]), &json!(2)));
+        let status = resized(&pod(2, 1, "500m"), "6");
+        assert_eq!(status["containerStatuses"][0]["allocatedResources"], json!({"cpu": "500m"}));
+        assert_eq!(status["conditions"], json!([]));
+    }
+
+    #[test]
+    fn room_is_made_by_who_shrinks_and_by_nodes_that_grow() {
+        assert!(makes_room(&pod(1, 1, "3"), &pod(2, 1, "1")));
+        assert!(!makes_room(&pod(1, 1, "3"), &pod(2, 1, "4")));
+        assert!(!makes_room(&pod(1, 1, "3"), &pod(1, 1, "3")));
+        let mut refused = pod(2, 1, "6");
+        refused.status = serde_json::from_value(resized(&refused, "0")).expect("a status");
+        assert!(is_pending(&refused));
+        let mut larger = node();
+        let allocatable = larger.status.as_mut().and_then(|status| status.allocatable.as_mut()).expect("resources");
+        allocatable.insert("cpu".into(), serde_json::from_value(json!("8")).expect("text"));
+        assert!(grew(&node(), &larger) && !grew(&larger, &node()));
+        let status = resize(&refused, &larger, || used("1"), Timestamp::UNIX_EPOCH).expect("it fits now");
+        assert_eq!(status.conditions, Some(Vec::new()));
     }
 }
