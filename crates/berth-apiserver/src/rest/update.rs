@@ -135,7 +135,8 @@ async fn try_update(
     tracking.keep(&mut new, applied);
 
     let asked = new["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
-    prepare(call, target, &mut new, old);
+    let completed = prepare(call, target, &mut new, old);
+    let compared = completed.as_ref().unwrap_or(old);
     match target {
         Target::Main if call.has_status_subresource() => {
             call.view().keep_stored(&mut new, "status", Some(&record.value()))?;
@@ -143,11 +144,11 @@ async fn try_update(
         Target::Status => call.view().keep_stored(&mut new, "spec", Some(&record.value()))?,
         _ => {}
     }
-    let managed = call.track(&mut new, Some(old), tracking);
-    call.check_update(target, &new, old)?;
+    let managed = call.track(&mut new, Some(compared), tracking);
+    call.check_update(target, &new, compared)?;
     packed::put_back(&mut new, managed);
     if target == Target::Main {
-        call.warnings.extend(call.strategy().warnings(&new, Some(old)));
+        call.warnings.extend(call.strategy().warnings(&new, Some(compared)));
     }
     let mut unscaled = None;
     let seen = match &scale {
@@ -209,8 +210,9 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// Puts back what this write may not change, and keeps the generation.
-fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
+/// Puts back what this write may not change, and keeps the generation. Returns what `old` is to be compared as, where it was
+/// stored before there was some default: it gets that too, as a default is nobody's change.
+fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
     meta::dedup_owner_references(new);
     drop_empty_metadata(new);
     let is_custom = call.custom.is_some();
@@ -259,9 +261,16 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     own.default(new);
     // What the server itself sets (a pod's node) is no wish of anybody.
     let is_wish = !matches!(target, Target::Status | Target::Whole);
-    if own.has_generation() && !is_custom && is_wish && spec_changed(call, new, old) {
+    // Where nothing differs there is no default that `old` lacks: the defaults cost only changes of a specification.
+    if is_custom || !is_wish || !spec_changed(call, new, old) {
+        return None;
+    }
+    let mut completed = old.clone();
+    own.default(&mut completed);
+    if own.has_generation() && spec_changed(call, new, &completed) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
+    Some(Arc::new(completed))
 }
 
 /// Whether anything changed that counts as specification: all but metadata, and all but status where that is written
