@@ -111,6 +111,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     }
 
     // Its creator owns what was sent, with its defaults; not what admission and the kind's preparations add, as upstream.
+    meta::dedup_owner_references(&mut object);
     call.strategy().default(&mut object);
     let managed = call.track(&mut object, None, tracking);
     packed::put_back(&mut object, managed.clone());

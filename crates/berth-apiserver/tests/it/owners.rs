@@ -1,8 +1,14 @@
 //! The list of owners (`metadata.managedFields`) is kept as one text; nobody outside may notice.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use berth_apimachinery::status::Status;
+use berth_apiserver::ApiServer;
+use berth_apiserver::admission::{AdmissionPlugin, AdmissionRequest};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, read, server};
+use crate::harness::{Server, config, read, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
@@ -102,4 +108,33 @@ async fn policies_see_a_list() {
     let changed = server.patch(&patch("three"), "merge-patch", change).await.expect(200);
     assert_eq!(managers(&changed), ["one", "three", "two"]);
     assert_eq!(managers(&server.get(MAP).await.expect(200)), ["one", "three", "two"]);
+}
+
+/// Notes how many owners it is shown.
+struct Counted(Arc<AtomicUsize>);
+
+impl AdmissionPlugin for Counted {
+    fn name(&self) -> &str {
+        "Counted"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let object = request.object.as_ref().expect("it is a create");
+        let owners = object["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
+        self.0.store(owners, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_named_twice_counts_once_before_anybody_looks() {
+    let seen = Arc::default();
+    let mut config = config();
+    config.admission.push(Arc::new(Counted(Arc::clone(&seen))));
+    let server = Server { api: ApiServer::new(config) };
+    let owner = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": format!("u-{name}")});
+    let map = json!({"metadata": {"name": "a", "ownerReferences": [owner("x"), owner("y"), owner("x")]}});
+    let made = server.post(MAPS, map).await.expect(201);
+    assert_eq!(made["metadata"]["ownerReferences"], json!([owner("x"), owner("y")]));
+    assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
