@@ -42,6 +42,8 @@ const CAPACITY_MIN: usize = 4;
 const REQUEST_TIME: Duration = Duration::from_micros(160);
 /// Seconds after which who was turned away should come back.
 pub(crate) const RETRY_AFTER: u32 = 1;
+/// How long what has to be written after the fact waits where too much waits for the disk already: nobody else comes back.
+pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The rows and their lanes. Dropping it ends the lanes.
 pub(crate) struct Fairness {

@@ -262,8 +262,13 @@ impl ApiServer {
 
     /// Queues a write in the row of the user whose request this is.
     pub(crate) fn commit(&self, write: Write) -> CommitFuture {
+        self.commit_in(&current_user(), write)
+    }
+
+    /// Queues a write in a row that need not be that of the user.
+    pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
         completion::note_write();
-        self.store().commit_for(&current_user(), write)
+        self.store().commit_for(row, write)
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
-use berth_store::{CommitError, Write};
+use berth_store::{CommitError, CommitFuture, Write};
 use serde_json::{Value, json};
 use tokio::sync::OwnedMutexGuard;
 
+use crate::fairness::BUSY_PAUSE;
 use crate::registry::ResourceInfo;
 use crate::rest::unwritten;
 use crate::{ApiServer, objects, strategy};
@@ -19,6 +20,10 @@ const PLURAL: &str = "ipaddresses";
 /// Says whose an IPAddress is; others are left alone.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
+/// The store's row of what is written by who has the turn.
+pub(crate) const ROW: &str = "system:addresses";
+/// How often a removal is tried while too much waits for the disk.
+const REMOVALS: usize = 16;
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
 /// Whether a row is that of Services.
@@ -40,6 +45,12 @@ fn concerns(service: &Value, before: Option<&Value>) -> bool {
 /// The turn of a write of a Service to change who has which address, from before its addresses are claimed until what is stored
 /// is followed: a Service that comes while another of its name goes would find its address taken, and lose it then.
 pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] Option<OwnedMutexGuard<()>>);
+
+/// Queues the write of an object of a row. Whoever wants the turn waits for a Service's write too, and is not to wait for its
+/// user's backlog.
+pub(crate) fn commit(server: &ApiServer, row: &ResourceInfo, write: Write) -> CommitFuture {
+    if is_about(row) { server.commit_in(ROW, write) } else { server.commit(write) }
+}
 
 /// Waits for that turn; a write that has to do with no address needs none.
 pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Value>) -> Held {
@@ -158,16 +169,23 @@ async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool
             "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
         }},
     });
-    server.commit(Write::Create { key, value }).await.map(|_| true)
+    server.commit_in(ROW, Write::Create { key, value }).await.map(|_| true)
 }
 
-/// What cannot be removed now is at the next start.
+/// What cannot be removed now is at the next start; that too much waits for the disk passes.
 async fn remove(server: &ApiServer, address: &str) {
     let key = objects::key(GROUP, PLURAL, "", address);
-    if let Some(record) = server.store().get(&key) {
-        let write = Write::Delete { key, expected: record.revision, last: None };
-        if let Err(error) = server.commit(write).await {
-            tracing::debug!(%address, %error, "an IPAddress stays behind");
+    for _ in 0..REMOVALS {
+        let Some(record) = server.store().get(&key) else { return };
+        let write = Write::Delete { key: key.clone(), expected: record.revision, last: None };
+        match server.commit_in(ROW, write).await {
+            Ok(_) => return,
+            Err(CommitError::Busy { .. }) => tokio::time::sleep(BUSY_PAUSE).await,
+            Err(error) => {
+                tracing::debug!(%address, %error, "an IPAddress stays behind");
+                return;
+            }
         }
     }
+    tracing::warn!(%address, "an IPAddress stays behind: too many writes wait for the disk");
 }

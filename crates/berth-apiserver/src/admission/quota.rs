@@ -4,8 +4,8 @@
 //! of two creates at once only those that fit together get through; what goes away or ends gives back. A quota that is new
 //! or changed is counted afresh, as are all of them when the server starts.
 //!
-//! What is charged for a create that fails afterwards is given back by the next count; until then the quota errs on the
-//! safe side.
+//! What is charged for a write that fails afterwards is given back at once. Where even that cannot be written the next count
+//! does it; until then the quota errs on the safe side.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,13 @@ use berth_store::{CommitError, Record, Write};
 use serde_json::{Value, json};
 
 use super::{AdmissionRequest, Operation, forbidden};
+use crate::fairness::{BUSY_PAUSE, current_user};
 use crate::registry::ResourceInfo;
 use crate::rest::unwritten;
-use crate::{ApiServer, objects};
+use crate::{ApiServer, objects, service_addresses};
 
+/// The store's row of what is given back where the user's own takes no more.
+const ROW: &str = "system:quotas";
 /// Plural name of quotas.
 pub(crate) const PLURAL: &str = "resourcequotas";
 /// How often a charge is tried again when others charge the same quota.
@@ -60,7 +63,7 @@ fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
 /// Charges the namespace's quotas for the request's object, or refuses it.
 pub(crate) async fn check(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<(), Status> {
     let writes = matches!(request.operation, Operation::Create | Operation::Update);
-    if !writes || !matches!(request.subresource, "" | "resize") || !server.inner.quotas.has(request.namespace) {
+    if !writes || !is_charged(server, request.namespace, request.subresource) {
         return Ok(());
     }
     let Some(object) = &request.object else { return Ok(()) };
@@ -70,6 +73,11 @@ pub(crate) async fn check(server: &ApiServer, request: &AdmissionRequest<'_>) ->
         }
     }
     Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
+}
+
+/// Whether a write in a namespace, of this subresource, is charged to quotas: if it fails then, that is to be [released].
+pub(crate) fn is_charged(server: &ApiServer, namespace: &str, subresource: &str) -> bool {
+    matches!(subresource, "" | "resize") && server.inner.quotas.has(namespace)
 }
 
 /// `false` when a quota was written by somebody else meanwhile.
@@ -125,18 +133,31 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
             let total = sum(used.get(name), amount);
             used.insert(name.clone(), total);
         }
-        charges.push((record, with_status(&stored, &limited, &used)));
+        charges.push((record, with_status(&stored, &limited, &used), wanted));
     }
     if request.dry_run {
         return Ok(true);
     }
-    for (record, value) in charges {
-        let write = Write::Update { key: record.key.to_string(), expected: record.revision, value };
-        match server.commit(write).await {
-            Ok(_) => {}
-            Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => return Ok(false),
-            Err(error) => return Err(unwritten(error)),
+    let mut charged = Vec::new();
+    for (record, value, wanted) in charges {
+        let key = record.key.to_string();
+        let refused = match server.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
+            Ok(_) => {
+                charged.push((key, wanted));
+                continue;
+            }
+            Err(refused) => refused,
+        };
+        // All of them or none.
+        for (key, wanted) in &charged {
+            if let Some(record) = server.store().get(key) {
+                rewrite(server, record, None, |stored, limited| Some(without(server, stored, limited, wanted))).await;
+            }
         }
+        return match refused {
+            CommitError::Conflict { .. } | CommitError::NotFound { .. } => Ok(false),
+            error => Err(unwritten(error)),
+        };
     }
     Ok(true)
 }
@@ -170,6 +191,19 @@ fn used(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
         .filter(|(name, _)| limited.contains_key(name))
         .collect();
     if said.len() == limited.len() { said } else { count(server, stored, limited) }
+}
+
+/// What is used when an amount of it is given back.
+fn without(server: &ApiServer, stored: &Value, limited: &Amounts, freed: &Amounts) -> Amounts {
+    let mut used = used(server, stored, limited);
+    for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
+        let own = used.entry(name.clone()).or_insert(Quantity::ZERO);
+        own.sub(*amount);
+        if own.sign() < 0 {
+            *own = Quantity::ZERO;
+        }
+    }
+    used
 }
 
 /// Counts what is used of each limited resource.
@@ -228,20 +262,11 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
     if freed.is_empty() {
         return;
     }
+    // A Service is written by who holds up others.
+    let own_row = service_addresses::is_about(row).then_some(service_addresses::ROW);
     for record in quotas(server, namespace) {
-        rewrite(server, record, |stored, limited| {
-            if !quota::in_scope(stored, group, resource, old) {
-                return None;
-            }
-            let mut used = used(server, stored, limited);
-            for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
-                let own = used.entry(name.clone()).or_insert(Quantity::ZERO);
-                own.sub(*amount);
-                if own.sign() < 0 {
-                    *own = Quantity::ZERO;
-                }
-            }
-            Some(used)
+        rewrite(server, record, own_row, |stored, limited| {
+            quota::in_scope(stored, group, resource, old).then(|| without(server, stored, limited, &freed))
         })
         .await;
     }
@@ -251,12 +276,20 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
 pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
     let key = objects::key("", PLURAL, namespace, name);
     if let Some(record) = server.store().get(&key) {
-        rewrite(server, record, |stored, limited| Some(count(server, stored, limited))).await;
+        rewrite(server, record, None, |stored, limited| Some(count(server, stored, limited))).await;
     }
 }
 
-/// Writes what `use_of` says is used, unless that is what the status says already; tries again when somebody else wrote.
-async fn rewrite(server: &ApiServer, mut record: Arc<Record>, use_of: impl Fn(&Value, &Amounts) -> Option<Amounts>) {
+/// Writes what `use_of` says is used, unless that is what the status says already; tries again when somebody else wrote, and
+/// when too much waits for the disk, then in a row of its own. Waits in `row`, or in that of the user.
+async fn rewrite(
+    server: &ApiServer,
+    mut record: Arc<Record>,
+    row: Option<&'static str>,
+    use_of: impl Fn(&Value, &Amounts) -> Option<Amounts>,
+) {
+    let user = current_user();
+    let mut row = row.unwrap_or(&user);
     for _ in 0..ATTEMPTS {
         let stored = record.value();
         let limited = quota::limited(&stored);
@@ -266,8 +299,12 @@ async fn rewrite(server: &ApiServer, mut record: Arc<Record>, use_of: impl Fn(&V
             return;
         }
         let key = record.key.to_string();
-        match server.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
+        match server.commit_in(row, Write::Update { key: key.clone(), expected: record.revision, value }).await {
             Err(CommitError::Conflict { .. }) => {}
+            Err(CommitError::Busy { .. }) => {
+                row = ROW;
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
             _ => return,
         }
         match server.store().get(&key) {

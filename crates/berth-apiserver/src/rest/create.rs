@@ -143,6 +143,27 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());
     }
+    let charged = admission::quota::is_charged(&call.server, call.namespace(), "").then(|| object.clone());
+    let stored = commit_new(call, object, name, Making { generated, has_addresses, asked }).await;
+    if let (Err(_), Some(object)) = (&stored, charged) {
+        admission::quota::released(&call.server, &call.row, &object, None).await;
+    }
+    stored
+}
+
+/// What the last step has to know of a new object.
+struct Making {
+    /// Its name is one of many it could have.
+    generated: bool,
+    /// It is a Service.
+    has_addresses: bool,
+    /// Its address is no other's choice.
+    asked: bool,
+}
+
+/// Stores an object that nothing speaks against any more.
+async fn commit_new(call: &Call, mut object: Value, name: String, making: Making) -> Result<Stored, TryError> {
+    let Making { generated, has_addresses, asked } = making;
     // Until the end: what is stored is followed before another Service comes or goes.
     let held = match has_addresses {
         true => Some(service_addresses::hold(&call.server, &object, None).await),
@@ -155,7 +176,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let view = call.view();
     let key = call.key_of(&name);
     let value = view.to_storage(object)?;
-    let committed = match call.server.commit(Write::Create { key, value }).await {
+    let committed = match service_addresses::commit(&call.server, &call.row, Write::Create { key, value }).await {
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();

@@ -187,7 +187,7 @@ async fn try_delete(
         true => Some(service_addresses::hold(&call.server, old, None).await),
         false => None,
     };
-    match call.server.commit(write).await {
+    match service_addresses::commit(&call.server, &call.row, write).await {
         Ok(committed) => {
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;
             let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);

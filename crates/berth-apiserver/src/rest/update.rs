@@ -169,6 +169,24 @@ async fn try_update(
     if call.options.dry_run {
         return Ok(Some(Arc::new(new).into()));
     }
+    let is_charged = admission::quota::is_charged(&call.server, call.namespace(), &call.info.subresource);
+    let charged = is_charged.then(|| new.clone());
+    let stored = commit_change(call, record, old, new, asked).await;
+    if let (Ok(None) | Err(_), Some(new)) = (&stored, charged) {
+        admission::quota::released(&call.server, &call.row, &new, Some(old)).await;
+    }
+    stored
+}
+
+/// Stores what nothing speaks against any more; `None` when somebody else wrote first. `asked` says whether a Service's address
+/// is no other's choice.
+async fn commit_change(
+    call: &Call,
+    record: &Arc<Record>,
+    old: &Arc<Value>,
+    mut new: Value,
+    asked: bool,
+) -> Result<Option<Stored>, Status> {
     let gone = is_finished_deletion(&new);
     // Until the end: what is stored is followed before another Service comes or goes.
     let held = match service_addresses::is_about(&call.row) {
@@ -184,7 +202,7 @@ async fn try_update(
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
-    let committed = match call.server.commit(write).await {
+    let committed = match service_addresses::commit(&call.server, &call.row, write).await {
         Ok(committed) => committed,
         Err(error) => {
             service_addresses::give_back(&call.server, &claimed).await;

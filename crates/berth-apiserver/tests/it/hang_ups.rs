@@ -22,6 +22,8 @@ struct Slow {
     held: watch::Sender<Option<&'static str>>,
     /// Keys that cannot be written as too much is waiting.
     busy: watch::Sender<Option<&'static str>>,
+    /// Whether the row of who asks is so long that its writes are not done before this ends.
+    backlog: watch::Sender<bool>,
 }
 
 fn key_of(write: &Write) -> &str {
@@ -37,9 +39,13 @@ impl Meddler for Slow {
             return Box::pin(async { Err(CommitError::Busy { reason: "too many writes are waiting for the disk" }) });
         }
         let is_held = is_about(&self.held.borrow());
-        let mut held = self.held.subscribe();
+        let (mut held, mut backlog) = (self.held.subscribe(), self.backlog.subscribe());
+        let waits = user.is_empty();
         let answer = store.commit_for(user, write);
         Box::pin(async move {
+            if waits {
+                backlog.wait_for(|backlog| !backlog).await.expect("the store is there");
+            }
             if is_held {
                 held.wait_for(Option::is_none).await.expect("the store is there");
             }
@@ -50,7 +56,7 @@ impl Meddler for Slow {
 
 fn slow() -> (Arc<Server>, Arc<Meddled<Slow>>) {
     let (held, busy) = (watch::Sender::new(None), watch::Sender::new(None));
-    let store = Meddled::by(Slow { held, busy });
+    let store = Meddled::by(Slow { held, busy, backlog: watch::Sender::new(false) });
     (Arc::new(Server { api: ApiServer::new(config_on(store.clone())) }), store)
 }
 
@@ -188,4 +194,77 @@ async fn a_service_that_was_only_a_name_gets_an_address_as_a_new_one_does() {
     assert_eq!(addresses(&server).await, [owner]);
     let refused = patch(json!({"clusterIP": "10.96.0.70", "clusterIPs": ["10.96.0.70"]})).await.expect(422);
     assert!(refused["message"].as_str().unwrap().contains("may not be set for ExternalName"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_an_address_does_not_wait_for_anybodys_backlog() {
+    let (server, store) = slow();
+    store.meddler.backlog.send_replace(true);
+    let path = format!("{SERVICES}/a");
+    let all = async {
+        server.post(SERVICES, service("a", json!({}))).await.expect(201);
+        server.patch(&path, "merge-patch", json!({"metadata": {"labels": {"l": "1"}}})).await.expect(200);
+        server.delete(&path, json!(null)).await.expect(200);
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("it waits for other writes");
+    assert_eq!(addresses(&server).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_goes_when_the_disk_has_time_for_it() {
+    let (server, store) = slow();
+    server.post(SERVICES, service("a", json!({"clusterIP": "10.96.0.50"}))).await.expect(201);
+    store.meddler.busy.send_replace(Some("/10.96.0.50"));
+    let deleting = server.clone();
+    let deleting =
+        tokio::spawn(async move { deleting.delete(&format!("{SERVICES}/a"), json!(null)).await.expect(200) });
+    settle().await;
+    assert!(!deleting.is_finished());
+    store.meddler.busy.send_replace(None);
+    deleting.await.expect("no panic");
+    assert_eq!(addresses(&server).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_stored_is_not_charged() {
+    let (server, store) = slow();
+    let (quotas, services) = ("/api/v1/namespaces/default/resourcequotas", SERVICES);
+    for name in ["q", "r"] {
+        let hard = json!({"services": "2", "count/configmaps": "2", "services.nodeports": "2"});
+        server.post(quotas, json!({"metadata": {"name": name}, "spec": {"hard": hard}})).await.expect(201);
+    }
+    let used = async |what: &str| {
+        let mut both = Vec::new();
+        for name in ["q", "r"] {
+            both.push(server.get(&format!("{quotas}/{name}")).await.expect(200)["status"]["used"][what].clone());
+        }
+        both
+    };
+    // A create that the store refuses, one that is too late for its address, one that is charged to one of two quotas.
+    let maps = "/api/v1/namespaces/default/configmaps";
+    store.meddler.busy.send_replace(Some("/m"));
+    server.post(maps, json!({"metadata": {"name": "m"}})).await.expect(429);
+    assert_eq!(used("count/configmaps").await, ["0", "0"]);
+    store.meddler.busy.send_replace(Some("/r"));
+    server.post(maps, json!({"metadata": {"name": "m"}})).await.expect(429);
+    store.meddler.busy.send_replace(None);
+    assert_eq!(used("count/configmaps").await, ["0", "0"]);
+    server.post(services, service("a", json!({"clusterIP": "10.96.0.50"}))).await.expect(201);
+    server.post(services, service("b", json!({"clusterIP": "10.96.0.50"}))).await.expect(422);
+    assert_eq!(used("services").await, ["1", "1"]);
+    // A change.
+    let ported = json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}});
+    store.meddler.busy.send_replace(Some("/a"));
+    server.patch(&format!("{services}/a"), "merge-patch", ported).await.expect(429);
+    store.meddler.busy.send_replace(None);
+    assert_eq!(used("services.nodeports").await, ["0", "0"]);
+    // What goes while too much waits for the disk gives back when there is time for it.
+    store.meddler.busy.send_replace(Some("/q"));
+    let deleting = server.clone();
+    let deleting =
+        tokio::spawn(async move { deleting.delete(&format!("{SERVICES}/a"), json!(null)).await.expect(200) });
+    settle().await;
+    store.meddler.busy.send_replace(None);
+    deleting.await.expect("no panic");
+    assert_eq!(used("services").await, ["0", "0"]);
 }
