@@ -2,8 +2,9 @@
 //! Made when it is missing and put right when somebody changes it, as kube-apiserver does.
 //!
 //! Endpoints cannot be loopback addresses. A server that listens at one has the Service alone: nobody on another machine
-//! could reach it.
+//! could reach it. Endpoints it made when it listened elsewhere go; what somebody else wrote there stays.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,12 +22,33 @@ const NAME: &str = "kubernetes";
 const CLUSTER_IP: &str = "10.96.0.1";
 const PORT_NAME: &str = "https";
 
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+/// As whom it writes.
+const MANAGER: &str = "kube-apiserver";
+
 /// Keeps it until the future is dropped.
 pub(crate) async fn keep(server: ApiServer, address: SocketAddr) {
+    // A reason that lasts (another Service has the address) is told once.
+    let mut told: BTreeMap<&str, String> = BTreeMap::new();
     loop {
+        let mut outcomes = Vec::new();
         for (collection, wanted, fields) in wanted(address) {
-            if let Err(why) = reconcile(&server, collection, &wanted, fields).await {
-                tracing::debug!(%collection, %why, "the API server's own Service");
+            outcomes.push((collection, reconcile(&server, collection, &wanted, fields).await));
+        }
+        if address.ip().is_loopback() {
+            for collection in [ENDPOINTS, SLICES] {
+                outcomes.push((collection, remove_own(&server, collection).await));
+            }
+        }
+        for (collection, outcome) in outcomes {
+            match outcome {
+                Ok(()) => drop(told.remove(collection)),
+                Err(why) if told.get(collection) == Some(&why) => {}
+                Err(why) => {
+                    tracing::warn!(path = %format_args!("{collection}/{NAME}"), %why, "the API server's own Service is not as it should be");
+                    told.insert(collection, why);
+                }
             }
         }
         tokio::time::sleep(EVERY).await;
@@ -63,9 +85,8 @@ fn wanted(address: SocketAddr) -> Vec<(&'static str, Value, &'static [&'static s
         "endpoints": [{"addresses": [ip.to_string()], "conditions": {"ready": true}}],
         "ports": ports,
     });
-    wanted.push(("/api/v1/namespaces/default/endpoints", endpoints, &["/subsets"]));
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-    wanted.push((slices, slice, &["/endpoints", "/ports"]));
+    wanted.push((ENDPOINTS, endpoints, &["/subsets"]));
+    wanted.push((SLICES, slice, &["/endpoints", "/ports"]));
     wanted
 }
 
@@ -74,31 +95,61 @@ fn wanted(address: SocketAddr) -> Vec<(&'static str, Value, &'static [&'static s
 async fn reconcile(server: &ApiServer, collection: &str, wanted: &Value, fields: &[&str]) -> Result<(), String> {
     let path = format!("{collection}/{NAME}");
     let (code, mut found) = send(server, Method::GET, &path, &Value::Null).await?;
-    let (code, answer) = if code == StatusCode::NOT_FOUND {
-        send(server, Method::POST, collection, wanted).await?
-    } else {
-        let mut differs = false;
-        for field in fields {
-            if let (Some(has), Some(wanted)) = (found.pointer_mut(field), wanted.pointer(field))
-                && has != wanted
-            {
-                *has = wanted.clone();
-                differs = true;
-            }
+    // The kind of address of a slice is what it is.
+    let is_other = code.is_success() && found.get("addressType") != wanted.get("addressType");
+    if is_other {
+        done(send(server, Method::DELETE, &path, &Value::Null).await?)?;
+    }
+    if code == StatusCode::NOT_FOUND || is_other {
+        return done(send(server, Method::POST, collection, wanted).await?);
+    }
+    if !code.is_success() || !put_right(&mut found, wanted, fields) {
+        return done((code, found));
+    }
+    done(send(server, Method::PUT, &path, &found).await?)
+}
+
+/// Sets what differs in `fields` or is missing there. Was there anything?
+fn put_right(found: &mut Value, wanted: &Value, fields: &[&str]) -> bool {
+    let mut differs = false;
+    for field in fields {
+        let value = wanted.pointer(field);
+        let (parent, name) = field.rsplit_once('/').unwrap_or_default();
+        if found.pointer(field) != value
+            && let (Some(value), Some(Value::Object(parent))) = (value, found.pointer_mut(parent))
+        {
+            parent.insert(name.to_owned(), value.clone());
+            differs = true;
         }
-        if !differs {
-            return Ok(());
-        }
-        send(server, Method::PUT, &path, &found).await?
-    };
-    if code.is_success() { Ok(()) } else { Err(answer["message"].as_str().unwrap_or_default().to_owned()) }
+    }
+    differs
+}
+
+/// Removes an object that this server made and nobody else has written to.
+async fn remove_own(server: &ApiServer, collection: &str) -> Result<(), String> {
+    let path = format!("{collection}/{NAME}");
+    let (code, found) = send(server, Method::GET, &path, &Value::Null).await?;
+    let mut writers = found["metadata"]["managedFields"].as_array().into_iter().flatten().peekable();
+    let is_own = writers.peek().is_some() && writers.all(|entry| entry["manager"] == MANAGER);
+    if !code.is_success() || !is_own {
+        return Ok(());
+    }
+    done(send(server, Method::DELETE, &path, &Value::Null).await?)
+}
+
+/// What others did at the same time (409) is looked at next time.
+fn done((code, answer): (StatusCode, Value)) -> Result<(), String> {
+    if code.is_success() || code == StatusCode::CONFLICT {
+        return Ok(());
+    }
+    Err(answer["message"].as_str().unwrap_or_default().to_owned())
 }
 
 async fn send(server: &ApiServer, method: Method, path: &str, body: &Value) -> Result<(StatusCode, Value), String> {
     let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
     let request = Request::builder()
         .method(method)
-        .uri(format!("{path}?fieldManager=kube-apiserver"))
+        .uri(format!("{path}?fieldManager={MANAGER}"))
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(Full::new(bytes))
         .map_err(|error| error.to_string())?;
@@ -141,5 +192,68 @@ mod tests {
         tokio::time::sleep(2 * EVERY).await;
         assert_eq!(server.store().revision(), before, "what is right is left alone");
         keeper.abort();
+    }
+
+    fn server() -> ApiServer {
+        let now = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
+        let store = Arc::new(berth_store::MemoryStore::new());
+        ApiServer::new(crate::Config::new(store, Arc::new(move || now)))
+    }
+
+    /// Keeps it for a while, as a server that listens there would.
+    async fn listen(server: &ApiServer, address: &str) {
+        let keeper = tokio::spawn(keep(server.clone(), address.parse().expect("an address")));
+        tokio::time::sleep(2 * EVERY).await;
+        keeper.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_taken_away_is_put_back() {
+        let server = server();
+        listen(&server, "192.0.2.7:6443").await;
+        for (collection, field) in [(ENDPOINTS, "subsets"), (SLICES, "ports")] {
+            let path = format!("{collection}/{NAME}");
+            let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+            let wanted = found.as_object_mut().expect("an object").remove(field).expect("it was there");
+            let (code, left) = send(&server, Method::PUT, &path, &found).await.expect("an answer");
+            assert!(code.is_success() && left.get(field) != Some(&wanted), "{left}");
+            listen(&server, "192.0.2.7:6443").await;
+            assert_eq!(send(&server, Method::GET, &path, &Value::Null).await.expect("an answer").1[field], wanted);
+        }
+        listen(&server, "[2001:db8::7]:6443").await;
+        let path = format!("{SLICES}/{NAME}");
+        let (_, slice) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+        assert_eq!(
+            (&slice["addressType"], slice["endpoints"][0]["addresses"][0].as_str()),
+            (&json!("IPv6"), Some("2001:db8::7"))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_loopback_only_what_others_wrote_stays() {
+        let server = server();
+        listen(&server, "192.0.2.7:6443").await;
+        let path = format!("{ENDPOINTS}/{NAME}");
+        let touched = format!("{path}?fieldManager=somebody");
+        let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
+        found["metadata"]["labels"]["a"] = json!("b");
+        let request = Request::put(touched).header(http::header::CONTENT_TYPE, "application/json");
+        let request = request.body(Full::new(Bytes::from(found.to_string()))).expect("a request");
+        assert!(server.handle(request, UserInfo::master("somebody")).await.status().is_success());
+        listen(&server, "127.0.0.1:6443").await;
+        let get = async |path: &str| send(&server, Method::GET, path, &Value::Null).await.expect("an answer").0;
+        assert_eq!(get(&path).await, StatusCode::OK);
+        assert_eq!(get(&format!("{SLICES}/{NAME}")).await, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_taken_is_told() {
+        let server = server();
+        let services = "/api/v1/namespaces/default/services";
+        let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": CLUSTER_IP, "ports": [{"port": 1}]}});
+        assert!(send(&server, Method::POST, services, &other).await.expect("an answer").0.is_success());
+        let (collection, service, fields) = wanted("127.0.0.1:1".parse().expect("an address")).remove(0);
+        let why = reconcile(&server, collection, &service, fields).await.expect_err("it has no address");
+        assert!(why.contains("provided IP is already allocated"), "{why}");
     }
 }
