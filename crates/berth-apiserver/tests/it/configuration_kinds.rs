@@ -188,3 +188,16 @@ async fn every_service_has_an_address_of_its_own() {
 fn cells(table: &Value) -> Value {
     table["rows"].as_array().into_iter().flatten().map(|row| row["cells"].clone()).collect()
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_parts_nobody_asked_nothing_is_said() {
+    let server = server();
+    let table = server.table("/api/v1/componentstatuses").await.expect(200);
+    let rows: Vec<_> = table["rows"].as_array().unwrap().iter().map(|row| row["cells"].clone()).collect();
+    let wanted = [
+        json!(["scheduler", "Unknown", "", ""]),
+        json!(["controller-manager", "Unknown", "", ""]),
+        json!(["etcd-0", "Healthy", "ok", ""]),
+    ];
+    assert_eq!(rows, wanted);
+}
