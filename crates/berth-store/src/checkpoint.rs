@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection, ErrorCode};
 
 /// Pages that are moved at once: 2 MiB, so that what is left behind after the last of them is little.
 const PART: usize = 512;
@@ -23,6 +23,8 @@ const LITTLE: usize = PART / 2;
 const LOG: usize = 4096;
 /// Pages in the log when it is to begin anew however many are left to be moved.
 const LOG_MAX: usize = 4 * LOG;
+/// Pages in the log when the thread is not waited for any more: it may be gone.
+const LOG_TOO_LONG: usize = 2 * LOG_MAX;
 
 /// The database whose log it is.
 const MAIN: Option<&str> = Some("main");
@@ -34,6 +36,8 @@ pub(crate) struct Checkpoints {
     /// Pages of it that the thread found moved when it last looked.
     moved: Arc<AtomicUsize>,
     is_moving: Arc<AtomicBool>,
+    /// Whether the last checkpoint failed; said when it changes.
+    is_failing: Arc<AtomicBool>,
     /// How long the log was at the last look.
     looked_at: usize,
     /// How long it was when the thread was last asked.
@@ -59,12 +63,13 @@ impl Checkpoints {
         mover.pragma_update(None, "synchronous", "FULL")?;
         let (ask, asked) = sync_channel(1);
         let (moved, is_moving) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (found, is_done) = (moved.clone(), is_moving.clone());
+        let is_failing = Arc::new(AtomicBool::new(false));
+        let (found, is_done, fails) = (moved.clone(), is_moving.clone(), is_failing.clone());
         let thread = std::thread::Builder::new()
             .name("berth-checkpoint".to_owned())
             .spawn(move || {
                 while asked.recv().is_ok() {
-                    if let Some(moved) = checkpoint(&mover) {
+                    if let Some(moved) = checkpoint(&mover, &fails) {
                         found.store(moved, Ordering::Relaxed);
                     }
                     is_done.store(false, Ordering::Release);
@@ -75,6 +80,7 @@ impl Checkpoints {
             pages,
             moved,
             is_moving,
+            is_failing,
             looked_at: 0,
             asked_at: 0,
             ended_at: 0,
@@ -91,21 +97,28 @@ impl Checkpoints {
             (self.asked_at, self.ended_at) = (0, 0);
         }
         self.looked_at = pages;
-        if self.is_moving.load(Ordering::Acquire) {
+        let is_moving = self.is_moving.load(Ordering::Acquire);
+        if is_moving && pages < LOG_TOO_LONG {
             return;
         }
         let left = pages.saturating_sub(self.moved.load(Ordering::Relaxed));
         if pages >= LOG.max(self.ended_at + PART) && (left <= LITTLE || pages >= LOG_MAX) {
             // With the next commit the log begins anew.
             self.ended_at = pages;
-            checkpoint(writer);
-        } else if pages >= self.asked_at + PART {
+            checkpoint(writer, &self.is_failing);
+        } else if !is_moving && pages >= self.asked_at + PART {
             self.asked_at = pages;
             self.is_moving.store(true, Ordering::Release);
             if self.ask.as_ref().is_none_or(|ask| ask.try_send(()).is_err()) {
                 self.is_moving.store(false, Ordering::Release);
             }
         }
+    }
+
+    /// Moves what can be after a commit that failed. Where the disk is full that takes no room or little, and the next commit
+    /// has the log's.
+    pub(crate) fn after_failure(&self, writer: &Connection) {
+        checkpoint(writer, &self.is_failing);
     }
 }
 
@@ -120,13 +133,64 @@ impl Drop for Checkpoints {
 }
 
 /// Moves what can be without holding up anybody; how much of the log has been.
-fn checkpoint(connection: &Connection) -> Option<usize> {
+fn checkpoint(connection: &Connection, is_failing: &AtomicBool) -> Option<usize> {
     match connection.wal_checkpoint_v2(MAIN, CheckpointMode::PASSIVE) {
-        Ok((_, moved)) => usize::try_from(moved).ok(),
+        Ok((_, moved)) => {
+            if is_failing.swap(false, Ordering::Relaxed) {
+                tracing::info!("checkpoints work again");
+            }
+            usize::try_from(moved).ok()
+        }
+        // The other connection is at it.
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => None,
         Err(error) => {
-            // The log goes on growing, until the disk is full, which writes will tell.
-            tracing::debug!(%error, "a checkpoint failed");
+            if !is_failing.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "a checkpoint failed: the store's log grows until one succeeds");
+            }
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log of a good hundred pages that nobody has moved yet.
+    fn long_log(folder: &Path) -> (Connection, Checkpoints) {
+        let path = folder.join("store.db");
+        let mut writer = Connection::open(&path).expect("a file");
+        writer.pragma_update(None, "journal_mode", "WAL").expect("a mode");
+        writer.execute_batch("CREATE TABLE t (v BLOB)").expect("a table");
+        let checkpoints = Checkpoints::start(&path, &mut writer).expect("a thread");
+        writer.execute_batch("INSERT INTO t VALUES (zeroblob(400000))").expect("room");
+        (writer, checkpoints)
+    }
+
+    /// Pages in the log after another, small commit.
+    fn pages(writer: &Connection, checkpoints: &Checkpoints) -> usize {
+        writer.execute_batch("INSERT INTO t VALUES (1)").expect("room");
+        checkpoints.pages.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn the_log_begins_anew_after_a_commit_that_failed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (writer, checkpoints) = long_log(folder.path());
+        assert!(pages(&writer, &checkpoints) > 90);
+        checkpoints.after_failure(&writer);
+        assert!(pages(&writer, &checkpoints) < 10);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_come_back_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (writer, mut checkpoints) = long_log(folder.path());
+        checkpoints.is_moving.store(true, Ordering::Release);
+        for (said, is_moved) in [(LOG_TOO_LONG - 1, false), (LOG_TOO_LONG, true)] {
+            checkpoints.pages.store(said, Ordering::Relaxed);
+            checkpoints.look(&writer);
+            assert_eq!(pages(&writer, &checkpoints) < 10, is_moved, "at {said} pages");
         }
     }
 }

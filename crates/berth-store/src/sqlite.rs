@@ -166,8 +166,12 @@ impl Drop for SqliteStore {
 }
 
 /// One process at a time has a store open. SQLite's own lock for that would keep out the thread that makes checkpoints too.
+/// What says so is beside the file itself, whatever links lead there.
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut beside = path.as_os_str().to_owned();
+    let unknown = |source| OpenError::Lock { path: path.display().to_string(), source };
+    // An empty file is an empty database.
+    File::options().create(true).append(true).open(path).map_err(unknown)?;
+    let mut beside = path.canonicalize().map_err(unknown)?.into_os_string();
     beside.push("-lock");
     let failed = |source| OpenError::Lock { path: beside.display().to_string(), source };
     let file = File::options().create(true).truncate(false).write(true).open(&beside).map_err(failed)?;
@@ -316,6 +320,7 @@ impl Writer {
             Err(error) => {
                 tracing::warn!(%error, writes = planned.len(), "the store could not write");
                 self.mvcc.return_garbage(garbage);
+                self.checkpoints.after_failure(&self.connection);
                 failure = Some(CommitError::Unavailable { reason: error.to_string() });
             }
         }

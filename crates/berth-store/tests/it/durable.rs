@@ -108,6 +108,22 @@ async fn a_store_is_opened_once() {
     assert!(matches!(SqliteStore::open(&path, SqliteOptions::default()), Err(OpenError::InUse { .. })));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_is_open_under_all_its_names() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [path, link, new] = folders.each_ref().map(|folder| folder.path().join("store.db"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    // The first one through a link makes the file.
+    let open = SqliteStore::open(&link, SqliteOptions::default()).unwrap();
+    std::os::unix::fs::symlink(&path, &new).unwrap();
+    for name in [&path, &new] {
+        assert!(matches!(SqliteStore::open(name, SqliteOptions::default()), Err(OpenError::InUse { .. })));
+    }
+    drop(open);
+    SqliteStore::open(&new, SqliteOptions::default()).unwrap();
+}
+
 #[tokio::test]
 async fn a_full_disk_refuses_writes_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
