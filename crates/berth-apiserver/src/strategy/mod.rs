@@ -165,6 +165,7 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("apps", "deployments") => &workloads::Deployments,
         ("apps", "replicasets") => &workloads::ReplicaSets,
         ("apps", "statefulsets") => &workloads::StatefulSets,
+        ("apps", "controllerrevisions") => &workloads::ControllerRevisions,
         ("apps", "daemonsets") => &workloads::DaemonSets,
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flow_control::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", _) => &flow_control::PriorityLevels,

@@ -1,10 +1,11 @@
-//! Volumes and what provides them: defaults. Nobody binds claims here; they wait as in a cluster without a provisioner.
+//! Volumes and what provides them: defaults, and what of drivers stays. Nobody binds claims here; they wait as in a cluster without a provisioner.
 
+use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use serde_json::{Map, Value, json};
 
 use super::pod_defaults::amounts;
-use super::{Context, Strategy, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
 pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
@@ -70,6 +71,18 @@ impl Strategy for Drivers {
             set_default(spec, field, false);
         }
         set_default(spec, "volumeLifecycleModes", json!(["Persistent"]));
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        // Upstream's name of the field in this message.
+        if new["spec"]["attachRequired"] != old["spec"]["attachRequired"] {
+            let path = Path::new("spec");
+            let value = new["spec"]["attachRequired"].clone();
+            errors.push(Error::invalid(&path.child("attachedRequired"), value, "field is immutable"));
+        }
+        immutable(new, old, &["spec", "volumeLifecycleModes"], &mut errors);
+        errors
     }
 }
 

@@ -52,6 +52,26 @@ fn validate_template_update(new: &Value, old: &Value) -> Vec<Error> {
     errors
 }
 
+/// What a controller's template was at some time: never another.
+pub(crate) struct ControllerRevisions;
+
+impl Strategy for ControllerRevisions {
+    fn validate(&self, revision: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        if revision["data"].is_null() {
+            errors.push(Error::required(&Path::new("data"), "data is mandatory"));
+        }
+        non_negative(&revision["revision"], &Path::new("revision"), &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        immutable(new, old, &["data"], &mut errors);
+        errors
+    }
+}
+
 pub(crate) struct PodTemplates;
 
 impl Strategy for PodTemplates {

@@ -201,3 +201,26 @@ async fn of_parts_nobody_asked_nothing_is_said() {
     ];
     assert_eq!(rows, wanted);
 }
+
+#[tokio::test(start_paused = true)]
+async fn revisions_and_drivers_stay_what_they_are() {
+    let server = server();
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    let empty = server.post(revisions, json!({"metadata": {"name": "r"}, "revision": -1})).await;
+    assert_eq!(fields(empty), ["data", "revision"]);
+    let revision = json!({"metadata": {"name": "r"}, "revision": 1, "data": {"spec": {"a": 1}}});
+    let mut revision = server.post(revisions, revision).await.expect(201);
+    revision["revision"] = 2.into();
+    let mut revision = server.put(&format!("{revisions}/r"), revision).await.expect(200);
+    revision["data"]["spec"]["a"] = 2.into();
+    assert_eq!(fields(server.put(&format!("{revisions}/r"), revision).await), ["data"]);
+
+    let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+    let mut driver = server.post(drivers, json!({"metadata": {"name": "d"}, "spec": {}})).await.expect(201);
+    driver["spec"]["requiresRepublish"] = true.into();
+    let mut driver = server.put(&format!("{drivers}/d"), driver).await.expect(200);
+    driver["spec"]["attachRequired"] = false.into();
+    driver["spec"]["volumeLifecycleModes"] = json!(["Ephemeral"]);
+    let refused = fields(server.put(&format!("{drivers}/d"), driver).await);
+    assert_eq!(refused, ["spec.attachedRequired", "spec.volumeLifecycleModes"]);
+}
