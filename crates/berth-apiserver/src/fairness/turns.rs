@@ -129,6 +129,12 @@ impl<T> Turns<T> {
         }
     }
 
+    /// A request that had its turn, whatever its lane, counts from now on, though there may be no room for it.
+    pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
+        self.shares.started(flow.level, &flow.user);
+        UnderWay { level: flow.level, user: flow.user.clone() }
+    }
+
     /// A request is no longer under way. Whether its user, who was held, has a turn again.
     pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
         let UnderWay { level, user } = under_way;

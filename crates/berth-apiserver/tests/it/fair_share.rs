@@ -19,6 +19,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
+use crate::harness::Server;
+
 /// A connection that carries many requests at once.
 async fn multiplexed(address: SocketAddr, pki: &Pki) -> SendRequest<String> {
     let mut roots = rustls::RootCertStore::empty();
@@ -67,7 +69,13 @@ async fn a_users_flood_is_not_written_before_anothers_request() {
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");
-    let tokens = ["flood", "tenant"].map(|name| (name.to_owned(), UserInfo::master(name)));
+    // Masters need not share.
+    let tokens = ["flood", "tenant"].map(|name| (name.to_owned(), UserInfo::new(name, &["tenants"])));
+    let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "tenants"});
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"});
+    let binding = json!({"metadata": {"name": "tenants"}, "roleRef": role, "subjects": [group]});
+    let harness = Server { api: server.clone() };
+    harness.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
     let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
     let store = server.store_handle();
     let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
