@@ -33,11 +33,25 @@ pub(crate) async fn to_the_end<F: Future>(request: F) -> F::Output {
 thread_local! {
     /// Whether what is being polled on this thread has queued a write.
     static WROTE: Cell<bool> = const { Cell::new(false) };
+    /// Whether it has asked somebody outside since.
+    static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Says that the request that is being polled on this thread has queued a write.
 pub(crate) fn note_write() {
     WROTE.set(true);
+    ASKED.set(false);
+}
+
+/// Says that the request that is being polled on this thread goes on when somebody outside has answered, who may call here
+/// himself before.
+pub(crate) fn note_question() {
+    ASKED.set(true);
+}
+
+/// Whether that was said since this was last asked, and no write queued after it.
+pub(crate) fn take_question() -> bool {
+    ASKED.take()
 }
 
 /// Polls, and tells whether a write was queued meanwhile.

@@ -38,18 +38,18 @@ fn of(service: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Whether writing a Service has to do with addresses, its own or, where it exists already, its former ones.
-fn concerns(service: &Value, before: Option<&Value>) -> bool {
+pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }
 
 /// The turn of a write of a Service to change who has which address, from before its addresses are claimed until what is stored
 /// is followed: a Service that comes while another of its name goes would find its address taken, and lose it then.
-pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] Option<OwnedMutexGuard<()>>);
+pub(crate) struct Held(Option<OwnedMutexGuard<()>>);
 
-/// Queues the write of an object of a row. Whoever wants the turn waits for a Service's write too, and is not to wait for its
-/// user's backlog.
-pub(crate) fn commit(server: &ApiServer, row: &ResourceInfo, write: Write) -> CommitFuture {
-    if is_about(row) { server.commit_in(ROW, write) } else { server.commit(write) }
+/// Queues a write. Whoever wants the turn waits for the write of who has it, and is not to wait for that user's backlog.
+pub(crate) fn commit(server: &ApiServer, held: Option<&Held>, write: Write) -> CommitFuture {
+    let has_turn = held.is_some_and(|held| held.0.is_some());
+    if has_turn { server.commit_in(ROW, write) } else { server.commit(write) }
 }
 
 /// Waits for that turn; a write that has to do with no address needs none.

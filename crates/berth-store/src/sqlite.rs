@@ -10,6 +10,7 @@
 //! At start the log is read back into memory. Rows nobody can ask for any more go out with later batches.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,9 +170,14 @@ impl Drop for SqliteStore {
 /// What says so is beside the file itself, whatever links lead there.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let unknown = |source| OpenError::Lock { path: path.display().to_string(), source };
-    // An empty file is an empty database.
-    File::options().create(true).append(true).open(path).map_err(unknown)?;
-    let mut beside = path.canonicalize().map_err(unknown)?.into_os_string();
+    let mut file = path.canonicalize();
+    if file.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        // An empty file is an empty database. One that is there is not opened: closing it would give up the locks SQLite has
+        // on it in this process.
+        File::options().create(true).append(true).open(path).map_err(unknown)?;
+        file = path.canonicalize();
+    }
+    let mut beside = file.map_err(unknown)?.into_os_string();
     beside.push("-lock");
     let failed = |source| OpenError::Lock { path: beside.display().to_string(), source };
     let file = File::options().create(true).truncate(false).write(true).open(&beside).map_err(failed)?;

@@ -262,8 +262,9 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
     if freed.is_empty() {
         return;
     }
-    // A Service is written by who holds up others.
-    let own_row = service_addresses::is_about(row).then_some(service_addresses::ROW);
+    // Who writes a Service with addresses holds up others.
+    let holds_up = service_addresses::is_about(row) && service_addresses::concerns(old, new);
+    let own_row = holds_up.then_some(service_addresses::ROW);
     for record in quotas(server, namespace) {
         rewrite(server, record, own_row, |stored, limited| {
             quota::in_scope(stored, group, resource, old).then(|| without(server, stored, limited, &freed))
@@ -280,8 +281,9 @@ pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
     }
 }
 
-/// Writes what `use_of` says is used, unless that is what the status says already; tries again when somebody else wrote, and
-/// when too much waits for the disk, then in a row of its own. Waits in `row`, or in that of the user.
+/// Writes what `use_of` says is used, unless that is what the status says already; tries again as often as somebody else wrote
+/// first, each time somebody being done with it, and some times when too much waits for the disk, then in a row of its own.
+/// Waits in `row`, or in that of the user.
 async fn rewrite(
     server: &ApiServer,
     mut record: Arc<Record>,
@@ -290,7 +292,8 @@ async fn rewrite(
 ) {
     let user = current_user();
     let mut row = row.unwrap_or(&user);
-    for _ in 0..ATTEMPTS {
+    let mut refused = 0;
+    while refused < ATTEMPTS {
         let stored = record.value();
         let limited = quota::limited(&stored);
         let Some(used) = use_of(&stored, &limited) else { return };
@@ -302,6 +305,7 @@ async fn rewrite(
         match server.commit_in(row, Write::Update { key: key.clone(), expected: record.revision, value }).await {
             Err(CommitError::Conflict { .. }) => {}
             Err(CommitError::Busy { .. }) => {
+                refused += 1;
                 row = ROW;
                 tokio::time::sleep(BUSY_PAUSE).await;
             }
@@ -312,5 +316,5 @@ async fn rewrite(
             None => return,
         }
     }
-    tracing::warn!(key = %record.key, "a quota is written too often to be kept up to date");
+    tracing::warn!(key = %record.key, "too much waits for the disk for a quota to be kept up to date");
 }

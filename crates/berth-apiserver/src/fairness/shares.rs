@@ -34,6 +34,8 @@ pub(super) struct Shares {
 #[derive(Default)]
 struct User {
     under_way: usize,
+    /// Those of them that are long: a collection that is deleted takes a commit for each object.
+    long: usize,
     called: Option<Instant>,
     is_active: bool,
 }
@@ -50,7 +52,7 @@ impl Shares {
                 known.is_active = true;
             }
             None => {
-                users.insert(user.clone(), User { under_way: 0, called: Some(now), is_active: true });
+                users.insert(user.clone(), User { called: Some(now), is_active: true, ..User::default() });
                 self.active += 1;
             }
         }
@@ -75,24 +77,29 @@ impl Shares {
     pub(super) fn may_start(&self, level: Level, user: &str) -> bool {
         let Some(user) = self.users[level as usize].get(user) else { return true };
         let others = self.active - usize::from(user.is_active);
-        others == 0 || user.under_way < (self.capacity / (others + 1)).max(SHARE_MIN)
+        // A lease is renewed while collections are deleted.
+        let only_long = user.under_way == user.long;
+        others == 0 || only_long || user.under_way < (self.capacity / (others + 1)).max(SHARE_MIN)
     }
 
     /// One of its requests is under way from now on.
-    pub(super) fn started(&mut self, level: Level, user: &Arc<str>) {
-        match self.users[level as usize].get_mut(&**user) {
-            Some(user) => user.under_way += 1,
+    pub(super) fn started(&mut self, level: Level, user: &Arc<str>, is_long: bool) {
+        let users = &mut self.users[level as usize];
+        if !users.contains_key(user) {
             // It has waited for longer than it was remembered.
-            None => {
-                self.users[level as usize].insert(user.clone(), User { under_way: 1, ..User::default() });
-            }
+            users.insert(user.clone(), User::default());
+        }
+        if let Some(user) = users.get_mut(user) {
+            user.under_way += 1;
+            user.long += usize::from(is_long);
         }
     }
 
     /// One is no more.
-    pub(super) fn ended(&mut self, level: Level, user: &str) {
+    pub(super) fn ended(&mut self, level: Level, user: &str, is_long: bool) {
         if let Some(user) = self.users[level as usize].get_mut(user) {
             user.under_way = user.under_way.saturating_sub(1);
+            user.long = user.long.saturating_sub(usize::from(is_long));
         }
     }
 }
@@ -108,7 +115,7 @@ mod tests {
         shares.called(LOW, user, 12, at);
         let mut started = 0;
         while started < 1000 && shares.may_start(LOW, user) {
-            shares.started(LOW, user);
+            shares.started(LOW, user, false);
             started += 1;
         }
         started
@@ -123,11 +130,11 @@ mod tests {
         // What is under way goes on, but nothing more begins.
         assert_eq!(fill(&mut shares, &ann, start), 6);
         assert!(!shares.may_start(LOW, &flood));
-        (0..994).for_each(|_| shares.ended(LOW, &flood));
+        (0..994).for_each(|_| shares.ended(LOW, &flood, false));
         assert!(!shares.may_start(LOW, &flood));
-        shares.ended(LOW, &flood);
+        shares.ended(LOW, &flood, false);
         assert!(shares.may_start(LOW, &flood));
-        shares.started(LOW, &flood);
+        shares.started(LOW, &flood, false);
         assert_eq!(fill(&mut shares, &bob, start), 4);
         // Alone again a moment after the others' last call.
         let later = start + MOMENT;
@@ -139,13 +146,27 @@ mod tests {
     }
 
     #[test]
+    fn who_deletes_collections_may_still_renew_a_lease() {
+        let (operator, ann): (Arc<str>, Arc<str>) = ("operator".into(), "ann".into());
+        let mut shares = Shares::default();
+        shares.called(LOW, &operator, 4, Instant::now());
+        shares.called(LOW, &ann, 4, Instant::now());
+        (0..5).for_each(|_| shares.started(LOW, &operator, true));
+        assert!(shares.may_start(LOW, &operator));
+        shares.started(LOW, &operator, false);
+        assert!(!shares.may_start(LOW, &operator));
+        shares.ended(LOW, &operator, false);
+        assert!(shares.may_start(LOW, &operator));
+    }
+
+    #[test]
     fn everybody_has_a_few_however_many_there_are_and_nothing_is_left_behind() {
         let start = Instant::now();
         let mut shares = Shares::default();
         let users: Vec<Arc<str>> = (0..100).map(|number| format!("user-{number}").into()).collect();
         users.iter().for_each(|user| shares.called(LOW, user, 12, start));
         assert!(users.iter().all(|user| fill(&mut shares, user, start) == SHARE_MIN));
-        users.iter().for_each(|user| (0..SHARE_MIN).for_each(|_| shares.ended(LOW, user)));
+        users.iter().for_each(|user| (0..SHARE_MIN).for_each(|_| shares.ended(LOW, user, false)));
         let late: Arc<str> = "late".into();
         shares.called(LOW, &late, 12, start + MOMENT);
         assert_eq!((shares.users[LOW as usize].len(), shares.active), (1, 1));

@@ -52,6 +52,7 @@ struct Waiting<T> {
 pub(super) struct UnderWay {
     level: Level,
     user: Arc<str>,
+    is_long: bool,
 }
 
 /// Where a request waits, to take it out again.
@@ -116,9 +117,10 @@ impl<T> Turns<T> {
             self.next = (level + 1) % Level::COUNT;
             let first = row.requests.pop_front()?;
             row.bytes -= first.bytes;
-            let under_way = row.shares.then(|| UnderWay { level: Level::ALL[level], user: user.clone() });
+            let under_way =
+                row.shares.then(|| UnderWay { level: Level::ALL[level], user: user.clone(), is_long: false });
             if row.shares {
-                self.shares.started(Level::ALL[level], &user);
+                self.shares.started(Level::ALL[level], &user, false);
             }
             if row.requests.is_empty() {
                 users.rows.remove(&user);
@@ -131,14 +133,14 @@ impl<T> Turns<T> {
 
     /// A request that had its turn, whatever its lane, counts from now on, though there may be no room for it.
     pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
-        self.shares.started(flow.level, &flow.user);
-        UnderWay { level: flow.level, user: flow.user.clone() }
+        self.shares.started(flow.level, &flow.user, flow.is_long);
+        UnderWay { level: flow.level, user: flow.user.clone(), is_long: flow.is_long }
     }
 
     /// A request is no longer under way. Whether its user, who was held, has a turn again.
     pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
-        let UnderWay { level, user } = under_way;
-        self.shares.ended(*level, user);
+        let UnderWay { level, user, is_long } = under_way;
+        self.shares.ended(*level, user, *is_long);
         let users = &mut self.levels[*level as usize];
         let Some(row) = users.rows.get_mut(user).filter(|row| row.is_held) else { return false };
         row.is_held = false;

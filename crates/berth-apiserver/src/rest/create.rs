@@ -176,7 +176,7 @@ async fn commit_new(call: &Call, mut object: Value, name: String, making: Making
     let view = call.view();
     let key = call.key_of(&name);
     let value = view.to_storage(object)?;
-    let committed = match service_addresses::commit(&call.server, &call.row, Write::Create { key, value }).await {
+    let committed = match service_addresses::commit(&call.server, held.as_ref(), Write::Create { key, value }).await {
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();

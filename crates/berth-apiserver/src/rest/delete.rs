@@ -183,11 +183,11 @@ async fn try_delete(
     let (key, expected) = (record.key.to_string(), record.revision);
     let write =
         if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
-    let _held = match service_addresses::is_about(&call.row) {
+    let held = match service_addresses::is_about(&call.row) {
         true => Some(service_addresses::hold(&call.server, old, None).await),
         false => None,
     };
-    match service_addresses::commit(&call.server, &call.row, write).await {
+    match service_addresses::commit(&call.server, held.as_ref(), write).await {
         Ok(committed) => {
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;
             let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);

@@ -202,7 +202,7 @@ async fn commit_change(
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
-    let committed = match service_addresses::commit(&call.server, &call.row, write).await {
+    let committed = match service_addresses::commit(&call.server, held.as_ref(), write).await {
         Ok(committed) => committed,
         Err(error) => {
             service_addresses::give_back(&call.server, &claimed).await;

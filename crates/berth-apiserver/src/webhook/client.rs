@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::client_config::Url;
 use super::connection::{self, Trust};
 use super::service;
-use crate::Objects;
+use crate::{Objects, completion};
 
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -42,6 +42,7 @@ impl Endpoint {
         body: &Value,
         timeout: Duration,
     ) -> Result<Value, String> {
+        completion::note_question();
         let call = self.exchange(objects, query, body);
         match tokio::time::timeout(timeout, call).await {
             Ok(answer) => answer,

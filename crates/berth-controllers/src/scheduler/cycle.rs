@@ -125,14 +125,7 @@ impl Scheduler {
         let now = self.brain.now();
         let (ended, next) = self.brain.refusals().ended(now);
         for key in ended {
-            match self.workloads.get(&object_key(&key)) {
-                Some(workload) => self.brain.apply(self.brain.upserted(&self.environment, &workload)),
-                // It went while its refusal was being noted.
-                None => {
-                    self.brain.forget(&key);
-                    self.brain.apply(Event::WorkloadRemoved(key));
-                }
-            }
+            self.brain.feed_again(&self.environment, &self.workloads, &object_key(&key));
         }
         if let Some(next) = next {
             self.brain.wake_after(now.until(next));

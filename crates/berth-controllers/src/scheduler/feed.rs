@@ -177,6 +177,20 @@ pub(super) fn watch<'a>(
 }
 
 impl Brain {
+    /// Lets the engine see a workload as the cache has it. False when it is gone.
+    pub(super) fn feed_again(&self, environment: &Environment, workloads: &Cache<Workload>, key: &ObjectKey) -> bool {
+        if let Some(workload) = workloads.get(key) {
+            self.apply(self.upserted(environment, &workload));
+            if workloads.get(key).is_some() {
+                return true;
+            }
+        }
+        // The watch may have told of its end before the engine heard of it once more.
+        self.forget(&workload_key(key));
+        self.apply(Event::WorkloadRemoved(workload_key(key)));
+        false
+    }
+
     pub(super) fn upserted(&self, environment: &Environment, workload: &Workload) -> Event {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);

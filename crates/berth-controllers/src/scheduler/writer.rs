@@ -433,19 +433,12 @@ impl Writer {
 
     /// The server refused an admission for good: the workload is looked at again later, and told why.
     fn put_off(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
-        let Some(newest) = self.stores.workloads.get(key) else { return };
-        let workload = workload_key(key);
-        self.brain.refused(workload.clone(), What::of(refused));
-        self.brain.apply(self.brain.upserted(&self.environment, &newest));
-        if self.stores.workloads.get(key).is_none() {
-            // The watch may have told of its end before the engine heard of it once more.
-            self.brain.forget(&workload);
-            self.brain.apply(Event::WorkloadRemoved(workload));
-            return;
+        self.brain.refused(workload_key(key), What::of(refused));
+        if self.brain.feed_again(&self.environment, &self.stores.workloads, key) {
+            let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
+            let message = format!("The API server refused the admission: {error}");
+            self.tell(Notice { about, event_type: EventType::Warning, reason, message });
         }
-        let message = format!("The API server refused the admission: {error}");
-        let reason = "AdmissionRefused".to_owned();
-        self.tell(Notice { about: workload, event_type: EventType::Warning, reason, message });
     }
 
     /// The decision was not carried out: the engine forgets it.

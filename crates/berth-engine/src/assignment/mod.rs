@@ -25,6 +25,10 @@ use crate::world::record::PodSetInfo;
 /// Length of what is usually said about a pod set, so that its text is allocated once.
 const MESSAGE_USUAL: usize = 160;
 
+/// Searches of one round at most: pod sets with many flavors may have more combinations than anybody should wait for behind
+/// them.
+const SEARCHES_MAX: usize = 1024;
+
 /// What an assignment is asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
@@ -124,7 +128,7 @@ impl ScanState {
         self.searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
         self.mark = earlier.map(|earlier| earlier.mark.clone()).unwrap_or_default();
         // A round is seen to be one however long it takes to get into it (Brent, 1980).
-        self.is_over = self.searches > 1 && self.tried == self.mark;
+        self.is_over = self.searches > 1 && self.tried == self.mark || self.searches >= SEARCHES_MAX;
         if self.searches.is_power_of_two() {
             self.mark = self.tried.clone();
         }
