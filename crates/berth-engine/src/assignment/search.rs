@@ -244,18 +244,17 @@ impl Search<'_> {
             choices.clear();
             let mut findings = Vec::new();
             let mut no_fit = None;
+            let mut borrowing = 0;
             for &(resource, amount) in wanted {
                 let Some(fr) = group.fr(at, resource) else { continue };
-                let judged = self.judge(world, used, sets, resource, fr, amount);
+                // One that cannot be had is enough to pass the flavor over; what else is short there is said with it.
+                let is_out = grade.mode == PreemptionMode::NoFit;
+                let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
                 push_exactly(&mut findings, judged.finding);
-                if grade.is_preferred_to(judged.grade, config.fungibility.preference)
-                    || judged.grade.mode == PreemptionMode::NoFit
-                {
+                no_fit = no_fit.into_iter().chain(judged.no_fit).min();
+                borrowing = borrowing.max(judged.grade.level);
+                if grade.is_preferred_to(judged.grade, config.fungibility.preference) {
                     grade = judged.grade;
-                }
-                if judged.grade.mode == PreemptionMode::NoFit {
-                    no_fit = judged.no_fit;
-                    break;
                 }
                 choices.push((resource, fr, judged.grade));
             }
@@ -265,7 +264,7 @@ impl Search<'_> {
                 flavor: slot.name.clone(),
                 mode: grade.assignment_mode(),
                 preemption: grade.mode,
-                borrowing_level: grade.level,
+                borrowing_level: borrowing,
                 findings,
                 no_fit,
             };
@@ -292,18 +291,20 @@ impl Search<'_> {
         };
         let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
         let flavor = group.flavors[slot].flavor;
+        // Resources of one flavor may borrow from different levels, and the best for most need not be the highest (§8.8).
+        found.borrowing = best_choices.iter().map(|(.., grade)| grade.level).max().unwrap_or(0);
         found.flavors = best_choices
             .into_iter()
             .map(|(resource, fr, grade)| FlavorChoice { resource, flavor, fr, mode: grade.assignment_mode(), tried })
             .collect();
-        found.borrowing = found_borrowing(&found, grade);
         if grade.mode == PreemptionMode::Fit {
             found.findings.clear();
         }
         found
     }
 
-    /// Judges one resource on one flavor against quota (§8.5).
+    /// Judges one resource on one flavor against quota (§8.5). Once the flavor is out, nobody is looked for to preempt.
+    #[expect(clippy::too_many_arguments, reason = "one question, asked in one place")]
     fn judge(
         &mut self,
         world: &mut World,
@@ -312,6 +313,7 @@ impl Search<'_> {
         resource: ResourceId,
         fr: FrId,
         amount: i64,
+        is_out: bool,
     ) -> Judged {
         let flavor = world.frs.get(fr).flavor;
         let mut amount = amount;
@@ -363,7 +365,10 @@ impl Search<'_> {
         if forbidden.is_some() {
             return Judged::no_fit(level, finding, PendingReason::WaitingForQuota);
         }
-        let Simulated { mode, level } = self.oracle.simulate(world, self.ask, fr, total);
+        let Simulated { mode, level } = match is_out {
+            true => Simulated { mode: PreemptionMode::NoPreemptionCandidates, level },
+            false => self.oracle.simulate(world, self.ask, fr, total),
+        };
         Judged { grade: Grade { mode, level }, finding: Some(finding), no_fit: None }
     }
 
@@ -427,10 +432,6 @@ fn push_exactly<T>(list: &mut Vec<T>, item: Option<T>) {
         list.reserve_exact(usize::from(item.is_some()));
     }
     list.extend(item);
-}
-
-fn found_borrowing(found: &Found, grade: Grade) -> u32 {
-    found.borrowing.max(grade.level)
 }
 
 struct Judged {

@@ -1,8 +1,12 @@
 //! Which flavor a workload gets, and what is said when it gets none.
 
-use berth_engine::model::{FungibilityPolicy, FungibilityPreference, Taint, TaintEffect, Toleration};
+use berth_engine::model::{
+    FlavorQuotas, FungibilityPolicy, FungibilityPreference, PreemptionPolicy, Quota, ResourceGroup, Taint, TaintEffect,
+    Toleration,
+};
+use berth_engine::{Amount, Name};
 
-use crate::platform::{Platform, job, queue};
+use crate::platform::{Job, Platform, Queue, job, queue};
 
 #[test]
 fn flavors_are_tried_in_order() {
@@ -119,4 +123,54 @@ fn a_workload_may_start_with_fewer_pods() {
     platform.flavor("default").queue(queue("a").flavor("default", 7));
     platform.submit(job("elastic", "a", 1).pods(10, Some(5)));
     assert_eq!(platform.settle(), ["admit elastic on default x7"]);
+}
+
+/// A queue whose one flavor has cores and GPUs.
+fn accelerated(name: &str, cores: i64, gpus: i64) -> Queue {
+    let quota = |amount: i64| Quota { nominal: Amount::Bounded(amount), borrowing_limit: None, lending_limit: None };
+    queue(name).with(|queue| {
+        queue.resource_groups = vec![ResourceGroup {
+            resources: vec![Name::from("cpu"), Name::from("gpu")],
+            flavors: vec![FlavorQuotas {
+                flavor: Name::from("default"),
+                quotas: vec![(Name::from("cpu"), quota(cores * 1000)), (Name::from("gpu"), quota(gpus))],
+            }],
+        }];
+    })
+}
+
+fn with_gpus(job: Job, gpus: i64) -> Job {
+    job.with(|workload| {
+        workload.pod_sets[0].requests.insert("gpu".into(), gpus);
+    })
+}
+
+#[test]
+fn every_resource_that_is_short_is_named_and_the_one_that_never_fits_is_the_reason() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(accelerated("a", 4, 4));
+    platform.submit(job("running", "a", 3)).settle();
+    platform.submit(with_gpus(job("big", "a", 2), 8));
+    assert_eq!(
+        platform.cycle(),
+        [
+            "big waits: ExceedsMaxQuota: couldn't assign flavors to pod set main: insufficient quota for gpu in flavor default, \
+             previously considered podsets requests (0) + current podset request (8) > maximum capacity (4), insufficient \
+             unused quota for cpu in flavor default, 1 more needed"
+        ]
+    );
+}
+
+#[test]
+fn who_borrows_one_resource_and_preempts_for_another_goes_after_the_owner() {
+    let mut platform = Platform::new();
+    platform.flavor("default");
+    platform.queue(accelerated("borrower", 0, 4).cohort("all").with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.queue(accelerated("owner", 2, 0).cohort("all"));
+    platform.submit(with_gpus(job("low", "borrower", 0), 4)).settle();
+    platform.submit(with_gpus(job("high", "borrower", 2), 4).priority(10)).submit(job("own", "owner", 2));
+    let lines = platform.cycle();
+    assert_eq!(lines[0], "admit own on default x1", "{lines:?}");
 }

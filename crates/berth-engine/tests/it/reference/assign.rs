@@ -140,7 +140,7 @@ impl Model {
         let scan = entry.scan.as_ref().filter(|_| pins.is_none());
         for (at, set) in entry.job.sets.iter().enumerate() {
             let start = scan.and_then(|scan| *scan.tried.get(at)?).map_or(0, |last| last + 1);
-            let mut best: Option<(Grade, usize, [AssignmentMode; RESOURCES])> = None;
+            let mut best: Option<(Grade, usize, [AssignmentMode; RESOURCES], u32)> = None;
             let mut reasons = Vec::new();
             let mut last = start;
             for place in start..queue.flavors.len() {
@@ -155,19 +155,20 @@ impl Model {
                 }
                 let mut grade = Grade { mode: PreemptionMode::Fit, level: 0 };
                 let mut modes = [AssignmentMode::NoFit; RESOURCES];
+                let mut level = 0;
+                let mut short = Vec::new();
                 for (resource, mode) in modes.iter_mut().enumerate() {
                     let amount = set.requests[resource] * i64::from(counts[at]);
                     let judged = self.judge(imagined, name, (flavor, resource), amount, &assignment.usage);
                     *mode = judged.0.assignment_mode();
-                    if judged.0.mode == PreemptionMode::NoFit {
-                        grade = judged.0;
-                        reasons.extend(judged.1);
-                        break;
-                    }
+                    level = level.max(judged.0.level);
+                    short.extend(judged.1);
                     if grade.is_preferred(judged.0, queue.preference) {
                         grade = judged.0;
                     }
                 }
+                // All of them are needed (§8.13).
+                reasons.extend(short.into_iter().min_by_key(|it| worst_severity(*it)));
                 let goes_on = match grade.mode {
                     PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => true,
                     PreemptionMode::Preempt | PreemptionMode::Reclaim
@@ -179,13 +180,13 @@ impl Model {
                 };
                 let better = best.as_ref().is_none_or(|(known, ..)| grade.is_preferred(*known, queue.preference));
                 if !goes_on || (better && grade.mode != PreemptionMode::NoFit) {
-                    best = Some((grade, flavor, modes));
+                    best = Some((grade, flavor, modes, level));
                 }
                 if !goes_on {
                     break;
                 }
             }
-            let Some((grade, flavor, modes)) = best else {
+            let Some((_, flavor, modes, level)) = best else {
                 // Alternatives: what is least bad about them is what to mend first (§8.13).
                 assignment.no_fit = Some(
                     reasons.into_iter().max_by_key(|it| worst_severity(*it)).unwrap_or(PendingReason::NoMatchingFlavor),
@@ -195,7 +196,7 @@ impl Model {
                 return assignment;
             };
             assignment.scan.tried.push((last + 1 < queue.flavors.len()).then_some(last));
-            assignment.level = assignment.level.max(grade.level);
+            assignment.level = assignment.level.max(level);
             for (resource, mode) in modes.iter().enumerate() {
                 let amount = set.requests[resource] * i64::from(counts[at]);
                 *assignment.usage.entry((flavor, resource)).or_default() += amount;
