@@ -108,7 +108,7 @@ impl Brain {
 
     pub(crate) fn forget(&self, key: &WorkloadKey) {
         self.exact().remove(key);
-        self.refusals().accepted(key);
+        self.refusals().forget(key);
     }
 
     /// The server refused to let a workload be admitted: it is not looked at for a while. To be told before the engine is.
@@ -119,7 +119,7 @@ impl Brain {
 
     /// The server let it be admitted.
     fn accepted(&self, key: &WorkloadKey) {
-        self.refusals().accepted(key);
+        self.refusals().forget(key);
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {

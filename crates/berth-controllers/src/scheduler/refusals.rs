@@ -21,7 +21,7 @@ pub(super) struct Refusals {
     paused: BTreeSet<(Time, WorkloadKey)>,
 }
 
-struct Refusal {
+pub(super) struct Refusal {
     what: What,
     pause: Duration,
     /// None when the pause is over.
@@ -76,12 +76,8 @@ impl Refusals {
         (ended, None)
     }
 
-    /// Its admission was written, or it is gone.
-    pub fn accepted(&mut self, key: &WorkloadKey) {
-        self.forget(key);
-    }
-
-    fn forget(&mut self, key: &WorkloadKey) -> Option<Refusal> {
+    /// Forgets what was refused of a workload: its admission was written, or it is gone.
+    pub fn forget(&mut self, key: &WorkloadKey) -> Option<Refusal> {
         let refusal = self.refused.remove(key)?;
         if let Some(until) = refusal.until {
             self.paused.remove(&(until, key.clone()));
@@ -118,7 +114,7 @@ mod tests {
         assert_eq!(refusals.note(key.clone(), what("a", 2), now).as_secs(), 1);
         assert_eq!(refusals.note(key.clone(), what("a", 2), now).as_secs(), 2);
         assert_eq!(refusals.ended(now.after(Duration::from_secs(1))).1, Some(now.after(Duration::from_secs(2))));
-        refusals.accepted(&key);
+        refusals.forget(&key);
         assert!(refusals.allow(&key, || what("a", 2)));
         assert_eq!(refusals.ended(now), (Vec::new(), None));
     }
