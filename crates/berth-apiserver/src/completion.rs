@@ -8,12 +8,9 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-
-use crate::fairness;
 
 tokio::task_local! {
     /// Whether nobody waits for the answer of what is being executed.
@@ -68,14 +65,12 @@ pub(crate) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 pub(crate) struct Completing<T: 'static> {
     /// Absent once it has been answered.
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    /// In whose row its further writes wait; of nobody in particular when absent.
-    user: Option<Arc<str>>,
     has_written: bool,
 }
 
 impl<T: 'static> Completing<T> {
-    pub(crate) fn new(user: Option<Arc<str>>, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
-        Completing { request: Some(Box::pin(request)), user, has_written: false }
+    pub(crate) fn new(request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
+        Completing { request: Some(Box::pin(request)), has_written: false }
     }
 }
 
@@ -98,19 +93,15 @@ impl<T: 'static> Drop for Completing<T> {
     fn drop(&mut self) {
         // Where no runtime is left nobody looks at what is left undone before the next start, which mends it.
         if let (Some(rest), true, Ok(runtime)) = (self.request.take(), self.has_written, Handle::try_current()) {
-            let (user, rest) = (self.user.take(), ABANDONED.scope(true, rest));
-            runtime.spawn(async move {
-                match user {
-                    Some(user) => drop(fairness::on_behalf_of(user, rest).await),
-                    None => drop(rest.await),
-                }
-            });
+            let rest = ABANDONED.scope(true, rest);
+            runtime.spawn(async move { drop(rest.await) });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::sync::oneshot;
@@ -122,12 +113,12 @@ mod tests {
         let (release, released) = oneshot::channel::<()>();
         let ended = Arc::new(AtomicBool::new(false));
         let seen = ended.clone();
-        let mut request = Completing::new(Some("ann".into()), async move {
+        let mut request = Completing::new(async move {
             if writes {
                 note_write();
             }
             let _ = released.await;
-            assert_eq!((&*fairness::current_user(), is_abandoned()), ("ann", true));
+            assert!(is_abandoned());
             assert!(!to_the_end(async { is_abandoned() }).await);
             seen.store(true, Ordering::Relaxed);
         });
@@ -148,8 +139,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_answered_or_panics_is_over() {
-        assert_eq!(Completing::new(None, async { 7 }).await, 7);
-        let panics = tokio::spawn(Completing::new(None, async {
+        assert_eq!(Completing::new(async { 7 }).await, 7);
+        let panics = tokio::spawn(Completing::new(async {
             note_write();
             tokio::task::yield_now().await;
             panic!("a bug in a handler")

@@ -30,7 +30,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::completion;
+use crate::completion::{self, Completing};
 pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns, UnderWay};
@@ -200,6 +200,21 @@ impl Fairness {
         Ok(UntilWaiting { request, flow, shares, lane, slot, is_first: true, has_written: false, leaves_thread }.await)
     }
 
+    /// The same of a request that is completed once it has begun to write, though its client hangs up: it goes on counting for
+    /// its user, and writing in that user's row.
+    pub(crate) fn complete<F>(
+        self: &Arc<Self>,
+        flow: Flow,
+        bytes: usize,
+        request: F,
+    ) -> Completing<Result<F::Output, Status>>
+    where
+        F: Future + Send + 'static,
+    {
+        let fairness = self.clone();
+        Completing::new(async move { fairness.run(&flow, bytes, Box::pin(request)).await })
+    }
+
     async fn turn(&self, flow: &Flow, bytes: usize, now: Instant) -> Result<Option<Turn>, Status> {
         if flow.shares {
             // Whatever it calls for: long requests leave room beside them, but they are its.
@@ -227,11 +242,6 @@ tokio::task_local! {
 /// In whose row the writes of the request wait that is being executed; those that came over no listener have one of their own.
 pub(crate) fn current_user() -> Arc<str> {
     USER.try_with(Arc::clone).unwrap_or_default()
-}
-
-/// Lets a request's writes wait in the row of `user`.
-pub(crate) fn on_behalf_of<F: Future>(user: Arc<str>, request: F) -> impl Future<Output = F::Output> {
-    USER.scope(user, request)
 }
 
 /// A request that gives up its lane when it has to wait, and its part of the user's share when that is not for the disk. It has
@@ -460,6 +470,33 @@ mod tests {
         let text = fairness.figures.text();
         assert!(text.contains("current_inqueue_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
         assert!(text.contains("current_executing_requests{priority_level=\"workload-low\"} 0\n"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_on_after_a_hang_up_counts_for_its_user_until_it_ends() {
+        let fairness = fairness(1);
+        assert_eq!(fairness.run(&flow("ann"), 0, ready(1)).await.ok(), Some(1));
+        let (written, disk) = tokio::sync::watch::channel(false);
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..CAPACITY_MIN {
+            let (ended, mut disk) = (ended.clone(), disk.clone());
+            let mut request = fairness.complete(flow("flood"), 0, async move {
+                completion::note_write();
+                disk.wait_for(|written| *written).await.expect("the test writes");
+                ended.lock().expect("not poisoned").push(current_user());
+            });
+            assert!(futures::poll!(&mut request).is_pending(), "it has no turn yet");
+            settle().await;
+            assert!(futures::poll!(&mut request).is_pending(), "it waits for the disk");
+        }
+        let next = start(&fairness, flow("flood"), ready(()));
+        settle().await;
+        assert!(!next.is_finished(), "its share is under way, though nobody waits for the answers");
+        assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
+        written.send(true).expect("they wait");
+        next.await.expect("no panic").expect("there is room");
+        assert!(ended.lock().expect("not poisoned").iter().all(|user| &**user == "flood"));
+        assert_eq!(ended.lock().expect("not poisoned").len(), CAPACITY_MIN);
     }
 
     #[tokio::test(start_paused = true)]

@@ -351,7 +351,7 @@ impl ApiServer {
             Err(status) => return rest::status_response(&status),
         };
         let server = self.clone();
-        Completing::new(None, async move { rest::handle(&server, parts, body, user).await }).await
+        Completing::new(async move { rest::handle(&server, parts, body, user).await }).await
     }
 
     /// A client's connection without a socket, for `kube::Client::new`: every request runs as `user`.

@@ -23,7 +23,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
-use crate::completion::Completing;
 use crate::fairness::{self, Fairness};
 use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service};
 
@@ -212,7 +211,7 @@ impl Connection {
 async fn answer(
     server: &ApiServer,
     authenticator: &Authenticator,
-    fairness: &Fairness,
+    fairness: &Arc<Fairness>,
     shown: Shown,
     mut request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
@@ -242,7 +241,7 @@ async fn answer(
 /// Reads the request, which may take its time, and has it answered when it is the user's turn.
 async fn answer_in_turn(
     server: &ApiServer,
-    turns: &Fairness,
+    turns: &Arc<Fairness>,
     user: UserInfo,
     request: Request<hyper::body::Incoming>,
 ) -> Response<Body> {
@@ -256,7 +255,7 @@ async fn answer_in_turn(
     let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
     let (bytes, server) = (body.len(), server.clone());
     let request = async move { crate::rest::handle(&server, parts, body, user).await };
-    match turns.run(&flow, bytes, Completing::new(Some(flow.user.clone()), request)).await {
+    match turns.complete(flow, bytes, request).await {
         Ok(response) => response,
         Err(status) => crate::rest::status_response(&status),
     }
