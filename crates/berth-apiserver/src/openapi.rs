@@ -9,6 +9,7 @@
 mod definitions;
 mod paths;
 mod protobuf;
+mod roots;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,8 +57,14 @@ impl Cache {
     }
 }
 
-/// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths.
-pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap) -> Option<http::Response<Body>> {
+/// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. `issues_tokens` says whether there is something to read
+/// about tokens.
+pub fn handle(
+    registry: &Registry,
+    issues_tokens: bool,
+    info: &RequestInfo,
+    headers: &http::HeaderMap,
+) -> Option<http::Response<Body>> {
     let rest = info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
     if info.verb != "get" && info.verb != "head" {
         return None;
@@ -77,11 +84,17 @@ pub fn handle(registry: &Registry, info: &RequestInfo, headers: &http::HeaderMap
     };
     let documents = registry.documents();
     let document = match rest.split('/').collect::<Vec<_>>().as_slice() {
-        ["v2"] if content_type == "application/json" => documents.get("v2", || text(&document_v2(registry))),
-        ["v2"] => documents.get("v2 protobuf", || protobuf::encode(&document_v2(registry))),
-        ["v3"] => documents.get("v3", || text(&index(registry))),
+        ["v2"] if content_type == "application/json" => {
+            documents.get("v2", || text(&document_v2(registry, issues_tokens)))
+        }
+        ["v2"] => documents.get("v2 protobuf", || protobuf::encode(&document_v2(registry, issues_tokens))),
+        ["v3"] => documents.get("v3", || text(&index(registry, issues_tokens))),
         ["v3", "api", version] => document_v3(registry, "", version)?,
         ["v3", "apis", group, version] if !group.is_empty() => document_v3(registry, group, version)?,
+        ["v3", ..] => {
+            let root = roots::of(registry, issues_tokens).into_iter().find(|root| rest[3..] == root.name)?;
+            documents.get(&root.path(), || root.document())
+        }
         _ => return None,
     };
     let tag = format!("\"{}\"", document.hash);
@@ -103,9 +116,14 @@ pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Option<Arc<Sche
     builtin::document().by_gvk(&GroupVersionKind::new(group, version, kind))
 }
 
-/// `/openapi/v3`: where the document of each group and version is, with a hash that changes with its content.
-fn index(registry: &Registry) -> Value {
+/// `/openapi/v3`: where the document of each group and version is, and of what is outside of them, with a hash that changes with
+/// its content.
+fn index(registry: &Registry, issues_tokens: bool) -> Value {
     let mut paths = Map::new();
+    for root in roots::of(registry, issues_tokens) {
+        let url = format!("/openapi/v3/{}?hash={}", root.name, hash(&[&root.document()]));
+        paths.insert(root.name, json!({"serverRelativeURL": url}));
+    }
     for (group, versions) in groups(registry) {
         for version in versions {
             let name = root(group, version);
@@ -133,6 +151,13 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": GIT_VERSION})
 }
 
+/// How clients say who they are, beside certificates.
+fn security() -> Value {
+    json!({"BearerToken": {
+        "type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header",
+    }})
+}
+
 fn text(document: &Value) -> Vec<u8> {
     document.to_string().into_bytes()
 }
@@ -148,13 +173,13 @@ fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Docume
             "openapi": "3.0.0",
             "info": info(),
             "paths": paths::of(registry, group, version, Style::V3),
-            "components": {"schemas": schemas.finish()},
+            "components": {"schemas": schemas.finish(), "securitySchemes": security()},
         }))
     };
     Some(registry.documents().get(&group_version(group, version), make))
 }
 
-fn document_v2(registry: &Registry) -> Value {
+fn document_v2(registry: &Registry, issues_tokens: bool) -> Value {
     let mut schemas = definitions::Definitions::new(Style::V2);
     let mut all = Map::new();
     for (group, versions) in groups(registry) {
@@ -165,7 +190,14 @@ fn document_v2(registry: &Registry) -> Value {
             all.extend(paths::of(registry, group, version, Style::V2));
         }
     }
-    json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": schemas.finish()})
+    for root in roots::of(registry, issues_tokens) {
+        root.definition.iter().for_each(|name| schemas.add_published(name));
+        all.insert(root.path(), root.item(Style::V2));
+    }
+    json!({
+        "swagger": "2.0", "info": info(), "paths": all, "definitions": schemas.finish(),
+        "securityDefinitions": security(), "security": [{"BearerToken": []}],
+    })
 }
 
 fn hash(parts: &[&[u8]]) -> String {
@@ -183,7 +215,7 @@ mod tests {
 
     fn get(registry: &Registry, path: &str) -> Option<Value> {
         let info = RequestInfo::parse(&http::Method::GET, path, "");
-        let response = handle(registry, &info, &http::HeaderMap::new())?;
+        let response = handle(registry, true, &info, &http::HeaderMap::new())?;
         let body = http_body_util::BodyExt::collect(response.into_body());
         let body = futures::FutureExt::now_or_never(body).expect("all there").expect("never fails").to_bytes();
         Some(serde_json::from_slice(&body).expect("JSON"))
@@ -254,10 +286,46 @@ mod tests {
             let url = entry["serverRelativeURL"].as_str().expect("a text");
             let path = url.split('?').next().expect("a path");
             assert_eq!(path, format!("/openapi/v3/{name}"));
-            check_references(&get(&registry, path).expect("served"));
+            let document = get(&registry, path).expect("served");
+            if document.to_string().contains("$ref") {
+                check_references(&document);
+            }
         }
         check_references(&get(&registry, "/openapi/v2").expect("served"));
         assert!(get(&registry, "/openapi/v3/apis/nothing/v1").is_none());
+    }
+
+    #[test]
+    fn what_is_outside_of_versions_is_documented_too() {
+        let registry = with_custom();
+        let index = get(&registry, "/openapi/v3").expect("served");
+        let whole = get(&registry, "/openapi/v2").expect("served");
+        for (name, operation) in [
+            ("api", "getCoreAPIVersions"),
+            ("apis", "getAPIVersions"),
+            ("apis/batch", "getBatchAPIGroup"),
+            ("apis/rbac.authorization.k8s.io", "getRbacAuthorizationAPIGroup"),
+            ("version", "getCodeVersion"),
+            (".well-known/openid-configuration", "getServiceAccountIssuerOpenIDConfiguration"),
+            ("openid/v1/jwks", "getServiceAccountIssuerOpenIDKeyset"),
+        ] {
+            let url = index["paths"][name]["serverRelativeURL"].as_str().expect(name);
+            let (path, hash) = url.split_once("?hash=").expect("a hash");
+            assert_eq!((path, hash.len()), (format!("/openapi/v3/{name}").as_str(), 64));
+            let document = get(&registry, path).expect(name);
+            let item = &document["paths"][format!("/{name}/")]["get"];
+            assert_eq!(item["operationId"], operation);
+            assert_eq!(whole["paths"][format!("/{name}/")]["get"]["operationId"], operation);
+        }
+        assert!(index["paths"].get("apis/shop.example.com").is_none());
+        for path in ["/openapi/v3/apis/shop.example.com", "/openapi/v3/logs"] {
+            assert!(get(&registry, path).is_none(), "{path}");
+        }
+        let version = get(&registry, "/openapi/v3/version").expect("served");
+        let schemas = version["components"]["schemas"].as_object().expect("an object");
+        assert_eq!(schemas.keys().collect::<Vec<_>>(), ["io.k8s.apimachinery.pkg.version.Info"]);
+        let info = RequestInfo::parse(&http::Method::GET, "/openapi/v3/openid/v1/jwks", "");
+        assert!(handle(&registry, false, &info, &http::HeaderMap::new()).is_none(), "no tokens, no keys");
     }
 
     #[test]

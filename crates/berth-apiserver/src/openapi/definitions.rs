@@ -25,11 +25,16 @@ pub(super) struct Definitions {
 
 impl Definitions {
     pub(super) fn new(style: Style) -> Definitions {
-        let mut definitions = Definitions { style, found: BTreeMap::new() };
+        let mut definitions = Definitions::empty(style);
         for name in COMMON {
             definitions.add_published(&format!("{META}.{name}"));
         }
         definitions
+    }
+
+    /// None yet, for a document that is about no kind.
+    pub(super) fn empty(style: Style) -> Definitions {
+        Definitions { style, found: BTreeMap::new() }
     }
 
     /// Adds what requests for a version of a kind and its subresources carry.
@@ -64,7 +69,8 @@ impl Definitions {
         }
     }
 
-    fn add_published(&mut self, name: &str) {
+    /// Adds a published definition and what it refers to.
+    pub(super) fn add_published(&mut self, name: &str) {
         let mut wanted = vec![name.to_owned()];
         while let Some(name) = wanted.pop() {
             if self.found.contains_key(&name) {

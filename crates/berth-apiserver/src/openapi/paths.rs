@@ -22,7 +22,7 @@ const PATCH_TYPES: [&str; 3] =
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
 /// Forms objects are answered in.
-const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
 /// Name, type and meaning of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
@@ -105,7 +105,7 @@ fn resources(group: &str, version: &str, style: Style) -> Value {
         "tags": [format!("{group}_{version}")],
         "responses": {"401": {"description": "Unauthorized"}},
     });
-    operation["responses"]["200"] = answer(style, "OK", RESOURCES, &[]);
+    operation["responses"]["200"] = answer_with(style, "OK", RESOURCES, &[]);
     if style == Style::V2 {
         operation["consumes"] = json!(MEDIA_TYPES);
         operation["produces"] = json!(MEDIA_TYPES);
@@ -123,7 +123,7 @@ fn scope_name(row: &ResourceInfo) -> &'static str {
     if row.namespaced { "Namespaced" } else { "" }
 }
 
-fn capitalized(text: &str) -> String {
+pub(super) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
 }
@@ -308,7 +308,7 @@ impl<'a> Target<'a> {
             "x-kubernetes-group-version-kind": {"group": self.group, "version": self.version, "kind": self.kind},
         });
         let is_stream = matches!(action, "list" | "watch" | "watchlist");
-        let streams: &[&str] = if is_stream { &["application/json;stream=watch"] } else { &[] };
+        let streams: &[&'static str] = if is_stream { &["application/json;stream=watch"] } else { &[] };
         match self.style {
             Style::V2 => {
                 if let Some(body) = body {
@@ -329,7 +329,7 @@ impl<'a> Target<'a> {
             }
         }
         for (code, description) in answers(action) {
-            operation["responses"][code] = self::answer(self.style, description, answer, streams);
+            operation["responses"][code] = answer_with(self.style, description, answer, streams);
         }
         operation["responses"]["401"] = json!({"description": "Unauthorized"});
         operation["parameters"] = Value::Array(parameters);
@@ -337,15 +337,23 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A successful answer; `streams` are its forms besides the usual ones.
-fn answer(style: Style, description: &str, definition: &str, streams: &[&str]) -> Value {
-    let schema = reference(style, definition);
+/// A successful answer with an object; `streams` are its forms besides the usual ones.
+fn answer_with(style: Style, description: &str, definition: &str, streams: &[&'static str]) -> Value {
+    answer(style, description, &reference(style, definition), MEDIA_TYPES.iter().chain(streams).copied())
+}
+
+/// A successful answer, in any of `forms`.
+pub(super) fn answer(
+    style: Style,
+    description: &str,
+    schema: &Value,
+    forms: impl Iterator<Item = &'static str>,
+) -> Value {
     match style {
         Style::V2 => json!({"description": description, "schema": schema}),
         Style::V3 => {
-            let forms = MEDIA_TYPES.iter().chain(streams);
             let content: Map<String, Value> =
-                forms.map(|media| ((*media).to_owned(), json!({"schema": schema}))).collect();
+                forms.map(|media| (media.to_owned(), json!({"schema": schema}))).collect();
             json!({"description": description, "content": content})
         }
     }
@@ -364,7 +372,7 @@ fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
 
 /// What a group is called in operation ids and tags: `kueueXK8sIo` for `kueue.x-k8s.io`, `rbacAuthorization` for
 /// `rbac.authorization.k8s.io`, `core` for the core group. Generated clients name their methods and modules after it.
-fn group_id(group: &str) -> String {
+pub(super) fn group_id(group: &str) -> String {
     if group.is_empty() {
         return "core".to_owned();
     }
