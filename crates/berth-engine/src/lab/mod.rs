@@ -525,6 +525,11 @@ impl Lab<'_> {
         crate::topology::assign::places_in(&mut self.engine.world, &ask, flavor, earlier)
     }
 
+    /// Drops what is kept from one question about topology to the next only to save work: no answer may change.
+    pub fn forget_counts(&mut self) {
+        self.engine.world.topologies.forget_counts();
+    }
+
     /// Says what is used of a node through all flavors together, in place of what is known.
     pub fn set_node_usage(&mut self, host: &Name, usage: ResourceList) {
         self.engine.world.topologies.set_host_usage(host.clone(), &usage);

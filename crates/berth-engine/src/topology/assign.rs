@@ -190,10 +190,13 @@ fn place_group(
     let placement = if wanted.count == 0 && wanted.leader.is_none() {
         Placement::default()
     } else {
-        let mut counts = request.counts.borrow_mut();
-        let count = counts[at].get_or_insert_with(|| Count::new(topologies, tree, wanted));
-        count.refresh(topologies, tree, wanted, overlay, empty);
-        find(tree, wanted, &count.rooms).map_err(|misfit| misfit.finding(topologies, tree, wanted, count, overlay))?
+        let found = topologies.with_count(wanted, overlay, empty, |topologies, tree, count| {
+            find(tree, wanted, &count.rooms).map_err(|misfit| misfit.finding(topologies, tree, wanted, count, overlay))
+        });
+        found.ok_or(Finding::TopologyRequest(TopologyProblem::Gone))??
+    };
+    let Some(tree) = topologies.standing_tree(group.flavor) else {
+        return Err(Finding::TopologyRequest(TopologyProblem::Gone));
     };
     for &(leaf, pods) in &placement.workers {
         overlay.add(tree.row(leaf), &wanted.workers.demand, pods);
@@ -227,12 +230,8 @@ pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> boo
         && let (Ok(wanted), None, None) = (&group.wanted, &group.kept, request.replaced)
         && !wanted.balanced
     {
-        world.topologies.tree(group.flavor);
-        let Some(tree) = world.topologies.standing_tree(group.flavor) else { return false };
-        let mut counts = request.counts.borrow_mut();
-        let count = counts[0].get_or_insert_with(|| Count::new(&world.topologies, tree, wanted));
-        count.refresh(&world.topologies, tree, wanted, &Overlay::default(), false);
-        return is_there(tree, wanted, &count.rooms);
+        let is_there = |_: &Topologies, tree: &FlavorTree, count: &Count| is_there(tree, wanted, &count.rooms);
+        return world.topologies.with_count(wanted, &Overlay::default(), false, is_there) == Some(true);
     }
     place_all(world, request, false).iter().all(|(_, result)| result.is_ok())
 }

@@ -1,8 +1,9 @@
 //! How many pods each domain could hold: phase one of a placement (§14.5), and what kept nodes out of it.
 //!
-//! A [`Count`] belongs to one request. Which nodes the pods may use at all is found out once; after that only the leaves
-//! whose usage changed since the last look are counted again, and only the domains above them are added up. A search for
-//! victims, which asks the same question after every candidate, pays for the candidate's nodes and not for the cluster's.
+//! Which nodes the pods may use at all is found out once; after that only the leaves whose usage changed since the last look
+//! are counted again, and only the domains above them are added up. A search for victims, which asks the same question after
+//! every candidate, pays for the candidate's nodes and not for the cluster's, and so does whoever asks next for pods of the
+//! same kind: [`super::kept`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -82,44 +83,51 @@ enum Bar {
     Affinity,
 }
 
-/// How many pods of a request each domain could hold.
+/// How many pods of a kind each domain could hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Count {
     pub rooms: Vec<Room>,
-    /// Leaves the pods may use.
+    /// The pods, and how they are counted: all of a request that [`Wanted::counts_alike`] looks at.
+    pub of: Wanted,
+    /// As if no workload were placed.
+    pub empty: bool,
+    /// Leaves the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// Domains to add up again.
+    /// The last change of usage, and of what nodes offer, that was looked at; `None` before the first count.
+    seen: Option<(u64, u64)>,
+    /// Open leaves counted with what was to be added to them: they are counted again next time.
+    overlaid: Vec<usize>,
+    /// Domains above leaves to add up again.
     stale: Vec<bool>,
-    /// Whether the last count looked at an empty cluster.
-    empty: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
     /// Why its node does not take the leader as well, whatever room it has.
     leader: Option<Bar>,
-    /// The last change of the row that was counted; `None` to count it in any case.
-    seen: Option<u64>,
 }
 
 impl Count {
-    /// Finds the leaves the pods may use.
-    pub fn new(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted) -> Count {
+    /// Finds the leaves the pods may use. They are counted by [`Count::refresh`].
+    pub fn new(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, empty: bool) -> Count {
         let mut count = Count {
             rooms: vec![Room::default(); tree.domains.len()],
+            of: wanted.clone(),
+            empty,
             open: Vec::with_capacity(tree.leaves().len()),
             barred: Vec::new(),
-            stale: vec![true; tree.domains.len()],
-            empty: false,
+            seen: None,
+            overlaid: Vec::new(),
+            stale: vec![false; tree.leaf_start()],
         };
         for leaf in tree.leaves() {
             match bar(topologies, tree, wanted, leaf) {
                 Ok((score, leader)) => {
-                    count.open.push(Open { leaf, row: tree.row(leaf), score, leader, seen: None });
+                    count.open.push(Open { leaf, row: tree.row(leaf), score, leader });
                 }
                 Err(bar) => count.barred.push(bar),
             }
@@ -127,42 +135,64 @@ impl Count {
         count
     }
 
-    /// Counts what changed since the last time. With `empty`, as if no workload were placed.
-    pub fn refresh(
-        &mut self,
-        topologies: &Topologies,
-        tree: &FlavorTree,
-        wanted: &Wanted,
-        overlay: &Overlay,
-        empty: bool,
-    ) {
-        let again = self.empty != empty;
-        self.empty = empty;
-        for open in &mut self.open {
-            let extra = overlay.of(open.row);
-            let changed = (!empty && extra.is_none()).then(|| topologies.ledger.changed(open.row));
-            if !again && open.seen.is_some() && open.seen == changed {
-                continue;
+    /// True if both say the same.
+    pub fn agrees_with(&self, other: &Count) -> bool {
+        self.rooms == other.rooms && self.open == other.open && self.barred == other.barred
+    }
+
+    /// Counts what changed since the last time, with usage that counts besides what is known.
+    pub fn refresh(&mut self, topologies: &Topologies, tree: &FlavorTree, overlay: &Overlay) {
+        let now = (topologies.ledger.changes(), topologies.offers);
+        let before = self.seen.replace(now);
+        let overlaid = std::mem::take(&mut self.overlaid);
+        let changed = match before {
+            // On an empty cluster only what nodes offer counts.
+            Some((_, offers)) if self.empty && offers == now.1 => Some(Vec::new()),
+            Some((usage, _)) if !self.empty => topologies.ledger.changed_since(usage),
+            _ => None,
+        };
+        match changed {
+            Some(rows) => {
+                let mut rows: Vec<RowId> = rows.into_iter().chain(overlay.rows.keys().copied()).collect();
+                rows.sort_unstable();
+                rows.dedup();
+                let leaves = rows.into_iter().filter_map(|row| tree.leaf_of_row(row));
+                let changed = leaves.filter_map(|leaf| self.open.binary_search_by_key(&leaf, |open| open.leaf).ok());
+                for at in changed.chain(overlaid).collect::<Vec<_>>() {
+                    self.count_leaf(topologies, tree, overlay, at);
+                }
             }
-            open.seen = changed;
-            let room = leaf_room(topologies, tree, wanted, open, extra, empty);
-            if self.rooms[open.leaf] != room || self.stale[open.leaf] {
-                self.rooms[open.leaf] = room;
-                self.stale[open.leaf] = false;
-                if let Some(parent) = tree.domains[open.leaf].parent {
-                    self.stale[parent] = true;
+            None => {
+                self.stale.fill(true);
+                for at in 0..self.open.len() {
+                    self.count_leaf(topologies, tree, overlay, at);
                 }
             }
         }
         for id in (0..tree.leaf_start()).rev() {
             if std::mem::take(&mut self.stale[id]) {
-                let room = sum_children(tree, wanted, &self.rooms, id);
-                if self.rooms[id] != room
-                    && let Some(parent) = tree.domains[id].parent
-                {
-                    self.stale[parent] = true;
-                }
-                self.rooms[id] = room;
+                let room = sum_children(tree, &self.of, &self.rooms, id);
+                self.set_room(tree, id, room);
+            }
+        }
+    }
+
+    fn count_leaf(&mut self, topologies: &Topologies, tree: &FlavorTree, overlay: &Overlay, at: usize) {
+        let open = &self.open[at];
+        let extra = overlay.of(open.row);
+        let (leaf, room) = (open.leaf, leaf_room(topologies, tree, &self.of, open, extra, self.empty));
+        if extra.is_some() {
+            self.overlaid.push(at);
+        }
+        self.set_room(tree, leaf, room);
+    }
+
+    /// Notes what a domain could hold; where that is new, the domain above it is added up again.
+    fn set_room(&mut self, tree: &FlavorTree, id: usize, room: Room) {
+        if self.rooms[id] != room {
+            self.rooms[id] = room;
+            if let Some(parent) = tree.domains[id].parent {
+                self.stale[parent] = true;
             }
         }
     }

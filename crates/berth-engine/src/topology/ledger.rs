@@ -3,7 +3,7 @@
 //! Rows outlive the domains they stand for. A node that goes and comes back finds the usage of the workloads that still
 //! claim it, and a flavor's tree can be rebuilt without asking anybody what they hold.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::amounts::{Demand, Grid};
 use crate::ids::{FlavorId, Name};
@@ -21,15 +21,19 @@ pub(crate) enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowId(usize);
 
+/// Changes that are remembered by row. Whoever has not looked for longer looks at everything.
+const RECENT_MAX: usize = 4096;
+
 /// Usage per domain.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     rows: HashMap<Claim, RowId>,
     claims: Vec<Claim>,
     used: Grid,
-    /// When each row changed last, by a counter of changes: whoever remembers the counter can tell what is new.
-    changed: Vec<u64>,
+    /// Counts changes: whoever remembers the counter can ask what is new.
     changes: u64,
+    /// The rows that changed last, the latest at the end.
+    recent: VecDeque<RowId>,
     log: Vec<(RowId, usize, i64)>,
     open_marks: u32,
 }
@@ -50,7 +54,6 @@ impl Ledger {
             return row;
         }
         let row = RowId(self.used.push());
-        self.changed.push(0);
         self.claims.push(claim.clone());
         self.rows.insert(claim, row);
         row
@@ -71,9 +74,16 @@ impl Ledger {
         self.used.row(row.0)
     }
 
-    /// Number of the last change to a row.
-    pub fn changed(&self, row: RowId) -> u64 {
-        self.changed[row.0]
+    /// Number of the last change to any row.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The rows that changed after this change, some perhaps several times; `None` if that is too long ago to say.
+    pub fn changed_since(&self, change: u64) -> Option<Vec<RowId>> {
+        let missed = usize::try_from(self.changes - change).ok()?;
+        let first = self.recent.len().checked_sub(missed)?;
+        Some(self.recent.range(first..).copied().collect())
     }
 
     /// Adds (or, with a negative count, takes away) what pods use.
@@ -98,9 +108,13 @@ impl Ledger {
         }
     }
 
-    fn touch(&mut self, row: RowId) {
+    /// Notes a change that concerns a row.
+    pub fn touch(&mut self, row: RowId) {
         self.changes += 1;
-        self.changed[row.0] = self.changes;
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(row);
     }
 
     pub fn mark(&mut self) -> Mark {

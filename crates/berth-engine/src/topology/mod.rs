@@ -2,7 +2,7 @@
 //!
 //! [`nodes`] keeps what nodes have to offer, [`ledger`] what workloads use of each domain, [`tree`] groups a flavor's nodes
 //! into domains; all three hold amounts as dense rows over the columns of [`amounts`]. [`count`] and [`placement`] find
-//! domains for pods, [`balanced`] does so evenly, [`replace`] mends a placement that lost a node, and [`request`] turns pod
+//! domains for pods, [`kept`] keeps what was counted, [`balanced`] finds domains evenly, [`replace`] mends a placement that lost a node, and [`request`] turns pod
 //! sets of an assignment into what is looked for, [`assign`] finds it and puts it back. Usage is kept up to date with what workloads hold; trying things goes
 //! through marks, as in the quota tree.
 
@@ -10,6 +10,7 @@ pub(crate) mod amounts;
 pub(crate) mod assign;
 mod balanced;
 pub(crate) mod count;
+mod kept;
 pub(crate) mod ledger;
 mod nodes;
 pub(crate) mod placement;
@@ -24,10 +25,12 @@ use crate::ids::{FlavorId, Name};
 use crate::model::{Node, NodePod, ResourceFlavor, ResourceList, Topology, TopologyAssignment};
 
 use amounts::{Columns, Demand};
-use count::Overlay;
+use count::{Count, Overlay};
+use kept::Counts;
 pub(crate) use ledger::Mark;
 use ledger::{Claim, Ledger, RowId};
 use nodes::{NodeIx, Nodes};
+use placement::Wanted;
 use tree::{FlavorTree, claim, domain_of, is_node_level};
 
 /// The resource every pod takes one of.
@@ -92,6 +95,10 @@ pub(crate) struct Topologies {
     /// Nodes that have joined, left or moved since a tree was last asked for.
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
+    /// What domains could hold, for whoever asks next.
+    counts: Counts,
+    /// Counts changes of what nodes that stay in their domain offer.
+    offers: u64,
     /// Usage of a node counts whatever flavor it is held through (`TASHandleOverlappingFlavors`).
     overlapping: bool,
 }
@@ -124,16 +131,19 @@ impl Topologies {
     }
 
     pub fn upsert_topology(&mut self, topology: Topology) {
+        self.counts.clear();
         self.trees.clear();
         self.topologies.insert(topology.name.clone(), topology);
     }
 
     pub fn remove_topology(&mut self, name: &Name) {
+        self.counts.clear();
         self.trees.clear();
         self.topologies.remove(name);
     }
 
     pub fn upsert_flavor(&mut self, id: FlavorId, flavor: Option<Arc<ResourceFlavor>>) {
+        self.counts.clear();
         self.trees.remove(&id);
         match flavor {
             Some(flavor) if flavor.topology.is_some() => self.flavors.insert(id, flavor),
@@ -161,13 +171,21 @@ impl Topologies {
     /// Brings the trees in line with a node's new state: where it stays in its domain that domain's room is counted again,
     /// else it is moved when the tree is next asked for.
     fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
+        let only_amounts = matches!((before, after), (Some(before), Some(after))
+            if *before == Node { allocatable: before.allocatable.clone(), ..after.clone() });
+        if !only_amounts {
+            self.counts.clear();
+        }
         let (flavors, topologies, nodes, moved) = (&self.flavors, &self.topologies, &self.nodes, &mut self.moved);
         self.trees.retain(|id, tree| {
             let Some(flavor) = flavors.get(id) else { return false };
             let Some(topology) = flavor.topology.as_ref().and_then(|name| topologies.get(name)) else { return false };
             let domain = |node: Option<&Node>| node.and_then(|node| domain_of(node, flavor, topology));
             if domain(before) == domain(after) {
-                tree.recount_node(at, nodes);
+                if let Some(row) = tree.recount_node(at, nodes) {
+                    self.offers += 1;
+                    self.ledger.touch(row);
+                }
             } else {
                 moved.entry(*id).or_default().insert(at);
             }
@@ -177,7 +195,10 @@ impl Topologies {
 
     fn recount_node(&mut self, at: NodeIx) {
         for tree in self.trees.values_mut() {
-            tree.recount_node(at, &self.nodes);
+            if let Some(row) = tree.recount_node(at, &self.nodes) {
+                self.offers += 1;
+                self.ledger.touch(row);
+            }
         }
     }
 
@@ -202,6 +223,7 @@ impl Topologies {
         if self.trees.contains_key(&flavor) && moved.is_none() {
             return self.trees.get(&flavor);
         }
+        self.counts.clear();
         let spec = self.flavors.get(&flavor)?;
         let topology = self.topologies.get(spec.topology.as_ref()?)?;
         let moved = moved.unwrap_or_default();
@@ -237,6 +259,36 @@ impl Topologies {
     pub fn has_leaf(&mut self, flavor: FlavorId, values: &[Name]) -> bool {
         self.tree(flavor);
         self.standing_tree(flavor).is_some_and(|tree| self.leaf(tree, flavor, values).is_some())
+    }
+
+    /// Answers from how many of the pods wanted each domain could hold, with usage that counts besides what is known; with
+    /// `empty`, as if no workload were placed. `None` if the flavor has no domains.
+    pub fn with_count<T>(
+        &mut self,
+        wanted: &Wanted,
+        overlay: &Overlay,
+        empty: bool,
+        answer: impl FnOnce(&Topologies, &FlavorTree, &Count) -> T,
+    ) -> Option<T> {
+        self.tree(wanted.flavor)?;
+        let kept = self.counts.take(wanted, empty);
+        let tree = self.standing_tree(wanted.flavor)?;
+        let mut count = kept.unwrap_or_else(|| Count::new(self, tree, wanted, empty));
+        count.refresh(self, tree, overlay);
+        #[cfg(debug_assertions)]
+        {
+            let mut anew = Count::new(self, tree, wanted, empty);
+            anew.refresh(self, tree, overlay);
+            debug_assert!(count.agrees_with(&anew), "what is kept is what counting anew would find");
+        }
+        let answer = answer(self, tree, &count);
+        self.counts.keep(count);
+        Some(answer)
+    }
+
+    /// Drops what is kept only to save work.
+    pub fn forget_counts(&mut self) {
+        self.counts.clear();
     }
 
     /// What one pod takes, in columns.

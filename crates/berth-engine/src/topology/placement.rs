@@ -9,7 +9,7 @@ use crate::ids::{FlavorId, Name};
 use crate::model::{Labels, NodeAffinity, Toleration, TopologyAssignment, TopologyDomain};
 
 /// Pods of one kind.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Pods {
     pub demand: Demand,
     pub node_selector: Labels,
@@ -47,6 +47,19 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// True if domains hold as many pods of this request as of the other: the same pods on the same nodes, in slices of the
+    /// same sizes.
+    pub fn counts_alike(&self, other: &Wanted) -> bool {
+        self.flavor == other.flavor
+            && self.workers == other.workers
+            && self.leader == other.leader
+            && (self.slice_level, self.slice_size) == (other.slice_level, other.slice_size)
+            && self.layers == other.layers
+            && self.within == other.within
+            && self.excluded_hosts == other.excluded_hosts
+            && self.respect_preferred == other.respect_preferred
+    }
+
     /// The size pods come in at a level below the slice level.
     pub fn layer_size(&self, level: usize) -> Option<i64> {
         self.layers.iter().find(|(at, _)| *at == level).map(|(_, size)| *size)

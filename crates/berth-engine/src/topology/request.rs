@@ -1,11 +1,9 @@
 //! From pod sets to what has to be placed where: which flavors can serve a topology request, and what is looked for in them
 //! (§14.2–§14.4, §13.5, §15.3).
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::amounts::Demand;
-use super::count::Count;
 use super::placement::{Pods, Wanted};
 use super::replace::{Broken, is_broken, truncate, without};
 use super::tree::FlavorTree;
@@ -23,8 +21,6 @@ pub(crate) struct PlacementRequest {
     pub groups: Vec<GroupRequest>,
     /// The elastic slice whose room is free for this one (§13.2).
     pub replaced: Option<WorkloadId>,
-    /// What the domains could hold when last asked, per group.
-    pub counts: RefCell<Vec<Option<Count>>>,
 }
 
 impl PlacementRequest {
@@ -202,7 +198,6 @@ pub(crate) fn build(
             request.groups.push(group_request(world, ask, assignment, flavor, (workers, leader), &known));
         }
     }
-    request.counts = RefCell::new(vec![None; request.groups.len()]);
     (!request.groups.is_empty()).then_some(request)
 }
 

@@ -242,11 +242,11 @@ impl FlavorTree {
         }
     }
 
-    /// Takes note of a change of what a node of this tree has to offer.
-    pub fn recount_node(&mut self, node: NodeIx, nodes: &Nodes) {
-        if let Some(&leaf) = self.by_node.get(&node) {
-            self.count_base(leaf, nodes);
-        }
+    /// Takes note of a change of what a node of this tree has to offer; the row of its leaf.
+    pub fn recount_node(&mut self, node: NodeIx, nodes: &Nodes) -> Option<RowId> {
+        let leaf = *self.by_node.get(&node)?;
+        self.count_base(leaf, nodes);
+        Some(self.row(leaf))
     }
 
     pub fn widen(&mut self, width: usize) {

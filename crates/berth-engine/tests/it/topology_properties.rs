@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use berth_engine::model::{
     ClusterQueue, FlavorQuotas, LabelSelector, LocalQueue, Node, NodePod, PodSet, PodTemplate, Quota, ResourceFlavor,
-    ResourceGroup, ResourceList, SliceConstraint, StopPolicy, Time, Topology, TopologyAssignment, TopologyMode,
-    TopologyRequest, Workload, WorkloadKey,
+    ResourceGroup, ResourceList, SliceConstraint, StopPolicy, Taint, TaintEffect, Time, Topology, TopologyAssignment,
+    TopologyMode, TopologyRequest, Workload, WorkloadKey,
 };
 use berth_engine::{Amount, Engine, EngineConfig, Event, Name};
 use proptest::prelude::*;
@@ -83,6 +83,33 @@ fn sliced() -> impl Strategy<Value = Gang> {
         let level = level.max(gang.mode.map_or(0, |(_, level)| level));
         Gang { count: size * slices, slice: Some((level, size)), ..gang }
     })
+}
+
+/// What may happen between two questions about topology.
+#[derive(Debug, Clone)]
+enum Change {
+    Submit(Gang),
+    /// A gang that stands goes.
+    Leave,
+    /// A node joins, or is from now on as this.
+    Node(Machine),
+    Taint,
+    NodeGone,
+    /// A pod outside topology-aware scheduling comes, or moves.
+    OtherPod(i64),
+    OtherPodGone,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        4 => prop_oneof![gang(), sliced()].prop_map(Change::Submit),
+        3 => Just(Change::Leave),
+        2 => machine().prop_map(Change::Node),
+        1 => Just(Change::Taint),
+        1 => Just(Change::NodeGone),
+        2 => (0_i64..4).prop_map(Change::OtherPod),
+        1 => Just(Change::OtherPodGone),
+    ]
 }
 
 fn name(text: &str) -> Name {
@@ -343,6 +370,67 @@ proptest! {
             shuffled.apply(Event::NodeUpserted(node(visitor, &Machine { cores: 1, ready: true, ..passing.clone() })), now());
             let _ = place(&mut shuffled, gang);
             shuffled.apply(Event::NodeRemoved(name(&host(visitor))), now());
+        }
+    }
+
+    /// What was counted for one question and kept for the next changes no answer, whatever happens in between.
+    #[test]
+    fn what_is_kept_between_questions_changes_no_answer(
+        machines in machines(),
+        probes in proptest::collection::vec(prop_oneof![gang(), sliced()], 1..5),
+        steps in proptest::collection::vec((change(), any::<prop::sample::Index>()), 1..20),
+    ) {
+        let mut engine = engine(&machines, &in_order(&machines));
+        let mut standing = Vec::new();
+        for (at, (change, which)) in steps.into_iter().enumerate() {
+            let title = format!("gang-{at:02}");
+            match change {
+                Change::Submit(gang) => {
+                    if submit(&mut engine, &title, &gang).is_some() {
+                        standing.push(title);
+                    }
+                }
+                Change::Leave if !standing.is_empty() => {
+                    let title = standing.swap_remove(which.index(standing.len()));
+                    engine.apply(Event::WorkloadRemoved(WorkloadKey::new("default", title.as_str())), now());
+                }
+                Change::Leave => {}
+                Change::Node(machine) => {
+                    let at = which.index(machines.len() + 1);
+                    engine.apply(Event::NodeUpserted(node(at, &machine)), now());
+                }
+                Change::Taint => {
+                    let at = which.index(machines.len());
+                    let taint = Taint { key: name("t"), value: name(""), effect: TaintEffect::NoSchedule };
+                    let node = Node { taints: vec![taint], ..node(at, &machines[at]) };
+                    engine.apply(Event::NodeUpserted(node), now());
+                }
+                Change::NodeGone => {
+                    engine.apply(Event::NodeRemoved(name(&host(which.index(machines.len())))), now());
+                }
+                Change::OtherPod(cores) => {
+                    let pod = NodePod {
+                        namespace: name("kube-system"),
+                        name: name("passing"),
+                        node: name(&host(which.index(machines.len()))),
+                        requests: amounts(&[("cpu", cores * 1000)]),
+                    };
+                    engine.apply(Event::NodePodUpserted(pod), now());
+                }
+                Change::OtherPodGone => {
+                    let (namespace, name) = (name("kube-system"), name("passing"));
+                    engine.apply(Event::NodePodRemoved { namespace, name }, now());
+                }
+            }
+            for probe in &probes {
+                let kept = place(&mut engine, probe);
+                engine.lab().forget_counts();
+                prop_assert_eq!(kept, place(&mut engine, probe));
+            }
+            // The next step finds what all probes asked for.
+            for probe in &probes {
+                let _ = place(&mut engine, probe);
+            }
         }
     }
 
