@@ -40,6 +40,7 @@ mod own_service;
 mod rest;
 mod server;
 mod service_addresses;
+mod service_ports;
 mod strategy;
 pub mod webhook;
 

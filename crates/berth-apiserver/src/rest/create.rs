@@ -12,7 +12,7 @@ use super::call::Call;
 use super::encode::Stored;
 use crate::admission::Operation;
 use crate::fairness::RETRY_AFTER;
-use crate::{Body, admission, crd, service_addresses, strategy};
+use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
 /// Names tried for one `generateName` before giving up, as upstream.
 const GENERATE_ATTEMPTS: usize = 8;
@@ -126,6 +126,10 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let has_addresses = service_addresses::is_about(&call.row);
     let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
     prepare(call, &mut object);
+    let ports = match has_addresses {
+        true => Some(service_ports::draw(&call.server.inner.objects, &mut object, None)?),
+        false => None,
+    };
     if call.has_status_subresource() && call.strategy().clears_status_on_create() {
         call.view().keep_stored(&mut object, "status", None)?;
     }
@@ -144,7 +148,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         return Ok(Arc::new(object).into());
     }
     let charged = admission::quota::is_charged(&call.server, call.namespace(), "").then(|| object.clone());
-    let stored = commit_new(call, object, name, Making { generated, has_addresses, asked }).await;
+    let stored = commit_new(call, object, name, Making { generated, asked, ports }).await;
     if let (Err(_), Some(object)) = (&stored, charged) {
         admission::quota::released(&call.server, &call.row, &object, None).await;
     }
@@ -155,19 +159,23 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
 struct Making {
     /// Its name is one of many it could have.
     generated: bool,
-    /// It is a Service.
-    has_addresses: bool,
     /// Its address is no other's choice.
     asked: bool,
+    /// It is a Service; which of its ports on nodes were drawn for it.
+    ports: Option<service_ports::Drawn>,
 }
 
 /// Stores an object that nothing speaks against any more.
 async fn commit_new(call: &Call, mut object: Value, name: String, making: Making) -> Result<Stored, TryError> {
-    let Making { generated, has_addresses, asked } = making;
+    let Making { generated, asked, ports } = making;
     // Until the end: what is stored is followed before another Service comes or goes.
-    let held = match has_addresses {
-        true => Some(service_addresses::hold(&call.server, &object, None).await),
-        false => None,
+    let held = match &ports {
+        Some(ports) => {
+            let held = service_addresses::hold(&call.server, &object, None).await;
+            service_ports::settle(&call.server.inner.objects, &mut object, None, ports)?;
+            Some(held)
+        }
+        None => None,
     };
     let claimed = match &held {
         Some(_) => service_addresses::claim(&call.server, &mut object, None, asked).await?,

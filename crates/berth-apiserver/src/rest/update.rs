@@ -15,7 +15,7 @@ use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
 use crate::admission::Operation;
-use crate::{Body, admission, crd, service_addresses, strategy};
+use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
 /// How often a change that does not insist on a revision is tried again when others write at the same time.
 const ATTEMPTS: usize = 16;
@@ -137,6 +137,10 @@ async fn try_update(
     let asked = new["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
     let completed = prepare(call, target, &mut new, old);
     let compared = completed.as_ref().unwrap_or(old);
+    let ports = match target == Target::Main && service_addresses::is_about(&call.row) {
+        true => Some(service_ports::draw(&call.server.inner.objects, &mut new, Some(old))?),
+        false => None,
+    };
     match target {
         Target::Main if call.has_status_subresource() => {
             call.view().keep_stored(&mut new, "status", Some(&record.value()))?;
@@ -171,21 +175,28 @@ async fn try_update(
     }
     let is_charged = admission::quota::is_charged(&call.server, call.namespace(), &call.info.subresource);
     let charged = is_charged.then(|| new.clone());
-    let stored = commit_change(call, record, old, new, asked).await;
+    let stored = commit_change(call, record, old, new, Asked { address: asked, ports }).await;
     if let (Ok(None) | Err(_), Some(new)) = (&stored, charged) {
         admission::quota::released(&call.server, &call.row, &new, Some(old)).await;
     }
     stored
 }
 
-/// Stores what nothing speaks against any more; `None` when somebody else wrote first. `asked` says whether a Service's address
-/// is no other's choice.
+/// What a change of a Service asks for.
+struct Asked {
+    /// Its address is no other's choice.
+    address: bool,
+    /// Which of its ports on nodes were drawn for it, if it may change them.
+    ports: Option<service_ports::Drawn>,
+}
+
+/// Stores what nothing speaks against any more; `None` when somebody else wrote first.
 async fn commit_change(
     call: &Call,
     record: &Arc<Record>,
     old: &Arc<Value>,
     mut new: Value,
-    asked: bool,
+    asked: Asked,
 ) -> Result<Option<Stored>, Status> {
     let gone = is_finished_deletion(&new);
     // Until the end: what is stored is followed before another Service comes or goes.
@@ -193,8 +204,11 @@ async fn commit_change(
         true => Some(service_addresses::hold(&call.server, &new, Some(old)).await),
         false => None,
     };
+    if let Some(ports) = asked.ports.filter(|_| !gone) {
+        service_ports::settle(&call.server.inner.objects, &mut new, Some(old), &ports)?;
+    }
     let claimed = match &held {
-        Some(_) if !gone => service_addresses::claim(&call.server, &mut new, Some(old), asked).await?,
+        Some(_) if !gone => service_addresses::claim(&call.server, &mut new, Some(old), asked.address).await?,
         _ => Vec::new(),
     };
     let view = call.view();

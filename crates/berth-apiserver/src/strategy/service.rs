@@ -1,4 +1,5 @@
-//! Services: type, ports, and an address inside the cluster that nobody routes but everybody expects.
+//! Services: type, ports, and an address inside the cluster that nobody routes but everybody expects. The cluster has one family
+//! of addresses, IPv4.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +9,13 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
-use crate::Objects;
+use crate::{Objects, service_ports};
 
 use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 
 /// Where addresses are from: what `kubeadm` clusters use. The first ten are left for the system.
 pub(crate) const RANGE: &str = "10.96.0.0/16";
+const FAMILY_POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
 pub(crate) struct Services;
@@ -29,8 +31,6 @@ impl Strategy for Services {
         set_default_text(spec, "sessionAffinity", "None");
         if spec["type"] != "ExternalName" {
             set_default_text(spec, "internalTrafficPolicy", "Cluster");
-            set_default_text(spec, "ipFamilyPolicy", "SingleStack");
-            set_default(spec, "ipFamilies", json!(["IPv4"]));
         }
         if spec["sessionAffinity"] == "ClientIP" {
             let config = map_mut(spec.entry("sessionAffinityConfig").or_insert_with(|| json!({})));
@@ -63,23 +63,36 @@ impl Strategy for Services {
             return;
         }
         assign_address(spec, context.objects);
+        set_families(spec);
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, context: &Context<'_>) {
+        service_ports::keep(new, old);
+        let (had_balancer, had_policy) = (old["spec"]["type"] == "LoadBalancer", is_external(old));
+        let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_external(new));
         let spec = spec_mut(new);
-        if spec.get("type").is_some_and(|kind| kind == "ExternalName") {
-            // What was assigned goes with the type; what is asked for is refused.
-            if old["spec"]["type"] != "ExternalName" {
-                for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                    if spec.get(field) == old["spec"].get(field) {
-                        spec.remove(field);
-                    }
-                }
+        let is_external_name = spec.get("type").is_some_and(|kind| kind == "ExternalName");
+        // What only the former type had goes with that; what is asked for is refused.
+        let mut gone: Vec<&str> = Vec::new();
+        if had_balancer && !has_balancer {
+            gone.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
+        }
+        if had_policy && !has_policy {
+            gone.push("externalTrafficPolicy");
+        }
+        if is_external_name && old["spec"]["type"] != "ExternalName" {
+            gone.extend(["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]);
+        }
+        for field in gone {
+            if spec.get(field) == old["spec"].get(field) {
+                spec.remove(field);
             }
+        }
+        if is_external_name {
             return;
         }
-        // An address not given is the one that was assigned.
-        for field in ["clusterIP", "clusterIPs"] {
+        // What is not given is what was assigned.
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             if spec.get(field).is_none_or(|given| given.is_null() || given == "")
                 && let Some(value) = old["spec"].get(field)
             {
@@ -87,6 +100,7 @@ impl Strategy for Services {
             }
         }
         assign_address(spec, context.objects);
+        set_families(spec);
     }
 
     fn validate(&self, service: &Value) -> Vec<Error> {
@@ -104,6 +118,10 @@ impl Strategy for Services {
             !addresses.is_empty() || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
         if kind == "ExternalName" && has_address {
             errors.push(Error::forbidden(&listed, "may not be set for ExternalName services"));
+        }
+        if headless && matches!(kind, "NodePort" | "LoadBalancer") {
+            let detail = format!("may not be set to 'None' for {kind} services");
+            errors.push(Error::invalid(&listed.index(0), "None", detail));
         }
         for (index, address) in addresses.iter().enumerate() {
             let text = address.as_str().unwrap_or_default();
@@ -149,6 +167,8 @@ impl Strategy for Services {
         if kind == "ExternalName" && spec["externalName"].as_str().unwrap_or_default().is_empty() {
             errors.push(Error::required(&path.child("externalName"), ""));
         }
+        check_node_ports(service, &path, &mut errors);
+        check_families(spec, &path, &mut errors);
         errors
     }
 
@@ -160,7 +180,126 @@ impl Strategy for Services {
             let detail = "may not change once set";
             errors.push(Error::invalid(&path.index(0), new["spec"]["clusterIP"].clone(), detail));
         }
+        let both_check = service_ports::needs_health_check(old) && service_ports::needs_health_check(new);
+        if both_check && new["spec"]["healthCheckNodePort"] != old["spec"]["healthCheckNodePort"] {
+            let path = Path::new("spec");
+            errors.push(Error::forbidden(&path.child("healthCheckNodePort"), "field is immutable"));
+        }
         errors
+    }
+}
+
+/// Whether it can be reached from outside, so that it matters which nodes pass traffic on.
+fn is_external(service: &Value) -> bool {
+    let spec = &service["spec"];
+    match spec["type"].as_str() {
+        Some("NodePort" | "LoadBalancer") => true,
+        Some("ClusterIP") => spec["externalIPs"].as_array().is_some_and(|addresses| !addresses.is_empty()),
+        _ => false,
+    }
+}
+
+/// What only Services have that can be reached from outside.
+fn check_node_ports(service: &Value, path: &Path, errors: &mut Vec<Error>) {
+    let spec = &service["spec"];
+    let kind = spec["type"].as_str().unwrap_or_default();
+    let mut seen: BTreeSet<(&str, i64)> = BTreeSet::new();
+    let list = path.child("ports");
+    for (index, port) in spec["ports"].as_array().into_iter().flatten().enumerate() {
+        let port_path = list.index(index);
+        let at = port_path.child("nodePort");
+        let Some(node_port) = port["nodePort"].as_i64().filter(|it| *it != 0) else { continue };
+        if kind == "ClusterIP" {
+            errors.push(Error::forbidden(&at, "may not be used when `type` is 'ClusterIP'"));
+        } else if !seen.insert((port["protocol"].as_str().unwrap_or_default(), node_port)) {
+            errors.push(Error::duplicate(&at, node_port));
+        }
+    }
+    let policy = &spec["externalTrafficPolicy"];
+    let at = path.child("externalTrafficPolicy");
+    match policy.as_str() {
+        None | Some("") => {}
+        Some(_) if !is_external(service) => {
+            let detail = "may only be set for externally-accessible services";
+            errors.push(Error::invalid(&at, policy.clone(), detail));
+        }
+        Some("Cluster" | "Local") => {}
+        Some(other) => errors.push(Error::not_supported(&at, other, &["Cluster", "Local"])),
+    }
+    if !spec["allocateLoadBalancerNodePorts"].is_null() && kind != "LoadBalancer" {
+        let at = path.child("allocateLoadBalancerNodePorts");
+        errors.push(Error::forbidden(&at, "may only be used when `type` is 'LoadBalancer'"));
+    }
+    let check = spec["healthCheckNodePort"].as_i64().unwrap_or(0);
+    if check != 0 && !service_ports::needs_health_check(service) {
+        let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(Error::invalid(&path.child("healthCheckNodePort"), check, detail));
+    }
+}
+
+/// Whether nobody gives the Service addresses, neither of its own nor of pods: who does may have either family.
+fn is_without_addresses(spec: &Map<String, Value>) -> bool {
+    let is_set = |field: &str| spec.get(field).and_then(Value::as_object).is_some_and(|map| !map.is_empty());
+    spec.get("clusterIP").is_some_and(|address| address == "None") && !is_set("selector")
+}
+
+/// The families of a Service's addresses, where it does not say.
+fn set_families(spec: &mut Map<String, Value>) {
+    let both = is_without_addresses(spec);
+    set_default_text(spec, "ipFamilyPolicy", if both { "RequireDualStack" } else { "SingleStack" });
+    if spec.get("ipFamilies").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("ipFamilies".to_owned(), json!(["IPv4"]));
+    }
+    if both
+        && spec["ipFamilyPolicy"] != "SingleStack"
+        && let Some([only]) = spec["ipFamilies"].as_array().map(Vec::as_slice)
+    {
+        let other = if only == "IPv6" { "IPv4" } else { "IPv6" };
+        spec["ipFamilies"] = json!([only, other]);
+    }
+}
+
+fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
+    let (policy, families) = (path.child("ipFamilyPolicy"), path.child("ipFamilies"));
+    let given = spec["ipFamilies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let said = spec["ipFamilyPolicy"].as_str().unwrap_or_default();
+    if spec["type"] == "ExternalName" {
+        for (at, is_set) in [(&families, !given.is_empty()), (&policy, !said.is_empty())] {
+            if is_set {
+                errors.push(Error::forbidden(at, "may not be set for ExternalName services"));
+            }
+        }
+        return;
+    }
+    let before = errors.len();
+    if !said.is_empty() && !FAMILY_POLICIES.contains(&said) {
+        errors.push(Error::not_supported(&policy, said, &FAMILY_POLICIES));
+    }
+    for (index, family) in given.iter().enumerate() {
+        let (at, text) = (families.index(index), family.as_str().unwrap_or_default());
+        if !matches!(text, "IPv4" | "IPv6") {
+            errors.push(Error::not_supported(&at, text, &["IPv4", "IPv6"]));
+        } else if given[..index].contains(family) {
+            errors.push(Error::duplicate(&at, family.clone()));
+        }
+    }
+    if errors.len() > before {
+        return;
+    }
+    if given.len() > 1 && said == "SingleStack" {
+        let detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified";
+        errors.push(Error::invalid(&policy, said, detail));
+        return;
+    }
+    if spec.as_object().is_some_and(is_without_addresses) {
+        return;
+    }
+    for (index, _) in given.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
+        errors.push(Error::invalid(&families.index(index), "IPv6", "not configured on this cluster"));
+    }
+    if said == "RequireDualStack" {
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(Error::invalid(&policy, said, detail));
     }
 }
 

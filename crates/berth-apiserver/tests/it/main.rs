@@ -15,6 +15,7 @@ mod health;
 mod kubectl;
 mod limits;
 mod meddled;
+mod node_ports;
 mod older_objects;
 mod owners;
 mod patches;
