@@ -21,6 +21,7 @@ use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
+use crate::strategy::Strategy;
 use crate::{ApiServer, Objects, UserInfo};
 
 /// What a request does to an object.
@@ -68,6 +69,8 @@ pub struct AdmissionRequest<'a> {
     pub warnings: Vec<String>,
     /// Facts for the audit log, where one is written.
     pub(crate) annotations: &'a Annotations,
+    /// What gives the stored object the defaults that came after it was stored, where it has not got them yet.
+    pub(crate) completes: Option<&'static dyn Strategy>,
 }
 
 /// Facts about one request for the audit log, by key. Clones share them.
@@ -87,10 +90,14 @@ impl Annotations {
 }
 
 impl AdmissionRequest<'_> {
-    /// Brings the objects into the form others know: policies and webhooks see `managedFields` as a list.
+    /// Brings the objects into the form others know: policies and webhooks see `managedFields` as a list, and what is stored with
+    /// all its defaults.
     pub(crate) fn expand(&mut self) {
         self.object.as_mut().map(packed::expand);
         self.old_object = self.old_object.take().map(packed::expanded_shared);
+        if let (Some(strategy), Some(old)) = (self.completes.take(), &mut self.old_object) {
+            strategy.default(Arc::make_mut(old));
+        }
     }
 
     /// Notes a fact for the audit log.

@@ -249,6 +249,8 @@ impl Call {
             objects: &self.server.inner.objects,
             warnings: Vec::new(),
             annotations: &self.annotations,
+            // A scale or a binding is made for the occasion.
+            completes: (self.custom.is_none() && *kind == self.row.kind).then(|| self.strategy()),
         }
     }
 }

@@ -36,21 +36,11 @@ pub(crate) enum Tracking {
     Done,
 }
 
-impl Tracking {
-    /// The packed list of an object whose owners are set already.
-    pub(crate) fn list_of(&self, object: &Value) -> Option<Value> {
-        match self {
-            Tracking::Update(_) => None,
-            Tracking::Done => object.pointer("/metadata/managedFields").cloned(),
-        }
-    }
-
-    /// Makes sure that a packed list is still what [`Tracking::list_of`] found: programs elsewhere may have changed the
-    /// object, and what they write where a list belongs is no list of ours.
-    pub(crate) fn keep(&self, object: &mut Value, list: Option<Value>) {
-        if packed::take(object).is_some() {
-            packed::put_back(object, list);
-        }
+/// Makes sure that a packed list of owners is still what was put there: programs elsewhere may have changed the object, and what
+/// they write where a list belongs is no list of ours.
+pub(crate) fn keep_owners(object: &mut Value, list: Option<Value>) {
+    if packed::take(object).is_some() {
+        packed::put_back(object, list);
     }
 }
 
@@ -121,7 +111,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     drop(request);
     call.warnings.extend(warnings);
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
-    tracking.keep(&mut object, managed);
+    keep_owners(&mut object, managed);
 
     let has_addresses = service_addresses::is_about(&call.row);
     let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());

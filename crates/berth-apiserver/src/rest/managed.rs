@@ -75,6 +75,15 @@ fn resized() -> Pattern {
     Pattern { everything: false, members: members.collect() }
 }
 
+/// What a write to `pods/ephemeralcontainers` can own.
+fn added() -> Pattern {
+    let below = |name: &str, pattern: Pattern| Pattern {
+        everything: false,
+        members: vec![(Some(PathElement::field(name)), pattern)],
+    };
+    below("spec", below("ephemeralContainers", Pattern { everything: true, members: Vec::new() }))
+}
+
 impl Call {
     /// The manager this request writes as.
     pub(crate) fn manager_name(&self) -> String {
@@ -93,6 +102,8 @@ impl Call {
             FieldManager::new(Arc::new(versions)).packed(self.server.inner.owned.clone()).never_owning(never);
         if self.info.subresource == "resize" {
             manager = manager.ignoring(&self.api_version(), Ignored::AllBut(resized()));
+        } else if self.info.subresource == "ephemeralcontainers" {
+            manager = manager.ignoring(&self.api_version(), Ignored::AllBut(added()));
         } else if self.has_status_subresource() {
             // What a write cannot change it does not own.
             let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {

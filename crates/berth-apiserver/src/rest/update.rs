@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::call::Call;
 use super::check::Target;
-use super::create::{Tracking, commit_status, store_new};
+use super::create::{Tracking, commit_status, keep_owners, store_new};
 use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
@@ -112,10 +112,17 @@ async fn try_update(
     }
 
     let name = call.info.name.clone();
-    let applied = tracking.list_of(&new);
     // Of a scale, admission sees the scale.
     let scale = call.scale_paths();
-    let old_seen = scale.as_ref().map_or_else(|| old.clone(), |paths| Arc::new(subresource::scale_of(old, paths)));
+    meta::dedup_owner_references(&mut new);
+    drop_empty_metadata(&mut new);
+    let completed = complete_old(call, &mut new, old);
+    let compared = completed.as_ref().unwrap_or(old);
+    // Who writes owns what was sent with its defaults; not what admission and the kind's preparations add, as upstream.
+    let managed = call.track(&mut new, Some(compared), tracking);
+    packed::put_back(&mut new, managed.clone());
+    let scaled = |object: &Value, paths| Arc::new(subresource::scale_of(object, paths));
+    let old_seen = scale.as_ref().map_or_else(|| compared.clone(), |paths| scaled(compared, paths));
     let mut unscaled = None;
     let seen = match &scale {
         Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
@@ -132,11 +139,10 @@ async fn try_update(
         new = object;
     }
 
-    tracking.keep(&mut new, applied);
+    keep_owners(&mut new, managed);
 
     let asked = new["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
-    let completed = prepare(call, target, &mut new, old);
-    let compared = completed.as_ref().unwrap_or(old);
+    prepare(call, target, &mut new, compared);
     let ports = match target == Target::Main && service_addresses::is_about(&call.row) {
         true => Some(service_ports::draw(&call.server.inner.objects, &mut new, Some(old))?),
         false => None,
@@ -148,7 +154,7 @@ async fn try_update(
         Target::Status => call.view().keep_stored(&mut new, "spec", Some(&record.value()))?,
         _ => {}
     }
-    let managed = call.track(&mut new, Some(compared), tracking);
+    let managed = packed::take(&mut new);
     call.check_update(target, &new, compared)?;
     packed::put_back(&mut new, managed);
     if target == Target::Main {
@@ -242,9 +248,23 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// Puts back what this write may not change, and keeps the generation. Returns what `old` is to be compared as, where it was
-/// stored before there was some default: it gets that too, as a default is nobody's change.
-fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
+/// What `old` is to be compared as, where it was stored before there was some default: it gets that too, as a default is nobody's
+/// change.
+fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
+    // Where nothing differs there is no default that `old` lacks: the defaults cost only changes of a specification.
+    if call.custom.is_some() || !spec_changed(call, new, old) {
+        return None;
+    }
+    let own = call.strategy();
+    let mut completed = old.clone();
+    own.default(&mut completed);
+    // What the server itself made of `old` lacks what that does.
+    own.default(new);
+    Some(Arc::new(completed))
+}
+
+/// Puts back what this write may not change, and keeps the generation. `old` has the defaults `new` has.
+fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     meta::dedup_owner_references(new);
     drop_empty_metadata(new);
     let is_custom = call.custom.is_some();
@@ -293,16 +313,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) -> Option<
     own.default(new);
     // What the server itself sets (a pod's node) is no wish of anybody.
     let is_wish = !matches!(target, Target::Status | Target::Whole);
-    // Where nothing differs there is no default that `old` lacks: the defaults cost only changes of a specification.
-    if is_custom || !is_wish || !spec_changed(call, new, old) {
-        return None;
-    }
-    let mut completed = old.clone();
-    own.default(&mut completed);
-    if own.has_generation() && spec_changed(call, new, &completed) {
+    if !is_custom && is_wish && own.has_generation() && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
-    Some(Arc::new(completed))
 }
 
 /// Whether anything changed that counts as specification: all but metadata, and all but status where that is written

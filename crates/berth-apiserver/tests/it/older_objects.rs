@@ -75,3 +75,30 @@ async fn what_is_older_than_a_default_can_be_changed_and_the_default_is_nobodys_
         server.patch(&format!("{pods}/p"), "merge-patch", change).await.expect(200);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn policies_see_what_is_older_than_a_default_with_it() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["UPDATE", "DELETE"], "resources": ["pods", "pods/status"]}]},
+        "validations": [{"expression": "oldObject.spec.containers[0].lifecycle.preStop.httpGet.scheme == 'HTTP'"}],
+    });
+    let policies = format!("{group}/validatingadmissionpolicies");
+    server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let spec = json!({"policyName": "p", "validationActions": ["Deny"]});
+    let bindings = format!("{group}/validatingadmissionpolicybindings");
+    server.post(&bindings, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(201);
+    let pods = "/api/v1/namespaces/default/pods";
+    server.post(pods, json!({"metadata": {"name": "p"}, "spec": pod_spec()})).await.expect(201);
+    let path = format!("{pods}/p");
+    age(&server, &store, "/core/pods/default/p", "/spec").await;
+    let status = json!({"status": {"message": "m"}});
+    server.patch(&format!("{path}/status"), "merge-patch", status).await.expect(200);
+    age(&server, &store, "/core/pods/default/p", "/spec").await;
+    server.patch(&path, "merge-patch", json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    age(&server, &store, "/core/pods/default/p", "/spec").await;
+    server.delete(&path, json!({"gracePeriodSeconds": 0})).await.expect(200);
+}

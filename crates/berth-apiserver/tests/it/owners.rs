@@ -138,3 +138,47 @@ async fn an_owner_named_twice_counts_once_before_anybody_looks() {
     assert_eq!(made["metadata"]["ownerReferences"], json!([owner("x"), owner("y")]));
     assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
+
+/// Recorded from kube-apiserver 1.36: ownership is what was sent, told before admission, which owns nothing.
+#[tokio::test(start_paused = true)]
+async fn what_admission_adds_is_nobodys_and_it_sees_who_writes() {
+    let server = server();
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let managers = "object.metadata.managedFields.map(entry, entry.manager).join(',')";
+    let expression = format!(
+        "[JSONPatch{{op: 'add', path: '/data/k', value: 'mutated'}}, JSONPatch{{op: 'add', path: '/data/seen', value: {managers}}}]"
+    );
+    let spec = json!({
+        "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]},
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}],
+    });
+    let policies = format!("{group}/mutatingadmissionpolicies");
+    server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let bindings = format!("{group}/mutatingadmissionpolicybindings");
+    server.post(&bindings, json!({"metadata": {"name": "p"}, "spec": {"policyName": "p"}})).await.expect(201);
+    let owned = |object: &Value| {
+        let list = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        list.into_iter().map(|it| json!([it["manager"], it["fieldsV1"]["f:data"]])).collect::<Vec<_>>()
+    };
+    let (c, u) = (json!(["c", {".": {}, "f:a": {}}]), json!(["u", {"f:b": {}}]));
+    let map = json!({"metadata": {"name": "a"}, "data": {"a": "1"}});
+    let created = server.post(&format!("{MAPS}?fieldManager=c"), map).await.expect(201);
+    assert_eq!((&created["data"], owned(&created)), (&json!({"a": "1", "k": "mutated", "seen": "c"}), vec![c.clone()]));
+    let mut whole = created;
+    whole["data"] = json!({"a": "1", "b": "2"});
+    let put = server.put(&format!("{MAP}?fieldManager=u"), whole).await.expect(200);
+    assert_eq!((&put["data"]["seen"], owned(&put)), (&json!("c,u"), vec![c.clone(), u.clone()]));
+    // Who sets what admission sets otherwise owns it.
+    let patch = json!({"data": {"k": "mine"}});
+    let patched = server.patch(&format!("{MAP}?fieldManager=k"), "merge-patch", patch).await.expect(200);
+    let k = json!(["k", {"f:k": {}}]);
+    assert_eq!((&patched["data"]["k"], owned(&patched)), (&json!("mutated"), vec![c.clone(), k.clone(), u.clone()]));
+    let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"d": "4"}});
+    let applied = server.patch(&format!("{MAP}?fieldManager=ap"), "apply", applied).await.expect(200);
+    assert_eq!(
+        (&applied["data"]["seen"], owned(&applied)),
+        (&json!("ap,c,k,u"), vec![json!(["ap", {"f:d": {}}]), c, k, u])
+    );
+}
