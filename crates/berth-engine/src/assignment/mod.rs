@@ -310,7 +310,8 @@ impl Assignment {
                 continue;
             };
             let Some(asked) = shape.iter().find(|asked| asked.info.name == set.name) else { continue };
-            world.topologies.add_places(&mut places, flavor, topology, &asked.info.template.requests);
+            let demand = asked.info.demand(&mut world.topologies).clone();
+            world.topologies.add_places(&mut places, flavor, topology, &demand);
         }
         places
     }

@@ -56,6 +56,8 @@ pub(crate) struct Entry {
     pub eviction: Option<(&'static str, String)>,
     /// Sibling variants that have to leave first (§23).
     pub migrates: Vec<WorkloadId>,
+    /// See [`Entry::net_places`].
+    net_places: Option<Arc<Places>>,
 }
 
 impl Entry {
@@ -78,7 +80,17 @@ impl Entry {
             victims: Vec::new(),
             eviction: None,
             migrates: Vec::new(),
+            net_places: None,
         }
+    }
+
+    /// Takes an assignment in place of the one it had.
+    pub fn take(&mut self, assignment: Assignment, asked: Arc<[AskedPodSet]>, targets: Vec<Target>) {
+        self.message = assignment.message();
+        self.assignment = assignment;
+        self.asked = asked;
+        self.targets = targets;
+        self.net_places = None;
     }
 
     /// What is decided about it.
@@ -95,8 +107,17 @@ impl Entry {
         if self.second_pass { FrAmounts::new() } else { self.assignment.usage.clone() }
     }
 
-    /// Places it takes beyond those it holds.
-    pub fn net_places(&self, world: &mut World) -> Places {
+    /// Places its assignment takes beyond those it holds.
+    pub fn net_places(&mut self, world: &mut World) -> Arc<Places> {
+        if let Some(known) = &self.net_places {
+            return known.clone();
+        }
+        let places = Arc::new(self.places_beyond_held(world));
+        self.net_places = Some(places.clone());
+        places
+    }
+
+    fn places_beyond_held(&self, world: &mut World) -> Places {
         let places = self.assignment.places(world, &self.asked);
         match &world.record(self.workload).holding {
             Some(holding) if self.second_pass => places.without(&holding.places),
@@ -289,7 +310,7 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> 
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
     // What was worked out is what it takes, unless part of it is held already.
     let taken = (!entry.second_pass && entry.replaced.is_none())
-        .then(|| (std::mem::take(&mut entry.assignment.usage), entry.net_places(world)));
+        .then(|| (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(entry.net_places(world))));
     crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone(), taken, now);
     world.record_mut(entry.workload).scan = None;
     Admit {

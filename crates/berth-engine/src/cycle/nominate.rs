@@ -9,7 +9,7 @@ use crate::decision::{AssignmentMode, PendingReason, RequeueReason};
 use crate::ids::WorkloadId;
 use crate::model::{CheckState, Time};
 use crate::preemption::{Preemptor, RealOracle, Target, find_targets};
-use crate::topology::assign::place;
+use crate::topology::assign::{Sought, place, place_after};
 use crate::world::World;
 
 /// Whether a head takes part in the cycle.
@@ -35,10 +35,7 @@ pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomin
     drop_outdated_scan(world, entry);
     entry.replaced = replaced_slice(world, entry);
     let (assignment, asked, targets) = assign(world, entry, None, now);
-    entry.message = assignment.message();
-    entry.assignment = assignment;
-    entry.asked = asked;
-    entry.targets = targets;
+    entry.take(assignment, asked, targets);
     Nomination::Considered
 }
 
@@ -116,9 +113,9 @@ pub(crate) fn assign(
         resume,
     };
     let full_ask = ask(shape.asked().clone());
-    let (mut assignment, targets) = assign_once(world, &full_ask, now);
+    let (mut assignment, sought, targets) = assign_once(world, &full_ask, now);
     if is_usable(assignment.mode(), &targets) {
-        reserve_topology(world, &full_ask, &mut assignment, &targets);
+        reserve_topology(world, &mut assignment, sought, &targets);
         return (assignment, full_ask.pod_sets, targets);
     }
     let may_reduce = world.config.gates.partial_admission
@@ -132,23 +129,23 @@ pub(crate) fn assign(
             let reduced: Arc<[AskedPodSet]> =
                 shape.pod_sets.iter().zip(counts).map(|(info, count)| asked_pod_set(info, *count)).collect();
             let reduced_ask = ask(reduced.clone());
-            let (mut assignment, targets) = assign_once(world, &reduced_ask, now);
+            let (mut assignment, sought, targets) = assign_once(world, &reduced_ask, now);
             if !is_usable(assignment.mode(), &targets) {
                 return None;
             }
-            reserve_topology(world, &reduced_ask, &mut assignment, &targets);
+            reserve_topology(world, &mut assignment, sought, &targets);
             Some((assignment, reduced, targets))
         });
         if let Some((_, answer)) = found {
             return answer;
         }
     }
-    reserve_topology(world, &full_ask, &mut assignment, &[]);
+    reserve_topology(world, &mut assignment, sought, &[]);
     (assignment, full_ask.pod_sets, Vec::new())
 }
 
 /// Flavors, topology, and targets for exactly these counts.
-fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Target>) {
+fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<Sought>, Vec<Target>) {
     let mut oracle = RealOracle::at(now);
     let mut assignment = if ask.second_pass {
         crate::topology::assign::held_assignment(world, ask)
@@ -156,7 +153,7 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
         assign_flavors(world, ask, &mut oracle)
     };
     assignment.searches = oracle.searches;
-    let placement = place(world, ask, &mut assignment);
+    let sought = place(world, ask, &mut assignment);
     let mut targets = Vec::new();
     if assignment.mode() == AssignmentMode::Preempt {
         let node = world.queue(ask.queue).node;
@@ -167,19 +164,19 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Vec<Targ
             replaced: ask.replaced,
             need: &assignment.frs_needing_preemption(),
             request: &assignment.usage,
-            placement: placement.as_ref(),
+            placement: sought.as_ref().map(|sought| &sought.request),
             now,
         };
         let (found, searched) = find_targets(world, &preemptor);
         assignment.searches.push(searched);
         targets = found;
     }
-    (assignment, targets)
+    (assignment, sought, targets)
 }
 
 /// Chooses the domains a preempting workload will want, so that they can be kept for it (§5.5 step 3).
-fn reserve_topology(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
-    if assignment.mode() == AssignmentMode::Preempt {
-        crate::topology::assign::place_after(world, ask, assignment, targets);
+fn reserve_topology(world: &mut World, assignment: &mut Assignment, sought: Option<Sought>, targets: &[Target]) {
+    if let Some(sought) = sought.filter(|_| assignment.mode() == AssignmentMode::Preempt) {
+        place_after(world, assignment, sought, targets);
     }
 }

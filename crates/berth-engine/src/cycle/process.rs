@@ -1,7 +1,5 @@
 //! Going through the entries of a cycle (§5.6): admit, preempt, reserve or skip, each against what the earlier ones left.
 
-use std::sync::Arc;
-
 use super::claims::Claims;
 use super::nominate::assign;
 use super::order::EntryOrder;
@@ -11,7 +9,7 @@ use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, 
 use crate::ids::{QueueId, WorkloadId};
 use crate::model::{PreemptionPolicy, Time};
 use crate::preemption::candidates::is_evicted;
-use crate::preemption::{Target, message};
+use crate::preemption::message;
 use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::{Record, World};
@@ -189,7 +187,7 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
         }
         let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
         world.rollback(mark);
-        replace(entry, assignment, asked, targets);
+        entry.take(assignment, asked, targets);
         let result = if entry.assignment.mode() == AssignmentMode::Fit {
             entry.assignment.deferred = true;
             "deferred_fit"
@@ -212,20 +210,8 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
             return;
         }
         let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
-        replace(entry, assignment, asked, targets);
+        entry.take(assignment, asked, targets);
     }
-}
-
-fn replace(
-    entry: &mut Entry,
-    assignment: crate::assignment::Assignment,
-    asked: Arc<[crate::assignment::AskedPodSet]>,
-    targets: Vec<Target>,
-) {
-    entry.message = assignment.message();
-    entry.assignment = assignment;
-    entry.asked = asked;
-    entry.targets = targets;
 }
 
 fn skip(entry: &mut Entry, message: &str, reason: PendingReason) {

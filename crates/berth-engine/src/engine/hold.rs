@@ -51,7 +51,8 @@ pub(crate) fn hold(
         let flavors: Vec<_> = set.flavors.values().map(|name| world.flavor_id(name)).collect();
         let flavor = flavors.into_iter().find(|id| world.flavor(*id).is_some_and(|it| it.topology.is_some()));
         if let Some(flavor) = flavor {
-            world.topologies.add_places(&mut places, flavor, topology, &info.template.requests);
+            let demand = info.demand(&mut world.topologies).clone();
+            world.topologies.add_places(&mut places, flavor, topology, &demand);
         }
     }
     hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed });

@@ -327,14 +327,11 @@ fn effective_count(set: &PodSet, gates: &FeatureGates) -> i32 {
 
 /// Turns pod sets into ids.
 pub(crate) fn compile_shape(world: &mut World, pod_sets: &[PodSet]) -> Shape {
-    let sets = pod_sets.iter().map(|set| PodSetInfo {
-        name: set.name.clone(),
-        count: effective_count(set, &world.config.gates),
-        spec_count: set.count,
-        min_count: set.min_count.filter(|_| world.config.gates.partial_admission),
-        requests: set.requests.iter().map(|(name, amount)| (world.resources.intern(name), *amount)).collect(),
-        template: set.template.clone(),
-        topology: set.topology.clone(),
+    let sets = pod_sets.iter().map(|set| {
+        let count = effective_count(set, &world.config.gates);
+        let min_count = set.min_count.filter(|_| world.config.gates.partial_admission);
+        let requests = set.requests.iter().map(|(name, amount)| (world.resources.intern(name), *amount)).collect();
+        PodSetInfo::new(set, count, min_count, requests)
     });
     Shape::new(sets.map(Arc::new).collect())
 }

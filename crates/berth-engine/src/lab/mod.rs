@@ -174,7 +174,8 @@ impl Lab<'_> {
         let flavor = self.engine.world.flavor_id(flavor);
         let mut places = Places::default();
         let topologies = &mut self.engine.world.topologies;
-        topologies.add_places(&mut places, flavor, assignment, per_pod);
+        let demand = topologies.demand(per_pod);
+        topologies.add_places(&mut places, flavor, assignment, &demand);
         topologies.add_usage(&places);
     }
 

@@ -17,12 +17,20 @@ use crate::preemption::Target;
 use crate::quota::FrAmounts;
 use crate::world::World;
 
+/// What an assignment's pods were looked for, and where they would go if no workload were there, if that was asked.
+#[derive(Debug)]
+pub(crate) struct Sought {
+    pub request: PlacementRequest,
+    when_empty: Option<Found>,
+}
+
 /// Finds places for the pods of an assignment that fits by quota (§8.14). What was looked for, if anything was.
-pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<PlacementRequest> {
+pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<Sought> {
     if !world.config.gates.topology_aware_scheduling || assignment.mode() == AssignmentMode::NoFit {
         return None;
     }
     let request = build(world, ask, assignment, None)?;
+    let mut when_empty = None;
     let replacing = request.replaces_nodes();
     if assignment.mode() == AssignmentMode::Fit {
         let found = place_all(world, &request, false);
@@ -64,8 +72,9 @@ pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -
                 set_mode(&mut assignment.pod_sets[at], AssignmentMode::Preempt);
             }
         }
+        when_empty = Some(found);
     }
-    Some(request)
+    Some(Sought { request, when_empty })
 }
 
 /// Notes what was found about the nodes of a pod set's flavor, with the attempt at that flavor too.
@@ -105,20 +114,22 @@ fn take(assignment: &mut Assignment, found: Found) {
 
 /// Finds places for a workload that preempts, once its targets have left, or on empty nodes if there are none (§5.5
 /// step 3). Only so that they can be kept for it.
-pub(crate) fn place_after(world: &mut World, ask: &Ask, assignment: &mut Assignment, targets: &[Target]) {
-    if !world.config.gates.topology_aware_scheduling {
+pub(crate) fn place_after(world: &mut World, assignment: &mut Assignment, sought: Sought, targets: &[Target]) {
+    if sought.request.replaces_nodes() {
         return;
     }
-    let Some(request) = build(world, ask, assignment, None) else { return };
-    if request.replaces_nodes() {
-        return;
-    }
-    let mark = world.mark();
-    for target in targets {
-        world.hide(target.workload);
-    }
-    let found = place_all(world, &request, targets.is_empty());
-    world.rollback(mark);
+    let found = match sought.when_empty {
+        Some(found) if targets.is_empty() => found,
+        _ => {
+            let mark = world.mark();
+            for target in targets {
+                world.hide(target.workload);
+            }
+            let found = place_all(world, &sought.request, targets.is_empty());
+            world.rollback(mark);
+            found
+        }
+    };
     if found.iter().all(|(_, result)| result.is_ok()) {
         for (at, result) in found {
             assignment.pod_sets[at].topology = result.ok();

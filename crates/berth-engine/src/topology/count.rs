@@ -136,6 +136,7 @@ impl Count {
     }
 
     /// True if both say the same.
+    #[cfg(debug_assertions)]
     pub fn agrees_with(&self, other: &Count) -> bool {
         self.rooms == other.rooms && self.open == other.open && self.barred == other.barred
     }

@@ -279,7 +279,7 @@ impl Topologies {
         {
             let mut anew = Count::new(self, tree, wanted, empty);
             anew.refresh(self, tree, overlay);
-            debug_assert!(count.agrees_with(&anew), "what is kept is what counting anew would find");
+            assert!(count.agrees_with(&anew), "what is kept is what counting anew would find");
         }
         let answer = answer(self, tree, &count);
         self.counts.keep(count);
@@ -304,9 +304,8 @@ impl Topologies {
         places: &mut Places,
         flavor: FlavorId,
         topology: &TopologyAssignment,
-        per_pod: &ResourceList,
+        demand: &Demand,
     ) {
-        let demand = self.demand(per_pod);
         for domain in &topology.domains {
             let row = self.row(flavor, topology, &domain.values);
             let count = i64::from(domain.count);

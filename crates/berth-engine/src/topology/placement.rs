@@ -324,6 +324,19 @@ impl Search<'_> {
         best.map(|(_, id)| id)
     }
 
+    /// The [`tightest`](Self::tightest) domain for everything, if the first in order could take that.
+    fn takes_all(&self, domains: &[usize], amount: i64, unit: Unit) -> Option<usize> {
+        let order = |id: &usize| (self.rooms[*id].rank(false), *id);
+        let first = domains.iter().copied().min_by_key(order)?;
+        let takes_all =
+            |id: &usize| self.capacity(*id, unit, false) >= amount && self.rooms[*id].score == self.rooms[first].score;
+        if !takes_all(&first) {
+            return None;
+        }
+        let capable = domains.iter().copied().filter(takes_all);
+        capable.min_by_key(|id| (self.capacity(*id, unit, false), order(id)))
+    }
+
     /// From the chosen domains down to the leaves (§14.7).
     fn go_down(&self, mut shares: Vec<Share>, balanced: bool) -> Placement {
         let first = shares.first().map_or(0, |share| self.tree.domains[share.domain].level);
@@ -361,6 +374,14 @@ impl Search<'_> {
     /// Spreads an amount over as few domains as possible.
     fn take(&self, domains: Vec<usize>, amount: i64, leader: bool, unit: Unit, size: i64) -> Vec<Share> {
         let least_free = self.wanted.least_free_capacity();
+        // Most often one domain takes all, and the others need not be put in order.
+        if !leader
+            && !least_free
+            && amount > 0
+            && let Some(domain) = self.takes_all(&domains, amount, unit)
+        {
+            return vec![Share { domain, pods: amount * size, leader: false }];
+        }
         let mut shares = Vec::new();
         let mut remaining = amount;
         // Also where units are slices of an inner layer, whose number per domain plays no part in the order.

@@ -458,7 +458,7 @@ fn wanted(
 fn pods(world: &mut World, ask: &Ask, set: &AskedPodSet, flavor: FlavorId) -> Pods {
     let template = &set.info.template;
     let mut pods = Pods {
-        demand: world.topologies.demand(&template.requests),
+        demand: set.info.demand(&mut world.topologies).clone(),
         node_selector: template.node_selector.clone(),
         affinity: template.affinity.clone(),
         tolerations: template.tolerations.clone(),

@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use crate::assignment::{AskedPodSet, ScanState, asked_pod_set};
 use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
-use crate::model::{Admission, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey};
+use crate::model::{Admission, PodSet, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey};
 use crate::quota::FrAmounts;
-use crate::topology::Places;
+use crate::topology::amounts::Demand;
+use crate::topology::{Places, Topologies};
 use crate::world::World;
 
 /// One workload.
@@ -134,6 +135,44 @@ pub(crate) struct PodSetInfo {
     pub requests: Vec<(ResourceId, i64)>,
     pub template: Arc<PodTemplate>,
     pub topology: Option<TopologyRequest>,
+    demand: WorkedOut<Demand>,
+}
+
+impl PodSetInfo {
+    /// A pod set as a workload's object has it, with its effective requests as ids.
+    pub fn new(set: &PodSet, count: i32, min_count: Option<i32>, requests: Vec<(ResourceId, i64)>) -> PodSetInfo {
+        PodSetInfo {
+            name: set.name.clone(),
+            count,
+            spec_count: set.count,
+            min_count,
+            requests,
+            template: set.template.clone(),
+            topology: set.topology.clone(),
+            demand: WorkedOut::default(),
+        }
+    }
+
+    /// What one of its pods takes of a node.
+    pub fn demand(&self, topologies: &mut Topologies) -> &Demand {
+        self.demand.0.get_or_init(|| topologies.demand(&self.template.requests))
+    }
+}
+
+/// What is worked out from the rest when it is first asked for: of two that are alike it says the same, known or not.
+#[derive(Debug, Clone, Default)]
+struct WorkedOut<T>(OnceLock<T>);
+
+impl<T> PartialEq for WorkedOut<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for WorkedOut<T> {}
+
+impl<T> Hash for WorkedOut<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Record {
