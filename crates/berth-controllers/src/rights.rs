@@ -266,6 +266,11 @@ fn user_roles() -> Vec<Value> {
         "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(BOTH)},
         "rules": [{"apiGroups": [explain::GROUP], "resources": ["workloads/explanation"], "verbs": ["get"]}],
     }));
+    roles.push(json!({
+        "apiVersion": RBAC, "kind": "ClusterRole",
+        "metadata": {"name": "berth-holders-viewer-role", "labels": labels(&[ADMIN])},
+        "rules": [{"apiGroups": [explain::GROUP], "resources": ["clusterqueues/holders"], "verbs": ["get"]}],
+    }));
     for (short, resource, who) in [("cq", "clusterqueues", &[ADMIN][..]), ("lq", "localqueues", BOTH)] {
         roles.push(json!({
             "apiVersion": RBAC, "kind": "ClusterRole",

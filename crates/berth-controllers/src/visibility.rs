@@ -51,7 +51,8 @@ impl Page {
         Ok(Self { offset: number("offset")?.unwrap_or(0), limit })
     }
 
-    fn part(self) -> std::ops::Range<usize> {
+    /// The part of a list it is.
+    pub(crate) fn part(self) -> std::ops::Range<usize> {
         self.offset..self.offset.saturating_add(self.limit)
     }
 }

@@ -77,8 +77,8 @@ impl Dashboard {
         match page {
             Page::Style => answer(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
             Page::Overview { from } => overview::page(&self.client, from, refresh).await,
-            Page::Queue { name, from, next } => {
-                let asked = queue::Asked { name: &name, from, next, refresh };
+            Page::Queue { name, from, held_from } => {
+                let asked = queue::Asked { name: &name, from, held_from, refresh };
                 queue::page(&self.client, &asked, now).await
             }
             Page::Workload { namespace, name } => {

@@ -20,11 +20,7 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
     let frame = Frame { title: "Queues", here, refresh };
     let queues: Api<ClusterQueue> = Api::all(client.clone());
     let cohorts: Api<Cohort> = Api::all(client.clone());
-    let all = |_: &ClusterQueue| true;
-    let (queues, cohorts) = futures::join!(
-        read::list(&queues, None, OBJECTS_MAX, all, usize::MAX),
-        read::list(&cohorts, None, OBJECTS_MAX, |_: &Cohort| true, usize::MAX),
-    );
+    let (queues, cohorts) = futures::join!(read::list(&queues, OBJECTS_MAX), read::list(&cohorts, OBJECTS_MAX));
     let queues = match queues {
         Ok(queues) => queues,
         Err(unread) => return layout::page(unread.code(), &frame, |html| cannot(html, &unread)),
@@ -38,7 +34,7 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
         if let Some(unread) = unread {
             notice(html, format_args!("Cohorts are shown without their own quota and parents. {unread}"));
         }
-        if queues.next.is_some() {
+        if queues.has_more {
             notice(html, format_args!("Only the first {} ClusterQueues are shown.", queues.items.len()));
         }
         let nodes = tree::forest(&queues.items, &cohorts);

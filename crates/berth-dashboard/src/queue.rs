@@ -1,6 +1,8 @@
 //! One cluster queue: its rules, its quota, who waits in which order and why, who holds quota.
 
+use berth_api::berth::explanation::{ClusterQueueHolders, Held};
 use berth_api::kueue::v1beta2::{ClusterQueue, Workload};
+use berth_controllers::explain::ask;
 use berth_controllers::visibility;
 use futures::StreamExt;
 use http::{Request, Response, StatusCode};
@@ -21,8 +23,6 @@ const WAITING_ROWS: usize = 50;
 const AT_ONCE: usize = 16;
 /// Workloads that hold quota, on one page.
 const HOLDING_ROWS: usize = 200;
-/// Workloads looked at for those that hold quota here; the list goes on from there.
-const SCANNED_MAX: usize = 5_000;
 
 /// What is shown of a queue.
 pub struct Asked<'a> {
@@ -30,8 +30,8 @@ pub struct Asked<'a> {
     pub name: &'a str,
     /// Waiting workloads left out at the beginning.
     pub from: usize,
-    /// Where the list of workloads that hold quota goes on.
-    pub next: Option<String>,
+    /// Workloads that hold quota left out at the beginning.
+    pub held_from: usize,
     /// The page loads itself again.
     pub refresh: bool,
 }
@@ -39,19 +39,12 @@ pub struct Asked<'a> {
 /// The page of a queue.
 pub async fn page(client: &Client, asked: &Asked<'_>, now: jiff::Timestamp) -> Response<String> {
     let own = Href::path(&["queues", asked.name]);
-    let mut here = own.clone();
-    if asked.from > 0 {
-        here = here.with("from", asked.from);
-    }
-    if let Some(next) = &asked.next {
-        here = here.with("next", next);
-    }
-    let frame = Frame { title: asked.name, here, refresh: asked.refresh };
+    let frame = Frame { title: asked.name, here: part(&own, asked.from, asked.held_from), refresh: asked.refresh };
     let queues: Api<ClusterQueue> = Api::all(client.clone());
     let (queue, waiting, holding) = futures::join!(
         read::within(queues.get(asked.name)),
         waiting(client, asked.name, asked.from),
-        holding(client, asked.name, asked.next.clone()),
+        holding(client, asked.name, asked.held_from),
     );
     let queue = match queue {
         Ok(queue) => queue,
@@ -61,15 +54,27 @@ pub async fn page(client: &Client, asked: &Asked<'_>, now: jiff::Timestamp) -> R
         head(html, &queue);
         html.line("h2", "", "Waiting, in order");
         match waiting {
-            Ok(list) => show_waiting(html, &list, asked.from, &own, now),
+            Ok(list) => show_waiting(html, &list, asked, &own, now),
             Err(unread) => notice(html, format_args!("Who waits is not shown. {unread}")),
         }
         html.line("h2", "", "Holding quota");
         match holding {
-            Ok(list) => show_holding(html, list, asked.next.is_some(), &own, now),
+            Ok(list) => show_holding(html, &list, asked, &own, now),
             Err(unread) => notice(html, format_args!("Who holds quota is not shown. {unread}")),
         }
     })
+}
+
+/// The page with these parts of its lists.
+fn part(own: &Href, from: usize, held_from: usize) -> Href {
+    let mut href = own.clone();
+    if from > 0 {
+        href = href.with("from", from);
+    }
+    if held_from > 0 {
+        href = href.with("held", held_from);
+    }
+    href
 }
 
 fn head(html: &mut Html, queue: &ClusterQueue) {
@@ -167,21 +172,24 @@ async fn waiting(client: &Client, queue: &str, from: usize) -> Result<Vec<(Pendi
     read::within(reading).await
 }
 
-async fn holding(client: &Client, queue: &str, next: Option<String>) -> Result<read::Listed<Workload>, Unread> {
-    let workloads: Api<Workload> = Api::all(client.clone());
-    let here = |workload: &Workload| {
-        let status = workload.status.as_ref();
-        let holds = status.and_then(|status| status.admission.as_ref()).is_some_and(|it| it.cluster_queue == queue);
-        holds && state::of(workload) != State::Finished
-    };
-    read::list(&workloads, next, SCANNED_MAX, here, HOLDING_ROWS).await
+/// Who holds quota, as the engine counts it.
+async fn holding(client: &Client, queue: &str, from: usize) -> Result<ClusterQueueHolders, Unread> {
+    let answer = read::within(ask::holders(client, queue, HOLDING_ROWS, from)).await?;
+    serde_json::from_value(answer).map_err(|error| Unread::Failed(error.to_string()))
 }
 
-fn show_waiting(html: &mut Html, list: &[(Pending, Option<Workload>)], from: usize, own: &Href, now: jiff::Timestamp) {
+fn show_waiting(
+    html: &mut Html,
+    list: &[(Pending, Option<Workload>)],
+    asked: &Asked<'_>,
+    own: &Href,
+    now: jiff::Timestamp,
+) {
+    let from = asked.from;
     if list.is_empty() {
         html.line("p", "quiet", if from == 0 { "Nobody waits." } else { "Nobody else waits." });
     }
-    let to = |from: usize| if from > 0 { own.clone().with("from", from) } else { own.clone() };
+    let to = |from: usize| part(own, from, asked.held_from);
     layout::pager(html, from, list.len(), None, WAITING_ROWS, to);
     if list.is_empty() {
         return;
@@ -219,55 +227,45 @@ fn reason(html: &mut Html, workload: &Workload) {
     }
 }
 
-fn show_holding(html: &mut Html, list: read::Listed<Workload>, started: bool, own: &Href, now: jiff::Timestamp) {
+fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, own: &Href, now: jiff::Timestamp) {
+    let from = asked.held_from;
     if list.items.is_empty() {
-        let text = if list.next.is_some() || started { "Nobody in this part of the list." } else { "Nobody." };
-        html.line("p", "quiet", text);
-    } else {
-        let columns = ["Workload", "Job", "LocalQueue", "#Priority", "State", "Holds", "#Age"];
-        layout::table(html, &columns, |html| {
-            html.class("tbody", "", |html| {
-                for workload in &list.items {
-                    html.class("tr", "", |html| {
-                        html.class("td", "nowrap", |html| workload_link(html, &workload.metadata));
-                        html.line("td", "", job(workload.metadata.owner_references.as_deref()));
-                        html.line("td", "nowrap", &workload.spec.queue_name);
-                        html.line("td", "number", workload.spec.priority.unwrap_or(0));
-                        let state = state::of(workload);
-                        html.line("td", state.class(), state.as_str());
-                        html.class("td", "long", |html| holds(html, workload));
-                        html.line("td", "number", state::age(&workload.metadata, now));
-                    });
-                }
-            });
-        });
+        html.line("p", "quiet", if from == 0 { "Nobody." } else { "Nobody else." });
     }
-    if started || list.next.is_some() {
-        html.class("p", "pager", |html| {
-            if started {
-                html.link(own, "← From the beginning");
-                html.text(" ");
-            }
-            if let Some(next) = list.next {
-                html.link(&own.clone().with("next", next), "Further workloads →");
+    let to = |held_from: usize| part(own, asked.from, held_from);
+    layout::pager(html, from, list.items.len(), Some(list.total), HOLDING_ROWS, to);
+    if list.items.is_empty() {
+        return;
+    }
+    let columns = ["Workload", "Job", "LocalQueue", "#Priority", "State", "Holds", "#For", "#Age"];
+    layout::table(html, &columns, |html| {
+        html.class("tbody", "", |html| {
+            for holder in &list.items {
+                html.class("tr", "", |html| {
+                    html.class("td", "nowrap", |html| workload_link(html, &holder.metadata));
+                    html.line("td", "", job(holder.metadata.owner_references.as_deref()));
+                    html.line("td", "nowrap", &holder.local_queue_name);
+                    html.line("td", "number", holder.priority);
+                    let state = match (&holder.evicted, holder.admitted) {
+                        (Some(_), _) => State::Evicted,
+                        (None, true) => State::Admitted,
+                        (None, false) => State::QuotaReserved,
+                    };
+                    html.line("td", state.class(), state.as_str());
+                    html.line("td", "long", holds(&holder.holds));
+                    let since = holder.since.as_ref().map(|since| now.as_second() - since.0.as_second());
+                    html.line("td", "number", since.map(state::duration).unwrap_or_default());
+                    html.line("td", "number", state::age(&holder.metadata, now));
+                });
             }
         });
-    }
+    });
 }
 
-fn holds(html: &mut Html, workload: &Workload) {
-    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
-    let mut sums = std::collections::BTreeMap::new();
-    for set in admission.into_iter().flat_map(|admission| &admission.pod_set_assignments) {
-        for (resource, used) in &set.resource_usage {
-            let flavor = set.flavors.get(resource).map(String::as_str).unwrap_or_default();
-            let sum = sums.entry((resource.as_str(), flavor)).or_insert(berth_apimachinery::quantity::Quantity::ZERO);
-            sum.add(tree::amount(used));
-        }
-    }
+fn holds(held: &[Held]) -> String {
     let texts: Vec<String> =
-        sums.iter().map(|((resource, flavor), sum)| format!("{sum} {resource} of {flavor}")).collect();
-    html.text(texts.join(", "));
+        held.iter().map(|it| format!("{} {} of {}", it.amount.0, it.resource, it.flavor)).collect();
+    texts.join(", ")
 }
 
 /// A link to a workload's page.

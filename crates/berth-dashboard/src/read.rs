@@ -86,33 +86,24 @@ pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<
 pub struct Listed<K> {
     /// Objects in the API's order.
     pub items: Vec<K>,
-    /// The token with which the list goes on; nothing when this is the end.
-    pub next: Option<String>,
+    /// It goes on.
+    pub has_more: bool,
 }
 
-/// Reads a list from its beginning, or from where a token says, until `enough` objects have been looked at. Only those `keep`
-/// wants are kept.
-pub async fn list<K>(
-    api: &Api<K>,
-    from: Option<String>,
-    enough: usize,
-    keep: impl Fn(&K) -> bool,
-    full: usize,
-) -> Result<Listed<K>, Unread>
+/// Reads a list from its beginning until there are `enough` objects.
+pub async fn list<K>(api: &Api<K>, enough: usize) -> Result<Listed<K>, Unread>
 where
     K: Clone + DeserializeOwned + fmt::Debug,
 {
     let reading = async {
-        let mut listed = Listed { items: Vec::new(), next: from };
-        let mut seen = 0;
+        let mut listed = Listed { items: Vec::new(), has_more: false };
+        let mut parameters = ListParams::default().limit(PART);
         loop {
-            let mut parameters = ListParams::default().limit(PART);
-            parameters.continue_token = listed.next.take();
             let part = api.list(&parameters).await?;
-            seen += part.items.len();
-            listed.items.extend(part.items.into_iter().filter(&keep));
-            listed.next = part.metadata.continue_.filter(|token| !token.is_empty());
-            if listed.next.is_none() || seen >= enough || listed.items.len() >= full {
+            listed.items.extend(part.items);
+            parameters.continue_token = part.metadata.continue_.filter(|token| !token.is_empty());
+            listed.has_more = parameters.continue_token.is_some();
+            if !listed.has_more || listed.items.len() >= enough {
                 return Ok(listed);
             }
         }

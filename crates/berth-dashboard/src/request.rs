@@ -19,8 +19,8 @@ pub enum Page {
         name: String,
         /// Waiting workloads left out at the beginning.
         from: usize,
-        /// Where the list of workloads that hold quota goes on: the API's own token.
-        next: Option<String>,
+        /// Workloads that hold quota left out at the beginning.
+        held_from: usize,
     },
     /// One workload, by its name or its job's.
     Workload {
@@ -54,18 +54,16 @@ impl Asked {
         let parameter = |name: &str| {
             query.split('&').find_map(|pair| decode(&pair.strip_prefix(name)?.strip_prefix('=')?.replace('+', " ")))
         };
-        let from = || parameter("from").and_then(|from| from.parse().ok()).unwrap_or(0).min(FROM_MAX);
+        let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or(0).min(FROM_MAX);
         let segments: Vec<String> = uri.path().split('/').skip(1).map(decode).collect::<Option<Vec<String>>>()?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let page = match segments.as_slice() {
-            [""] => Page::Overview { from: from() },
+            [""] => Page::Overview { from: number("from") },
             ["style.css"] => Page::Style,
             ["find"] => Page::Find { what: parameter("what")? },
-            ["queues", name] if is_name(name) => Page::Queue {
-                name: (*name).to_owned(),
-                from: from(),
-                next: parameter("next").filter(|token| !token.is_empty()),
-            },
+            ["queues", name] if is_name(name) => {
+                Page::Queue { name: (*name).to_owned(), from: number("from"), held_from: number("held") }
+            }
             ["workloads", namespace, name] if is_name(namespace) && is_name(name) => {
                 Page::Workload { namespace: (*namespace).to_owned(), name: (*name).to_owned() }
             }
@@ -111,8 +109,8 @@ mod tests {
     #[test]
     fn paths_are_pages() {
         assert_eq!(read("/").map(|it| it.page), Some(Page::Overview { from: 0 }));
-        let queue = Page::Queue { name: "a".to_owned(), from: 50, next: Some("x=".to_owned()) };
-        assert_eq!(read("/queues/a?from=50&next=x%3D&refresh=off"), Some(Asked { page: queue, refresh: false }));
+        let queue = Page::Queue { name: "a".to_owned(), from: 50, held_from: 200 };
+        assert_eq!(read("/queues/a?from=50&held=200&refresh=off"), Some(Asked { page: queue, refresh: false }));
         let workload = Page::Workload { namespace: "team".to_owned(), name: "job-1".to_owned() };
         assert_eq!(read("/workloads/team/job-1"), Some(Asked { page: workload, refresh: true }));
         assert_eq!(

@@ -77,5 +77,6 @@ pub use event::Event;
 pub use explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 pub use ids::Name;
 pub use status::{
-    ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, WeightedShare,
+    ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, QuotaHolder,
+    WeightedShare,
 };

@@ -103,3 +103,22 @@ pub struct QueuePosition {
     /// True when it is set aside until something changes, false when it is a candidate now.
     pub inadmissible: bool,
 }
+
+/// A workload that holds quota of a cluster queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaHolder {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// Its local queue.
+    pub local_queue: Name,
+    /// Effective priority.
+    pub priority: i64,
+    /// Since when it holds the quota; `None` where the object does not say.
+    pub since: Option<Time>,
+    /// True when it may run.
+    pub admitted: bool,
+    /// Reason of its eviction, while it is on its way out.
+    pub evicted: Option<Name>,
+    /// What it holds: flavor, resource, amount; pods that no longer need theirs left out.
+    pub holds: Vec<(Name, Name, i64)>,
+}

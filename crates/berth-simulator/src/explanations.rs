@@ -1,15 +1,15 @@
-//! `explain.berth.dev`: why a job waits, asked of the controllers in this process. Elsewhere `berth controller` answers the
-//! same beside its metrics.
+//! `explain.berth.dev`: why a job waits and who holds quota, asked of the controllers in this process.
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_apiserver::{Extension, RequestInfo};
 use berth_controllers::explain::{GROUP, Unexplained, VERSION};
+use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
 
 use crate::api::Controllers;
 
-/// Explanations of workloads, by their names or those of their jobs.
+/// Explanations of workloads, by their names or those of their jobs, and the holders of cluster queues' quota.
 pub(crate) struct Explanations(pub(crate) Controllers);
 
 impl Extension for Explanations {
@@ -26,16 +26,28 @@ impl Extension for Explanations {
             json!({"name": "workloads", "singularName": "workload", "namespaced": true, "kind": "Workload", "verbs": []}),
             json!({"name": "workloads/explanation", "singularName": "", "namespaced": true,
                 "kind": "WorkloadExplanation", "verbs": ["get"]}),
+            json!({"name": "clusterqueues", "singularName": "clusterqueue", "namespaced": false, "kind": "ClusterQueue",
+                "verbs": []}),
+            json!({"name": "clusterqueues/holders", "singularName": "", "namespaced": false,
+                "kind": "ClusterQueueHolders", "verbs": ["get"]}),
         ]
     }
 
-    fn get(&self, info: &RequestInfo, _: &str) -> Result<Value, Status> {
-        if info.resource != "workloads" || info.subresource != "explanation" || info.namespace.is_empty() {
-            return Err(Status::no_such_path());
-        }
+    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
+        let (subresource, is_namespaced) = (info.subresource.as_str(), !info.namespace.is_empty());
+        let of_queue = match (info.resource.as_str(), subresource, is_namespaced) {
+            ("workloads", "explanation", true) => false,
+            ("clusterqueues", "holders", false) => true,
+            _ => return Err(Status::no_such_path()),
+        };
         let Some(installed) = self.0.installed() else {
             return Err(Status::service_unavailable("the controllers are starting"));
         };
+        if of_queue {
+            let page = Page::parse(query).map_err(Status::bad_request)?;
+            let missing = || Status::not_found(&GroupResource::new(GROUP, "clusterqueues"), &info.name);
+            return installed.explain.holders(&info.name, page).ok_or_else(missing);
+        }
         installed.explain.of(&info.namespace, &info.name).map_err(|error| match error {
             Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(GROUP, "workloads"), &info.name),
             Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use berth_api::berth::explanation::ClusterQueueHolders;
 use berth_controllers::explain::ask;
 use clap::{Args, ValueEnum};
 use kube::{Client, Config};
@@ -16,8 +17,14 @@ use crate::process;
 #[derive(Args)]
 pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
-    #[arg(value_name = "[NAMESPACE/]NAME")]
-    job: String,
+    #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
+    job: Option<String>,
+    /// Tell instead who holds the quota of a ClusterQueue, longest first.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
+    cluster_queue: Option<String>,
+    /// Holders told at most.
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "cluster_queue")]
+    limit: usize,
     /// The namespace. Default: the context's.
     #[arg(short, long)]
     namespace: Option<String>,
@@ -47,9 +54,13 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
-    let (of_job, name) = match options.job.split_once('/') {
+    let job = match (&options.cluster_queue, &options.job) {
+        (Some(queue), _) => return holders(options, queue).await,
+        (None, job) => job.as_deref().unwrap_or_default(),
+    };
+    let (of_job, name) = match job.split_once('/') {
         Some((namespace, name)) => (Some(namespace.to_owned()), name),
-        None => (None, options.job.as_str()),
+        None => (None, job),
     };
     let explanation = match &options.controller {
         Some(url) => {
@@ -68,6 +79,36 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
     match options.output {
         Output::Json => say!("{explanation:#}"),
         Output::Text => say!("{}", explanation["text"].as_str().unwrap_or_default().trim_end()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Who holds the quota of a cluster queue.
+async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
+    let client = connect::client(options.connect.config().await?, &Requests::default(), &Limiter::new(None))?;
+    let answer = ask::holders(&client, queue, options.limit, 0).await.map_err(|error| told(error, "the API server"))?;
+    if let Output::Json = options.output {
+        say!("{answer:#}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let found: ClusterQueueHolders = serde_json::from_value(answer)?;
+    let (total, listed) = (found.total, found.items.len());
+    say!("{total} workload{} quota of ClusterQueue {queue}.", if total == 1 { " holds" } else { "s hold" });
+    for it in &found.items {
+        let held: Vec<String> =
+            it.holds.iter().map(|it| format!("{} {} of flavor {}", it.amount.0, it.resource, it.flavor)).collect();
+        let since = it.since.as_ref().map(|since| format!(" since {}", since.0)).unwrap_or_default();
+        let state = match (&it.evicted, it.admitted) {
+            (Some(reason), _) => format!("; being evicted: {reason}"),
+            (None, true) => String::new(),
+            (None, false) => "; not admitted yet".to_owned(),
+        };
+        let name = |name: &Option<String>| name.clone().unwrap_or_default();
+        let (namespace, name) = (name(&it.metadata.namespace), name(&it.metadata.name));
+        say!("  {namespace}/{name}: {}{since}, priority {}{state}", held.join(", "), it.priority);
+    }
+    if total > listed {
+        say!("  and {} more", total - listed);
     }
     Ok(ExitCode::SUCCESS)
 }

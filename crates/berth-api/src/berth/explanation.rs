@@ -1,9 +1,11 @@
 //! `WorkloadExplanation` of `explain.berth.dev/v1alpha1`: why a workload is where it is, as the controllers answer it and as
-//! `berth explain -o json` prints it. It is read-only and stored nowhere.
+//! `berth explain -o json` prints it; and `ClusterQueueHolders`: who holds a cluster queue's quota. Both are read-only and
+//! stored nowhere.
 //!
 //! Every field is optional to a reader: controllers of another version may leave out what they do not know.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
 /// The API group explanations are served in.
@@ -382,4 +384,52 @@ pub struct Variant {
     /// What would be said about it.
     #[serde(default)]
     pub outlook: Option<Outlook>,
+}
+
+/// Part of the workloads that hold quota of a cluster queue, whoever holds it longest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterQueueHolders {
+    /// Group and version.
+    pub api_version: String,
+    /// `ClusterQueueHolders`.
+    pub kind: String,
+    /// Nothing.
+    pub metadata: ObjectMeta,
+    /// How many there are, listed or not.
+    pub total: usize,
+    /// Those asked for.
+    pub items: Vec<QuotaHolder>,
+}
+
+/// A workload that holds quota.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QuotaHolder {
+    /// Its name, namespace, age and owners.
+    pub metadata: ObjectMeta,
+    /// Its effective priority.
+    pub priority: i64,
+    /// Its local queue.
+    pub local_queue_name: String,
+    /// Since when it holds the quota.
+    pub since: Option<Time>,
+    /// It may run.
+    pub admitted: bool,
+    /// Reason of its eviction, while it is on its way out.
+    pub evicted: Option<String>,
+    /// What it holds.
+    pub holds: Vec<Held>,
+}
+
+/// Quota that is held.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Held {
+    /// The flavor.
+    pub flavor: String,
+    /// The resource.
+    pub resource: String,
+    /// How much.
+    pub amount: Quantity,
 }

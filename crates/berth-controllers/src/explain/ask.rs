@@ -20,6 +20,15 @@ pub async fn api_server(client: &Client, namespace: &str, name: &str) -> kube::R
     get(client, &format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation")).await
 }
 
+/// Asks the API server who holds quota of a cluster queue: the first so many, longest first, and how many there are.
+///
+/// # Errors
+/// What the API server answered instead.
+pub async fn holders(client: &Client, cluster_queue: &str, limit: usize, offset: usize) -> kube::Result<Value> {
+    let name = segment(cluster_queue);
+    get(client, &format!("/apis/{GROUP}/{VERSION}/clusterqueues/{name}/holders?limit={limit}&offset={offset}")).await
+}
+
 /// Asks the controllers through the API server's proxy of their Service (`NAMESPACE/NAME:PORT`).
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 //! [`Explain`] answers where the engine is; [`ask`] is how everybody else asks for it.
 
 pub mod ask;
+mod holders;
 mod object;
 
 use std::fmt::Write as _;

@@ -97,8 +97,10 @@ fn hostile_api(path: &str) -> Value {
         "/apis/kueue.x-k8s.io/v1beta2/clusterqueues" => list(vec![hostile_queue()]),
         "/apis/kueue.x-k8s.io/v1beta2/cohorts" => list(vec![json!({"metadata": {"name": HOSTILE}})]),
         "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/a" => hostile_queue(),
-        "/apis/kueue.x-k8s.io/v1beta2/workloads" => list(vec![hostile_workload()]),
         it if it.ends_with("/pendingworkloads") => json!({"items": [pending]}),
+        it if it.ends_with("/holders") => json!({"total": 1, "items": [{"metadata": pending["metadata"],
+            "localQueueName": HOSTILE, "evicted": HOSTILE,
+            "holds": [{"flavor": HOSTILE, "resource": HOSTILE, "amount": HOSTILE}]}]}),
         it if it.ends_with("/explanation") => hostile_explanation(),
         _ => hostile_workload(),
     }
@@ -135,13 +137,9 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
                 .collect(),
         ),
         "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/a" => json!({"metadata": {"name": "a"}}),
-        "/apis/kueue.x-k8s.io/v1beta2/workloads" => {
-            let item = |at: i32| {
-                json!({"metadata": {"name": format!("w{at}"), "namespace": "team"},
-                    "status": {"admission": {"clusterQueue": if at % 100 == 0 { "a" } else { "b" }}}})
-            };
-            json!({"metadata": {"continue": "more"}, "items": (0..500).map(item).collect::<Vec<_>>()})
-        }
+        it if it.ends_with("/holders") => json!({"total": 100_000, "items": (0..200)
+            .map(|at| json!({"metadata": {"name": format!("w{at}"), "namespace": "team"}, "admitted": true}))
+            .collect::<Vec<_>>()}),
         it if it.ends_with("/pendingworkloads") => json!({"items": (0..50)
             .map(|at| json!({"metadata": {"name": format!("w{at}"), "namespace": "team"}, "positionInClusterQueue": at}))
             .collect::<Vec<_>>()}),
@@ -155,10 +153,10 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
     assert!(overview.contains("href=\"/?from=400\"") && overview.contains("201–400 of 3300"), "{overview}");
     let last = get(&pages, "/?from=3200").await;
     assert!(last.matches("<tbody>").count() == 100 && !last.contains("Next"), "{last}");
-    // A list of workloads without end is read for a while, and goes on where it was left.
+    // Each of the two lists of a queue is at a place of its own.
     let queue = get(&pages, "/queues/a?from=50").await;
     assert!(queue.contains("href=\"/queues/a?from=100\"") && queue.contains("href=\"/queues/a\""), "{queue}");
-    assert!(queue.contains("href=\"/queues/a?next=more\""), "{queue}");
+    assert!(queue.contains("href=\"/queues/a?from=50&amp;held=200\"") && queue.contains("1–200 of 100000"), "{queue}");
     assert_eq!(queue.matches("not readable").count(), 50);
 }
 

@@ -15,7 +15,7 @@ use crate::decision::{CycleOutcome, Verdict};
 use crate::event::Event;
 use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Time, WorkloadKey};
-use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition};
+use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder};
 use crate::waiting::Rooms;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
@@ -255,6 +255,15 @@ impl Engine {
             }
         };
         self.report_pending(*id, local, part)
+    }
+
+    /// Part of the workloads that hold quota of a cluster queue, whoever holds it longest first, and how many there are; `None`
+    /// if there is no such queue. Costs a look at each of them, and the order of those returned.
+    pub fn holders_part(&self, cluster_queue: &str, part: Range<usize>) -> Option<(Vec<QuotaHolder>, usize)> {
+        let id = *self.world.queue_ids.get(cluster_queue)?;
+        let queue = self.world.queue(id);
+        // A queue that was deleted is still somebody's while quota is held there.
+        (queue.spec.is_some() || !queue.holding.is_empty()).then(|| self.report_holders(id, part))
     }
 
     /// The effective priority of a workload (§3.1); the higher goes first.

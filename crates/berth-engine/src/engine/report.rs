@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::Engine;
 use crate::ids::{FrId, LocalQueueId, Name, NodeId, QueueId, WorkloadId};
 use crate::model::WorkloadKey;
-use crate::status::{ClusterQueueStatus, FlavorUsage, LocalQueueStatus, QueuePosition, WeightedShare};
+use crate::status::{ClusterQueueStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QuotaHolder, WeightedShare};
 use crate::waiting::order::{Turn, keep_first};
 use crate::world::Tally;
 
@@ -127,6 +127,46 @@ impl Engine {
             self.position(turn, before, *in_local - 1)
         });
         positions.collect()
+    }
+
+    /// Part of those who hold quota of a queue, longest first, and how many there are. Only those asked for are put in order.
+    pub(super) fn report_holders(&self, id: QueueId, part: Range<usize>) -> (Vec<QuotaHolder>, usize) {
+        let world = &self.world;
+        let mut shown: Vec<WorkloadId> = world.queue(id).holding.iter().copied().collect();
+        let total = shown.len();
+        if part.start >= total || part.is_empty() {
+            return (Vec::new(), total);
+        }
+        let rank = |id: &WorkloadId| {
+            let record = world.record(*id);
+            (record.facts.reserved_at.is_none(), record.facts.reserved_at, record.key())
+        };
+        let compare = |a: &WorkloadId, b: &WorkloadId| rank(a).cmp(&rank(b));
+        shown.select_nth_unstable_by(part.start, compare);
+        shown.drain(..part.start);
+        keep_first(&mut shown, part.len(), compare);
+        (shown.into_iter().map(|id| self.holder(id)).collect(), total)
+    }
+
+    fn holder(&self, id: WorkloadId) -> QuotaHolder {
+        let world = &self.world;
+        let record = world.record(id);
+        let usage = record.holding.iter().flat_map(|holding| &holding.usage);
+        let holds = usage.map(|(fr, amount)| {
+            let of = world.frs.get(*fr);
+            (world.flavor_name(of.flavor).clone(), world.resource_name(of.resource).clone(), *amount)
+        });
+        let mut holds: Vec<(Name, Name, i64)> = holds.collect();
+        holds.sort();
+        QuotaHolder {
+            workload: record.key().clone(),
+            local_queue: record.facts.queue.clone(),
+            priority: record.priority,
+            since: record.facts.reserved_at,
+            admitted: record.holding.as_ref().is_some_and(|holding| holding.admitted),
+            evicted: record.facts.evicted.as_ref().map(|eviction| eviction.reason.clone()),
+            holds,
+        }
     }
 
     /// The place of a workload that waits in a queue, and who is ahead of it, next first, at most so many. `None` while it is

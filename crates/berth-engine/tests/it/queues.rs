@@ -173,6 +173,29 @@ fn a_waiting_workload_told_nothing_new_is_not_looked_at_again() {
 }
 
 #[test]
+fn who_holds_quota_is_told_part_by_part_with_their_number() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 9)).queue(queue("b").flavor("default", 9));
+    for (name, queue) in [("one", "a"), ("two", "a"), ("other", "b"), ("three", "a")] {
+        platform.submit(job(name, queue, 2)).settle();
+    }
+    let part = |platform: &Platform, from: usize, to: usize| {
+        let (holders, total) = platform.engine.holders_part("a", from..to).expect("there is such a queue");
+        (holders.iter().map(|it| it.workload.name.to_string()).collect::<Vec<_>>(), total)
+    };
+    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(part(&platform, 0, 2), (named(&["one", "two"]), 3));
+    assert_eq!(part(&platform, 2, 9), (named(&["three"]), 3));
+    assert_eq!(part(&platform, 3, 9), (named(&[]), 3));
+    let (holders, _) = platform.engine.holders_part("a", 0..1).expect("there is such a queue");
+    assert_eq!(holders[0].holds, [("default".into(), "cpu".into(), 2000)]);
+    assert!(holders[0].admitted && holders[0].since.is_some());
+    assert_eq!(platform.engine.holders_part("none", 0..9), None);
+    platform.finish("two");
+    assert_eq!(part(&platform, 0, 9), (named(&["one", "three"]), 2));
+}
+
+#[test]
 fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.local("other", "a");

@@ -104,5 +104,25 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!(ask(&client, &explain(name)).await.expect("the same"), two);
     assert_eq!(code(ask(&client, &explain("none")).await), 404);
     assert_eq!(code(ask(&stranger, &explain("two")).await), 403);
+
+    // Who holds quota, asked of who counts it.
+    let holders = "/apis/explain.berth.dev/v1alpha1/clusterqueues/cq/holders";
+    assert_eq!(ask(&client, holders).await.expect("an answer")["total"], 0);
+    let flavors = json!([{"coveredResources": ["cpu"], "flavors": [
+        {"name": "default", "resources": [{"name": "cpu", "nominalQuota": 2}]}]}]);
+    let path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/cq";
+    let patch = json!({"spec": {"resourceGroups": flavors}}).to_string().into_bytes();
+    let request = http::Request::patch(path).header("content-type", "application/merge-patch+json");
+    let _: Value = client.request(request.body(patch).unwrap()).await.expect("patched");
+    clock.sleep(Duration::from_secs(5)).await;
+    let held = ask(&client, &format!("{holders}?limit=1")).await.expect("an answer");
+    assert_eq!((&held["total"], held["items"].as_array().map(Vec::len)), (&json!(2), Some(1)), "{held:#}");
+    // Both got it in the same second: by name then.
+    let first = &held["items"][0];
+    assert_eq!(first["metadata"]["ownerReferences"][0]["name"], "one");
+    assert_eq!(first["holds"], json!([{"flavor": "default", "resource": "cpu", "amount": "1"}]));
+    assert_eq!((&first["admitted"], &first["priority"]), (&json!(true), &json!(0)));
+    assert_eq!(code(ask(&client, "/apis/explain.berth.dev/v1alpha1/clusterqueues/none/holders").await), 404);
+    assert_eq!(code(ask(&stranger, holders).await), 403);
     embedded.stop().await;
 }
