@@ -6,6 +6,7 @@ mod measure;
 mod mimic;
 mod objects;
 mod report;
+mod sender;
 mod target;
 mod throughput;
 

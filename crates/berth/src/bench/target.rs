@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tower::Layer;
 
 use super::measure::Cost;
+use super::sender::Sender;
 use crate::component::connect::{self, Requests};
 use crate::component::limit::{Limit, Limiter};
 use crate::process;
@@ -245,6 +246,14 @@ impl Server {
         match &self.side {
             Alone::Embedded { api, .. } => Ok(api.client("berth:bench")),
             Alone::Process(_) => client_of(&self.folder.path.join("kubeconfig"), &Requests::default()).await,
+        }
+    }
+
+    /// One that sends to it over a connection of its own.
+    pub async fn sender(&self) -> anyhow::Result<Sender> {
+        match &self.side {
+            Alone::Embedded { api, .. } => Ok(Sender::Inside(api.client("berth:bench"))),
+            Alone::Process(_) => Sender::connect(&config_of(&self.folder.path.join("kubeconfig")).await?).await,
         }
     }
 

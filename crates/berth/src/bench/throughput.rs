@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::Output;
 use super::measure::{Cost, mebibytes};
 use super::objects::create;
+use super::sender::{Call, Sender};
 use super::target::{Server, Where, client_with};
 use crate::process;
 
@@ -88,8 +89,10 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let server = Server::start(options.api, options.data_dir.as_deref()).await?;
     let mut clients = Vec::with_capacity(options.clients.max(1));
+    let mut senders = Vec::with_capacity(options.clients.max(1));
     for _ in 0..options.clients.max(1) {
         clients.push(server.client().await?);
+        senders.push(Arc::new(server.sender().await?));
     }
     for name in [LISTED, WATCHED] {
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -97,13 +100,13 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let payload: Arc<str> = "x".repeat(options.size).into();
     let (text, started) = (payload.clone(), server.cost());
-    let creates = many(&clients, 0..options.writes, None, move |number| post(number, &text)).await?;
+    let creates = many(&senders, 0..options.writes, None, move |number| post(number, &text)).await?;
     let after_creates = server.cost();
     let made = if options.rate > 0 { 2 * options.writes } else { options.writes };
     let text = payload.clone();
-    let paced = many(&clients, options.writes..made, Some(options.rate), move |number| post(number, &text)).await?;
+    let paced = many(&senders, options.writes..made, Some(options.rate), move |number| post(number, &text)).await?;
     let after_paced = server.cost();
-    let patches = many(&clients, 0..options.writes, None, |number| {
+    let patches = many(&senders, 0..options.writes, None, |number| {
         let body = json!({"data": {"changed": number.to_string()}}).to_string().into_bytes();
         let path = format!("/api/v1/namespaces/{LISTED}/configmaps/object-{number}");
         (http::Method::PATCH, path, "application/merge-patch+json", body)
@@ -113,7 +116,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (told, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > made {
-        many(&clients, made..options.listed, None, move |number| post(number, &payload)).await?;
+        many(&senders, made..options.listed, None, move |number| post(number, &payload)).await?;
     }
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
@@ -292,8 +295,6 @@ async fn token_of(client: &Client, account: &str) -> anyhow::Result<String> {
     answer["status"]["token"].as_str().map(str::to_owned).context("no token in the answer")
 }
 
-type Call = (http::Method, String, &'static str, Vec<u8>);
-
 fn post(number: usize, payload: &str) -> Call {
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("object-{number}")},
                       "data": {"payload": payload}});
@@ -336,7 +337,7 @@ fn spread(times: &[Duration]) -> Value {
 /// Each client makes one call after the other until all are made; with a rate, no sooner than so many a second together
 /// allow. One that is late, because all clients were waiting, counts from when it was due.
 async fn many(
-    clients: &[Client],
+    senders: &[Arc<Sender>],
     numbers: std::ops::Range<usize>,
     rate: Option<u32>,
     call: impl Fn(usize) -> Call + Send + Sync + 'static,
@@ -345,8 +346,8 @@ async fn many(
     let (next, call) = (Arc::new(AtomicUsize::new(first)), Arc::new(call));
     let mut tasks: JoinSet<anyhow::Result<Vec<Duration>>> = JoinSet::new();
     let start = Instant::now();
-    for client in clients {
-        let (client, next, call) = (client.clone(), next.clone(), call.clone());
+    for sender in senders {
+        let (sender, next, call) = (sender.clone(), next.clone(), call.clone());
         tasks.spawn(async move {
             let mut times = Vec::new();
             loop {
@@ -364,7 +365,7 @@ async fn many(
                     }
                     None => Instant::now(),
                 };
-                send(&client, call).await?;
+                sender.send(call).await?;
                 times.push(at.elapsed());
             }
         });
