@@ -15,15 +15,17 @@ use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
-/// Pages that are moved at once: 2 MiB, so that what is left behind after the last of them is little.
-const PART: usize = 512;
-/// Pages the writer moves itself without making anybody wait much longer than for a commit.
-const LITTLE: usize = PART / 2;
-/// Pages in the log when it is to begin anew: 16 MiB. Reading it back takes some hundredths of a second, after a crash.
-const LOG: usize = 4096;
-/// Pages in the log when it is to begin anew however many are left to be moved.
+use crate::sqlite::page_size;
+
+/// Bytes that are moved at once, so that what is left behind after the last of them is little.
+const PART: usize = 2 * 1024 * 1024;
+/// Bytes the writer moves itself without making anybody wait much longer than for a commit.
+const LITTLE: usize = PART / 8;
+/// Bytes in the log when it is to begin anew. Reading them back takes some hundredths of a second, after a crash.
+const LOG: usize = 32 * 1024 * 1024;
+/// Bytes in the log when it is to begin anew however many are left to be moved.
 const LOG_MAX: usize = 4 * LOG;
-/// Pages in the log when the thread is not waited for any more: it may be gone.
+/// Bytes in the log when the thread is not waited for any more: it may be gone.
 const LOG_TOO_LONG: usize = 2 * LOG_MAX;
 
 /// The database whose log it is.
@@ -44,6 +46,8 @@ pub(crate) struct Checkpoints {
     asked_at: usize,
     /// How long it was when the writer last moved what was left.
     ended_at: usize,
+    /// Bytes of a page.
+    page: usize,
     ask: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,6 +55,7 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     /// Takes checkpoints out of the writer's commits.
     pub(crate) fn start(path: &Path, writer: &mut Connection) -> rusqlite::Result<Checkpoints> {
+        let page = usize::try_from(page_size(writer)?).unwrap_or(usize::MAX);
         let pages = Arc::new(AtomicUsize::new(0));
         let counted = pages.clone();
         // In the place of SQLite's own, which would move them.
@@ -84,6 +89,7 @@ impl Checkpoints {
             looked_at: 0,
             asked_at: 0,
             ended_at: 0,
+            page,
             ask: Some(ask),
             thread: Some(thread),
         })
@@ -97,16 +103,19 @@ impl Checkpoints {
             (self.asked_at, self.ended_at) = (0, 0);
         }
         self.looked_at = pages;
+        let of = |bytes: usize| bytes / self.page;
         let is_moving = self.is_moving.load(Ordering::Acquire);
-        if is_moving && pages < LOG_TOO_LONG {
+        if is_moving && pages < of(LOG_TOO_LONG) {
             return;
         }
         let left = pages.saturating_sub(self.moved.load(Ordering::Relaxed));
-        if pages >= LOG.max(self.ended_at + PART) && (left <= LITTLE || pages >= LOG_MAX) {
+        let is_long = pages >= of(LOG).max(self.ended_at + of(PART));
+        if is_long && (left <= of(LITTLE) || pages >= of(LOG_MAX)) {
             // With the next commit the log begins anew.
             self.ended_at = pages;
             checkpoint(writer, &self.is_failing);
-        } else if !is_moving && pages >= self.asked_at + PART {
+        } else if !is_moving && (is_long || pages >= self.asked_at + of(PART)) {
+            // A long log is moved again and again, each time what came during the last, until little is left.
             self.asked_at = pages;
             self.is_moving.store(true, Ordering::Release);
             if self.ask.as_ref().is_none_or(|ask| ask.try_send(()).is_err()) {
@@ -187,7 +196,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (writer, mut checkpoints) = long_log(folder.path());
         checkpoints.is_moving.store(true, Ordering::Release);
-        for (said, is_moved) in [(LOG_TOO_LONG - 1, false), (LOG_TOO_LONG, true)] {
+        let too_long = LOG_TOO_LONG / checkpoints.page;
+        for (said, is_moved) in [(too_long - 1, false), (too_long, true)] {
             checkpoints.pages.store(said, Ordering::Relaxed);
             checkpoints.look(&writer);
             assert_eq!(pages(&writer, &checkpoints) < 10, is_moved, "at {said} pages");

@@ -20,14 +20,14 @@ fn map(name: &str, bytes: usize) -> Value {
 async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
-    let open = |pages_max| {
-        let options = SqliteOptions { pages_max, ..SqliteOptions::default() };
+    let open = |bytes_max| {
+        let options = SqliteOptions { bytes_max, ..SqliteOptions::default() };
         let store = Arc::new(SqliteStore::open(&path, options).unwrap());
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         Server { api: ApiServer::new(Config::new(store, Arc::new(move || now))) }
     };
-    // A megabyte of pages: room for what every cluster has, and for some of what follows.
-    let server = open(Some(256));
+    // A megabyte: room for what every cluster has, and for some of what follows.
+    let server = open(Some(1024 * 1024));
     server.api.ready().await.unwrap();
     let mut stored = 0;
     let refused = loop {

@@ -76,7 +76,7 @@ async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
 #[tokio::test]
 async fn the_log_begins_anew_however_much_is_written_without_a_pause() {
     const WRITERS: u64 = 8;
-    const WRITES: u64 = 256;
+    const WRITES: u64 = 512;
     const BYTES: u64 = 32 * 1024;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
@@ -125,10 +125,28 @@ fn a_file_is_open_under_all_its_names() {
 }
 
 #[tokio::test]
+async fn a_file_of_other_pages_is_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let older = rusqlite::Connection::open(&path).unwrap();
+    older.pragma_update(None, "page_size", 4096).unwrap();
+    older.execute_batch("CREATE TABLE before (v)").unwrap();
+    drop(older);
+    for written in 1..=3 {
+        let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+        store.commit(create(&format!("/a/{written}"))).await.unwrap();
+        assert_eq!(store.list(&ListQuery::all("/a/")).unwrap().records.len(), written);
+    }
+    let size: u32 =
+        rusqlite::Connection::open(&path).unwrap().pragma_query_value(None, "page_size", |row| row.get(0)).unwrap();
+    assert_eq!(size, 4096);
+}
+
+#[tokio::test]
 async fn a_full_disk_refuses_writes_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
-    let options = SqliteOptions { pages_max: Some(20), ..SqliteOptions::default() };
+    let options = SqliteOptions { bytes_max: Some(100_000), ..SqliteOptions::default() };
     let store = SqliteStore::open(&path, options).unwrap();
     let mut written = 0;
     let error = loop {

@@ -27,7 +27,7 @@ fn keys(store: &dyn Store, query: &ListQuery<'_>) -> Vec<String> {
 async fn on_both<F: Future<Output = ()>>(history: usize, test: impl Fn(Arc<dyn Store>) -> F) {
     test(Arc::new(MemoryStore::with_limits(history, Some(8)))).await;
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { history, watcher_buffer: Some(8), pages_max: None };
+    let options = SqliteOptions { history, watcher_buffer: Some(8), bytes_max: None };
     test(Arc::new(SqliteStore::open(&folder.path().join("store.db"), options).unwrap())).await;
 }
 
