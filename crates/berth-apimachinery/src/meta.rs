@@ -135,10 +135,14 @@ fn owner_reference(entry: &Value) -> OwnerReference<'_> {
 
 /// Drops owner references that repeat an earlier one entirely; says whether any was dropped.
 pub fn dedup_owner_references(object: &mut Value) -> bool {
-    let Some(list) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    let Some(list) = metadata.and_then(|it| it.get_mut("ownerReferences")).and_then(Value::as_array_mut) else {
         return false;
     };
     let before = list.len();
+    if before < 2 {
+        return false;
+    }
     let mut kept: Vec<Value> = Vec::with_capacity(before);
     for reference in list.drain(..) {
         if !kept.contains(&reference) {

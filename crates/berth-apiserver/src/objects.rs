@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_store::Store;
+use berth_store::{Record, Store};
 use serde_json::Value;
 
 use crate::auth::{Compiled, RBAC_GROUP};
@@ -29,7 +29,12 @@ impl Objects {
 
     /// The object of that name, if it exists. `namespace` is empty for cluster-scoped kinds.
     pub fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.store.get(&key(group, resource, namespace, name)).map(|record| record.value())
+        self.record(group, resource, namespace, name).map(|record| record.value())
+    }
+
+    /// The same as it is stored: its revision is known without reading it.
+    pub(crate) fn record(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Record>> {
+        self.store.get(&key(group, resource, namespace, name))
     }
 
     /// All objects of a kind, in one namespace or (`None`) everywhere, by namespace and name.

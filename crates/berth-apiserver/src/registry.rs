@@ -9,7 +9,7 @@ pub mod builtin;
 pub mod events;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_apimachinery::schema::{Schema, SchemaError};
 use serde_json::Value;
@@ -113,8 +113,9 @@ pub enum SchemaSource {
     /// None known: objects are taken as they are.
     #[default]
     None,
-    /// Looked up in the published OpenAPI document of the built-in kinds by group, version and kind, when first needed.
-    BuiltIn,
+    /// Looked up in the published OpenAPI document of the built-in kinds by group, version and kind, when first needed, and
+    /// kept here.
+    BuiltIn(Arc<OnceLock<Option<Arc<Schema>>>>),
     /// From a CustomResourceDefinition.
     Custom(Arc<CustomSchema>),
 }
@@ -227,7 +228,9 @@ impl ResourceInfo {
     pub fn schema(&self, version: &str) -> Option<Arc<Schema>> {
         match &self.version(version)?.schema {
             SchemaSource::None => None,
-            SchemaSource::BuiltIn => crate::openapi::builtin_schema(&self.group, version, &self.kind),
+            SchemaSource::BuiltIn(found) => {
+                found.get_or_init(|| crate::openapi::builtin_schema(&self.group, version, &self.kind)).clone()
+            }
             SchemaSource::Custom(custom) => Some(custom.schema.clone()),
         }
     }

@@ -1,15 +1,47 @@
 //! NamespaceLifecycle: nothing is created in a namespace that does not exist or is going, and the namespaces everything
 //! rests on are not deleted.
 
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::status::{Cause, Status};
 
 use super::{AdmissionPlugin, AdmissionRequest, Operation, forbidden};
+use crate::objects::Objects;
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
 
-pub(crate) struct NamespaceLifecycle;
+/// Namespaces whose state is remembered at most; more are forgotten all at once.
+const KNOWN_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct NamespaceLifecycle {
+    /// Of each namespace the revision that was looked at, and whether it was being deleted there: what everything created in
+    /// it asks, so that its object is not read again for each.
+    known: RwLock<HashMap<String, (u64, bool)>>,
+}
+
+impl NamespaceLifecycle {
+    /// Whether the namespace is being deleted; `None` when there is none of that name.
+    fn is_terminating(&self, objects: &Objects, namespace: &str) -> Option<bool> {
+        let record = objects.record("", "namespaces", "", namespace)?;
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).copied();
+        if let Some((revision, is_terminating)) = known
+            && revision == record.revision
+        {
+            return Some(is_terminating);
+        }
+        let is_terminating = meta::deletion_timestamp(&record.value()).is_some();
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(namespace.to_owned(), (record.revision, is_terminating));
+        Some(is_terminating)
+    }
+}
 
 impl AdmissionPlugin for NamespaceLifecycle {
     fn name(&self) -> &str {
@@ -27,10 +59,10 @@ impl AdmissionPlugin for NamespaceLifecycle {
         if request.namespace.is_empty() || request.operation != Operation::Create {
             return Ok(());
         }
-        let Some(namespace) = request.objects.get("", "namespaces", "", request.namespace) else {
+        let Some(is_terminating) = self.is_terminating(request.objects, request.namespace) else {
             return Err(Status::not_found(&GroupResource::new("", "namespaces"), request.namespace));
         };
-        if meta::deletion_timestamp(&namespace).is_some() {
+        if is_terminating {
             let name = request.namespace;
             let why = format!("unable to create new content in namespace {name} because it is being terminated");
             return Err(forbidden(request, &why).with_causes([Cause {

@@ -125,7 +125,7 @@ pub trait AdmissionPlugin: Send + Sync {
 /// The plugins every server has, in their order.
 pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
-        Arc::new(lifecycle::NamespaceLifecycle),
+        Arc::<lifecycle::NamespaceLifecycle>::default(),
         Arc::new(limit_ranger::LimitRanger),
         Arc::new(service_account::ServiceAccounts),
         Arc::new(priority::Priority),

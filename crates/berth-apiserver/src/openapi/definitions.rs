@@ -40,7 +40,7 @@ impl Definitions {
     /// Adds what requests for a version of a kind and its subresources carry.
     pub(super) fn add(&mut self, row: &ResourceInfo, version: &VersionInfo) {
         match &version.schema {
-            SchemaSource::BuiltIn => {
+            SchemaSource::BuiltIn(_) => {
                 self.add_kind(&row.group, &version.name, &row.kind);
                 self.add_kind(&row.group, &version.name, &row.list_kind);
             }

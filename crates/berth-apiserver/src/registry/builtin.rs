@@ -280,7 +280,7 @@ fn version_info(row: &Row, group: &str, version: &str) -> VersionInfo {
         served: true,
         deprecation_warning: row.deprecation.map(str::to_owned),
         subresources: subresources.map(|name| subresource(row, group, version, name)).collect(),
-        schema: SchemaSource::BuiltIn,
+        schema: SchemaSource::BuiltIn(Arc::default()),
         columns: Vec::new(),
         selectable_fields: words(row.fields),
     }
