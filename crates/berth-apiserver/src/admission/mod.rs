@@ -153,13 +153,12 @@ pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_
     webhooks::mutate(server, request, plugins).await
 }
 
-/// Runs the validating side: all plugins, then policies, then webhooks, then quotas.
+/// Runs the validating side: all plugins, then policies, then webhooks. Quotas are [charged](quota::charge) after that: what is
+/// charged would have to be given back when somebody else refuses.
 pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
     policies::validate(server, request)?;
-    webhooks::validate(server, request).await?;
-    // Last: what is charged to a quota is not given back when somebody else refuses.
-    quota::check(server, request).await
+    webhooks::validate(server, request).await
 }
 
 /// 403 in the words of a plugin, about the request's object.

@@ -5,11 +5,15 @@
 //! or changed is counted afresh, as are all of them when the server starts.
 //!
 //! What is charged for a write that fails afterwards is given back at once. Where even that cannot be written the next count
-//! does it; until then the quota errs on the safe side.
+//! does it; until then the quota says that more is used than is.
+//!
+//! It never says less. A count would see neither what is charged and not stored yet, nor what is gone and not given back yet:
+//! so whoever changes what is used has the namespace's [`Turn`] from before the charge until nothing is left to do, and a count
+//! waits until nobody has it. Writes where there is no quota yet take it too, as the first one may come before they are done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use berth_apimachinery::meta;
 use berth_apimachinery::quantity::Quantity;
@@ -17,6 +21,7 @@ use berth_apimachinery::quota::{self, Amounts};
 use berth_apimachinery::status::Status;
 use berth_store::{CommitError, Record, Write};
 use serde_json::{Value, json};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock as AsyncRwLock};
 
 use super::{AdmissionRequest, Operation, forbidden};
 use crate::fairness::{BUSY_PAUSE, current_user};
@@ -24,7 +29,7 @@ use crate::registry::ResourceInfo;
 use crate::rest::unwritten;
 use crate::{ApiServer, objects, service_addresses};
 
-/// The store's row of what is given back where the user's own takes no more.
+/// The store's row of counts, and of what is given back where the user's own takes no more.
 const ROW: &str = "system:quotas";
 /// Plural name of quotas.
 pub(crate) const PLURAL: &str = "resourcequotas";
@@ -36,12 +41,68 @@ const ATTEMPTS: usize = 16;
 pub(crate) struct Namespaces {
     any: AtomicBool,
     names: RwLock<BTreeSet<String>>,
+    turns: Mutex<Turns>,
+}
+
+/// The turns of namespaces, as long as somebody has or wants them.
+#[derive(Default)]
+struct Turns {
+    of: BTreeMap<String, Arc<AsyncRwLock<()>>>,
+    /// How many there may be before those nobody has are dropped.
+    swept: usize,
+}
+
+/// How many turns nobody has may be kept.
+const TURNS_KEPT: usize = 64;
+
+/// The turn of a write that may change what is used in a namespace. Many have it at once, but none while a quota is counted.
+pub(crate) struct Turn(#[expect(dead_code, reason = "dropping it is what ends the turn")] OwnedRwLockReadGuard<()>);
+
+/// What was charged for a write, and its turn: to be kept until the write is stored and followed, or given back.
+pub(crate) struct Charge {
+    /// Whether it is to be [released] when the write fails.
+    pub(crate) is_charged: bool,
+    turn: Option<Turn>,
+}
+
+impl Charge {
+    /// A quota was written, which may have to be counted, and that waits for all turns. It uses what it used before.
+    pub(crate) fn end_for_count(&mut self, row: &ResourceInfo) {
+        if is_about(row) {
+            self.turn = None;
+        }
+    }
+}
+
+/// Whether a row is that of quotas.
+pub(crate) fn is_about(row: &ResourceInfo) -> bool {
+    row.group.is_empty() && row.plural == PLURAL
 }
 
 impl Namespaces {
     fn has(&self, namespace: &str) -> bool {
         self.any.load(Ordering::Relaxed)
             && self.names.read().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+    }
+
+    fn lock_of(&self, namespace: &str) -> Arc<AsyncRwLock<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = turns.of.get(namespace) {
+            return lock.clone();
+        }
+        if turns.of.len() >= turns.swept.max(TURNS_KEPT) {
+            turns.of.retain(|_, lock| Arc::strong_count(lock) > 1);
+            turns.swept = turns.of.len() * 2;
+        }
+        turns.of.entry(namespace.to_owned()).or_default().clone()
+    }
+
+    /// Waits until no quota of the namespace is being counted; objects without a namespace are in no quota.
+    pub(crate) async fn turn(&self, namespace: &str) -> Option<Turn> {
+        if namespace.is_empty() {
+            return None;
+        }
+        Some(Turn(self.lock_of(namespace).read_owned().await))
     }
 
     /// Looks anew at which namespaces have quotas.
@@ -60,28 +121,52 @@ fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
     server.store().list(&query).map(|listing| listing.records).unwrap_or_default()
 }
 
-/// Charges the namespace's quotas for the request's object, or refuses it.
-pub(crate) async fn check(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+/// Charges the namespace's quotas for the request's object, or refuses it. A dry run is judged, and neither charged nor in turn.
+pub(crate) async fn charge(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<Charge, Status> {
+    let turn = async || if request.dry_run { None } else { server.inner.quotas.turn(request.namespace).await };
+    let mut charge = Charge { is_charged: false, turn: turn().await };
     let writes = matches!(request.operation, Operation::Create | Operation::Update);
     if !writes || !is_charged(server, request.namespace, request.subresource) {
-        return Ok(());
+        return Ok(charge);
     }
-    let Some(object) = &request.object else { return Ok(()) };
+    let Some(object) = &request.object else { return Ok(charge) };
     for _ in 0..ATTEMPTS {
-        if try_charge(server, request, object).await? {
-            return Ok(());
+        match try_charge(server, request, object).await? {
+            Charged::Done => {
+                charge.is_charged = !request.dry_run;
+                return Ok(charge);
+            }
+            Charged::Raced => {}
+            Charged::Uncounted(name) => {
+                charge.turn = None;
+                recount(server, request.namespace, &name).await;
+                charge.turn = turn().await;
+            }
         }
     }
     Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
 }
 
-/// Whether a write in a namespace, of this subresource, is charged to quotas: if it fails then, that is to be [released].
-pub(crate) fn is_charged(server: &ApiServer, namespace: &str, subresource: &str) -> bool {
+/// What a write is charged that uses no more than before.
+pub(crate) async fn nothing(server: &ApiServer, namespace: &str) -> Charge {
+    Charge { is_charged: false, turn: server.inner.quotas.turn(namespace).await }
+}
+
+/// Whether a write in a namespace, of this subresource, is charged to quotas.
+fn is_charged(server: &ApiServer, namespace: &str, subresource: &str) -> bool {
     matches!(subresource, "" | "resize") && server.inner.quotas.has(namespace)
 }
 
-/// `false` when a quota was written by somebody else meanwhile.
-async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: &Value) -> Result<bool, Status> {
+/// What came of trying to charge.
+enum Charged {
+    Done,
+    /// Somebody else wrote a quota meanwhile.
+    Raced,
+    /// The quota of this name does not say what is used.
+    Uncounted(String),
+}
+
+async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: &Value) -> Result<Charged, Status> {
     let mut charges = Vec::new();
     for record in quotas(server, request.namespace) {
         let stored = record.value();
@@ -107,7 +192,11 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
         if wanted.is_empty() {
             continue;
         }
-        let mut used = used(server, &stored, &limited);
+        let mut used = match said(&stored, &limited) {
+            Some(used) => used,
+            None if request.dry_run => count(server, &stored, &limited),
+            None => return Ok(Charged::Uncounted(name.to_owned())),
+        };
         let exceeded: Vec<&String> = wanted
             .iter()
             .filter(|(name, amount)| sum(used.get(*name), amount) > limited[*name])
@@ -136,7 +225,7 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
         charges.push((record, with_status(&stored, &limited, &used), wanted));
     }
     if request.dry_run {
-        return Ok(true);
+        return Ok(Charged::Done);
     }
     let mut charged = Vec::new();
     for (record, value, wanted) in charges {
@@ -151,15 +240,15 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
         // All of them or none.
         for (key, wanted) in &charged {
             if let Some(record) = server.store().get(key) {
-                rewrite(server, record, None, |stored, limited| Some(without(server, stored, limited, wanted))).await;
+                rewrite(server, record, None, |stored, limited| without(stored, limited, wanted)).await;
             }
         }
         return match refused {
-            CommitError::Conflict { .. } | CommitError::NotFound { .. } => Ok(false),
+            CommitError::Conflict { .. } | CommitError::NotFound { .. } => Ok(Charged::Raced),
             error => Err(unwritten(error)),
         };
     }
-    Ok(true)
+    Ok(Charged::Done)
 }
 
 fn sum(a: Option<&Quantity>, b: &Quantity) -> Quantity {
@@ -181,8 +270,8 @@ fn with_status(stored: &Value, limited: &Amounts, used: &Amounts) -> Value {
     value
 }
 
-/// What the status says is used, or, where it says nothing, what is.
-fn used(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
+/// What the status says is used, if it says so of everything that is limited.
+fn said(stored: &Value, limited: &Amounts) -> Option<Amounts> {
     let said: Amounts = stored["status"]["used"]
         .as_object()
         .into_iter()
@@ -190,12 +279,13 @@ fn used(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
         .filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?)))
         .filter(|(name, _)| limited.contains_key(name))
         .collect();
-    if said.len() == limited.len() { said } else { count(server, stored, limited) }
+    (said.len() == limited.len()).then_some(said)
 }
 
-/// What is used when an amount of it is given back.
-fn without(server: &ApiServer, stored: &Value, limited: &Amounts, freed: &Amounts) -> Amounts {
-    let mut used = used(server, stored, limited);
+/// What is used when an amount of it is given back; nothing where the status does not say what is used: the count that will
+/// say it comes after what goes.
+fn without(stored: &Value, limited: &Amounts, freed: &Amounts) -> Option<Amounts> {
+    let mut used = said(stored, limited)?;
     for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
         let own = used.entry(name.clone()).or_insert(Quantity::ZERO);
         own.sub(*amount);
@@ -203,7 +293,7 @@ fn without(server: &ApiServer, stored: &Value, limited: &Amounts, freed: &Amount
             *own = Quantity::ZERO;
         }
     }
-    used
+    Some(used)
 }
 
 /// Counts what is used of each limited resource.
@@ -247,7 +337,7 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
 }
 
 /// What a write of another object means for quotas: what went away or ended gives back what it used. `new` is absent
-/// when the object is gone.
+/// when the object is gone. Whoever says so has the namespace's [`Turn`] since before that write.
 pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value, new: Option<&Value>) {
     let namespace = meta::namespace(old);
     if namespace.is_empty() || !server.inner.quotas.has(namespace) {
@@ -267,17 +357,20 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
     let own_row = holds_up.then_some(service_addresses::ROW);
     for record in quotas(server, namespace) {
         rewrite(server, record, own_row, |stored, limited| {
-            quota::in_scope(stored, group, resource, old).then(|| without(server, stored, limited, &freed))
+            if quota::in_scope(stored, group, resource, old) { without(stored, limited, &freed) } else { None }
         })
         .await;
     }
 }
 
-/// Counts one quota afresh: it is new, or its limits changed.
+/// Counts one quota afresh: it is new, or its limits changed. Waits for all who have the namespace's [`Turn`], and they for it.
 pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
+    let lock = server.inner.quotas.lock_of(namespace);
+    let _alone = lock.write().await;
     let key = objects::key("", PLURAL, namespace, name);
     if let Some(record) = server.store().get(&key) {
-        rewrite(server, record, None, |stored, limited| Some(count(server, stored, limited))).await;
+        // Nobody is to wait for the backlog of who changed the quota.
+        rewrite(server, record, Some(ROW), |stored, limited| Some(count(server, stored, limited))).await;
     }
 }
 

@@ -177,10 +177,14 @@ pub(crate) fn after_write<'a>(
         // Names that were given up may be what another definition waits for.
         return Box::pin(recheck_names(server.clone(), object.clone()));
     }
-    if row.group.is_empty() && row.plural == quota::PLURAL {
+    if quota::is_about(row) {
         server.inner.quotas.refresh(&server.inner.objects);
+        if gone {
+            // Quotas are counted by others.
+            return Box::pin(quota::released(server, row, object, None));
+        }
         let is_counted = object["status"]["hard"] == object["spec"]["hard"];
-        if !gone && !is_counted {
+        if !is_counted {
             return Box::pin(quota::recount(server, meta::namespace(object), meta::name(object)));
         }
     } else if service_addresses::is_about(row) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::call::Call;
 use super::encode::Stored;
-use crate::admission::Operation;
+use crate::admission::{Operation, quota};
 use crate::fairness::RETRY_AFTER;
 use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
@@ -129,6 +129,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     call.warnings.extend(call.strategy().warnings(&object, None));
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
     admission::validate(&call.server, &mut request).await?;
+    let mut charge = quota::charge(&call.server, &request).await?;
     let (mut object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -137,10 +138,10 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     if call.options.dry_run {
         return Ok(Arc::new(object).into());
     }
-    let charged = admission::quota::is_charged(&call.server, call.namespace(), "").then(|| object.clone());
-    let stored = commit_new(call, object, name, Making { generated, asked, ports }).await;
+    let charged = charge.is_charged.then(|| object.clone());
+    let stored = commit_new(call, object, name, Making { generated, asked, ports }, &mut charge).await;
     if let (Err(_), Some(object)) = (&stored, charged) {
-        admission::quota::released(&call.server, &call.row, &object, None).await;
+        quota::released(&call.server, &call.row, &object, None).await;
     }
     stored
 }
@@ -156,7 +157,13 @@ struct Making {
 }
 
 /// Stores an object that nothing speaks against any more.
-async fn commit_new(call: &Call, mut object: Value, name: String, making: Making) -> Result<Stored, TryError> {
+async fn commit_new(
+    call: &Call,
+    mut object: Value,
+    name: String,
+    making: Making,
+    charge: &mut quota::Charge,
+) -> Result<Stored, TryError> {
     let Making { generated, asked, ports } = making;
     // Until the end: what is stored is followed before another Service comes or goes.
     let held = match &ports {
@@ -186,6 +193,7 @@ async fn commit_new(call: &Call, mut object: Value, name: String, making: Making
             return Err(commit_status(call, error).into());
         }
     };
+    charge.end_for_count(&call.row);
     crd::after_write(&call.server, &call.row, &committed.value, false).await;
     Ok(Stored::new(&view, committed))
 }

@@ -14,7 +14,7 @@ use super::create::commit_status;
 use super::list::{Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
-use crate::admission::Operation;
+use crate::admission::{Operation, quota};
 use crate::{Body, admission, completion, crd, service_addresses, strategy};
 
 const FOREGROUND: &str = "foregroundDeletion";
@@ -183,12 +183,16 @@ async fn try_delete(
     let (key, expected) = (record.key.to_string(), record.revision);
     let write =
         if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
+    let mut charge = quota::nothing(&call.server, call.namespace()).await;
     let held = match service_addresses::is_about(&call.row) {
         true => Some(service_addresses::hold(&call.server, old, None).await),
         false => None,
     };
     match service_addresses::commit(&call.server, held.as_ref(), write).await {
         Ok(committed) => {
+            if going {
+                charge.end_for_count(&call.row);
+            }
             crd::after_write(&call.server, &call.row, &committed.value, !going).await;
             let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);
             Ok(Some(if going { Outcome::Going(shown) } else { Outcome::Gone(shown) }))

@@ -14,7 +14,7 @@ use super::create::{Tracking, commit_status, keep_owners, store_new};
 use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
-use crate::admission::Operation;
+use crate::admission::{Operation, quota};
 use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
 /// How often a change that does not insist on a revision is tried again when others write at the same time.
@@ -167,6 +167,7 @@ async fn try_update(
     };
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
     admission::validate(&call.server, &mut request).await?;
+    let mut charge = quota::charge(&call.server, &request).await?;
     let seen = request.object.take().unwrap_or_default();
     let (mut new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
     drop(request);
@@ -179,11 +180,10 @@ async fn try_update(
     if call.options.dry_run {
         return Ok(Some(Arc::new(new).into()));
     }
-    let is_charged = admission::quota::is_charged(&call.server, call.namespace(), &call.info.subresource);
-    let charged = is_charged.then(|| new.clone());
-    let stored = commit_change(call, record, old, new, Asked { address: asked, ports }).await;
+    let charged = charge.is_charged.then(|| new.clone());
+    let stored = commit_change(call, record, old, new, Asked { address: asked, ports }, &mut charge).await;
     if let (Ok(None) | Err(_), Some(new)) = (&stored, charged) {
-        admission::quota::released(&call.server, &call.row, &new, Some(old)).await;
+        quota::released(&call.server, &call.row, &new, Some(old)).await;
     }
     stored
 }
@@ -203,6 +203,7 @@ async fn commit_change(
     old: &Arc<Value>,
     mut new: Value,
     asked: Asked,
+    charge: &mut quota::Charge,
 ) -> Result<Option<Stored>, Status> {
     let gone = is_finished_deletion(&new);
     // Until the end: what is stored is followed before another Service comes or goes.
@@ -233,9 +234,12 @@ async fn commit_change(
             };
         }
     };
+    if !gone {
+        charge.end_for_count(&call.row);
+    }
     crd::after_write(&call.server, &call.row, &committed.value, gone).await;
     if !gone {
-        admission::quota::released(&call.server, &call.row, old, Some(&committed.value)).await;
+        quota::released(&call.server, &call.row, old, Some(&committed.value)).await;
     }
     Ok(Some(Stored::new(&view, committed)))
 }

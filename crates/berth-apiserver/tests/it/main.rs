@@ -21,6 +21,7 @@ mod owners;
 mod patches;
 mod pods;
 mod policies;
+mod quota_races;
 mod quotas;
 mod races;
 mod tokens;
