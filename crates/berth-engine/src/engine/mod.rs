@@ -14,7 +14,7 @@ use crate::cycle;
 use crate::decision::{CycleOutcome, Verdict};
 use crate::event::Event;
 use crate::ids::{Name, QueueId, WorkloadId};
-use crate::model::{Admission, Time, WorkloadKey};
+use crate::model::{Admission, Labels, Time, WorkloadKey};
 use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder};
 use crate::waiting::Rooms;
 use crate::waiting::second_pass::needs_second_pass;
@@ -87,9 +87,15 @@ impl Engine {
                 self.facts_changed(|engine, queue| engine.uses_check(queue, &name), effects, now);
             }
             Event::NamespaceUpserted { name, labels } => {
-                if self.world.namespaces.insert(name, labels.clone()) != Some(labels) {
+                let before = self.world.namespaces.insert(name.clone(), labels.clone());
+                if before.as_ref() != Some(&labels) {
                     self.world.selection += 1;
-                    self.facts_changed(|engine, queue| engine.selects_namespaces(queue), effects, now);
+                    let queues = self.world.queues_of_namespace(&name);
+                    let concerns = |engine: &Engine, queue| {
+                        queues.contains(&queue)
+                            && engine.selects(queue, before.as_ref()) != engine.selects(queue, Some(&labels))
+                    };
+                    self.facts_changed(concerns, effects, now);
                 }
             }
             Event::NamespaceRemoved(name) => {
@@ -192,8 +198,10 @@ impl Engine {
         spec.as_ref().is_some_and(|spec| spec.checks.iter().any(|rule| rule.check == *name))
     }
 
-    fn selects_namespaces(&self, queue: QueueId) -> bool {
-        self.world.queue(queue).spec.is_some()
+    /// True if a queue takes workloads of a namespace with these labels; none of one that is not known.
+    fn selects(&self, queue: QueueId, labels: Option<&Labels>) -> bool {
+        let selector = self.world.queue(queue).spec.as_ref().and_then(|spec| spec.namespace_selector.as_ref());
+        selector.zip(labels).is_some_and(|(selector, labels)| selector.matches(labels))
     }
 
     /// Notes the queues a workload belongs to.

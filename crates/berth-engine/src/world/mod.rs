@@ -228,6 +228,12 @@ impl World {
         id
     }
 
+    /// The queues that local queues of a namespace lead to.
+    pub fn queues_of_namespace(&self, namespace: &Name) -> BTreeSet<QueueId> {
+        let of_namespace = self.locals.iter().filter(|local| local.namespace.as_ref() == Some(namespace));
+        of_namespace.filter_map(|local| local.queue).collect()
+    }
+
     pub fn local(&self, id: LocalQueueId) -> &Local {
         &self.locals[id.index()]
     }
