@@ -151,15 +151,12 @@ impl Engine {
             }
             let queue = self.world.queue_id(&name);
             let record = self.world.record(id);
-            let before = record.holding.clone();
-            let same = before.as_ref().is_some_and(|holding| {
+            let known = record.holding.as_ref().filter(|holding| {
                 holding.queue == queue && record.facts.admission.as_ref() == Some(&holding.admission)
             });
-            let assumed = before.as_ref().is_some_and(|holding| holding.assumed);
-            let confirmed =
-                same && assumed && before.as_ref().is_some_and(|holding| Arc::ptr_eq(&holding.shape, &record.shape));
-            let unchanged =
-                same && !assumed && !relevant && before.as_ref().is_some_and(|holding| holding.admitted == admitted);
+            let same = known.is_some();
+            let confirmed = known.is_some_and(|known| known.assumed && Arc::ptr_eq(&known.shape, &record.shape));
+            let unchanged = known.is_some_and(|known| !known.assumed && !relevant && known.admitted == admitted);
             if record.place != Place::None {
                 self.rooms.forget(&mut self.world, id);
             }
@@ -171,6 +168,7 @@ impl Engine {
                 }
             } else if let Some(admission) = self.world.record(id).facts.admission.clone().filter(|_| !unchanged) {
                 let generation = self.world.queue(queue).generation;
+                let before = self.world.record(id).holding.clone();
                 hold::release(&mut self.world, id);
                 hold::hold(&mut self.world, id, queue, admission, admitted, false);
                 let after = self.world.record(id).holding.clone();
