@@ -139,6 +139,7 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
     if entries.is_empty() && queues.is_empty() {
         return outcome;
     }
+    outcome.decisions.reserve(entries.len() + queues.len());
     let base = world.mark();
     entries.retain_mut(|entry| consider(world, rooms, entry, &mut outcome, &mut progress, now));
     for tree in queues.chunk_by(|(a, _), (b, _)| a == b) {
@@ -161,7 +162,6 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
     }
     let entries = process::run(world, entries, &mut outcome, now);
     world.rollback(base);
-    outcome.decisions.reserve(entries.len());
     for entry in entries {
         progress |= conclude(world, rooms, entry, &mut outcome, now);
     }

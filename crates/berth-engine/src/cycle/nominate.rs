@@ -152,7 +152,6 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
     } else {
         assign_flavors(world, ask, &mut oracle)
     };
-    assignment.searches = oracle.searches;
     let sought = place(world, ask, &mut assignment);
     let mut targets = Vec::new();
     if assignment.mode() == AssignmentMode::Preempt {
@@ -167,10 +166,14 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
             placement: sought.as_ref().map(|sought| &sought.request),
             now,
         };
-        let (found, searched) = find_targets(world, &preemptor);
-        assignment.searches.push(searched);
+        // Where quota of one flavor-resource is all that is short, the search the assignment rests on was this one.
+        let known = if sought.is_none() { oracle.found(&assignment.usage) } else { None };
+        debug_assert!(known.as_ref().is_none_or(|(targets, _)| *targets == find_targets(world, &preemptor).0));
+        let (found, searched) = known.unwrap_or_else(|| find_targets(world, &preemptor));
+        oracle.searches.push(searched);
         targets = found;
     }
+    assignment.searches = oracle.searches;
     (assignment, sought, targets)
 }
 

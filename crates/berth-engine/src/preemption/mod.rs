@@ -105,11 +105,20 @@ pub(crate) struct RealOracle {
     now: Time,
     /// The searches made.
     pub searches: Vec<Searched>,
+    /// What was searched for last, and what was found.
+    last: Option<(FrId, i64, Vec<Target>)>,
 }
 
 impl RealOracle {
     pub fn at(now: Time) -> Self {
-        RealOracle { now, searches: Vec::new() }
+        RealOracle { now, searches: Vec::new(), last: None }
+    }
+
+    /// What the last search found, if it was for exactly this amount and so would find the same again.
+    pub fn found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
+        let (.., targets) = self.last.take_if(|(fr, amount, _)| **request == [(*fr, *amount)])?;
+        let searched = Searched { only: None, ..self.searches.last()?.clone() };
+        Some((targets, searched))
     }
 }
 
@@ -128,12 +137,14 @@ impl Oracle for RealOracle {
         };
         let (targets, searched) = find_targets(world, &preemptor);
         self.searches.push(Searched { only: Some(fr), ..searched });
+        self.last = Some((fr, amount, targets));
+        let targets = self.last.as_ref().map_or(&[][..], |(.., targets)| targets);
         if targets.is_empty() {
             let (level, _) = world.tree.borrowing_level(node, fr, amount);
             return Simulated { mode: PreemptionMode::NoPreemptionCandidates, level };
         }
         let mark = world.mark();
-        for target in &targets {
+        for target in targets {
             world.hide(target.workload);
         }
         let (level, _) = world.tree.borrowing_level(node, fr, amount);
