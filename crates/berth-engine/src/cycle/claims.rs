@@ -3,11 +3,11 @@
 //! Victims keep what they hold until the cycle ends (§5.7); only the question whether an entry fits imagines them gone. The
 //! answer is kept up to date beside the live state, so that it costs the same however many victims there are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Entry;
 use crate::amount::Amount;
-use crate::ids::{NodeId, WorkloadId};
+use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::preemption::Target;
 use crate::quota::{FrAmounts, Imagined};
 use crate::topology::Places;
@@ -18,7 +18,10 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     /// Whom earlier entries evict.
-    pub victims: BTreeSet<WorkloadId>,
+    victims: BTreeSet<WorkloadId>,
+    /// The same by the root of the cohort tree whose quota they hold, and those of them that hold places on nodes.
+    by_root: BTreeMap<NodeId, Vec<WorkloadId>>,
+    placed: Vec<WorkloadId>,
     /// Quota without them, and what they give back of their domains.
     quota: Imagined,
     domains: Overlay,
@@ -41,9 +44,22 @@ impl Claims {
 
     fn give_back(&mut self, world: &World, victim: WorkloadId) {
         let Some(holding) = &world.record(victim).holding else { return };
-        self.quota.remove(&world.tree, world.queue(holding.queue).node, &holding.usage);
+        let node = world.queue(holding.queue).node;
+        self.quota.remove(&world.tree, node, &holding.usage);
+        self.by_root.entry(world.tree.node(node).root).or_default().push(victim);
+        if !holding.places.is_empty() {
+            self.placed.push(victim);
+        }
         for place in &holding.places.list {
             self.domains.add(place.row, &place.demand, -place.count);
+        }
+    }
+
+    /// Imagines away the victims who hold anything that a queue's heads could use: quota of its tree, or places on nodes.
+    pub fn hide_victims(&self, world: &mut World, queue: QueueId) {
+        let root = world.tree.node(world.queue(queue).node).root;
+        for victim in self.by_root.get(&root).into_iter().flatten().chain(&self.placed) {
+            world.hide(*victim);
         }
     }
 

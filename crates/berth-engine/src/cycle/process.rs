@@ -182,9 +182,7 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
     let overlaps = claims.overlap(&entry.targets);
     if gates.recompute_assignment_upon_preemption_targets_overlap && overlaps {
         let mark = world.mark();
-        for id in &claims.victims {
-            world.hide(*id);
-        }
+        claims.hide_victims(world, entry.queue);
         let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
         world.rollback(mark);
         entry.take(assignment, asked, targets);
