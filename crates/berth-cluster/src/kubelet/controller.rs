@@ -10,16 +10,19 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::life::{Step, step};
-use super::resize::{grew, held, is_pending, makes_room, resize};
+use super::resize::{concerns, grew, held, is_pending, makes_room, resize};
 use crate::indexes::pods_by_node;
 use crate::pools::is_ready;
-use crate::random::draw;
+use crate::random::{draw, hash};
 use crate::scheduling::Resources;
 
 /// Steps of different pods in flight at once.
 const CONCURRENCY: usize = 32;
+/// Nodes share locks for resizes: few are resized at once.
+const LOCKS: usize = 64;
 
 /// Adds the kubelet of all simulated nodes.
 pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
@@ -40,6 +43,7 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
         on_node: on_node.clone(),
         pods: pods.clone(),
         nodes: nodes.clone(),
+        resizes: std::array::from_fn(|_| Mutex::default()),
     };
     manager
         .controller("kubelet")
@@ -92,6 +96,8 @@ struct Kubelet {
     nodes: Cache<Node>,
     by_ip: Index<Pod>,
     on_node: Index<Pod>,
+    /// Held from a look at what is left of a node until what is given of it is seen in the cache.
+    resizes: [Mutex<()>; LOCKS],
 }
 
 impl Reconciler for Kubelet {
@@ -105,10 +111,18 @@ impl Reconciler for Kubelet {
             return Ok(Action::Wait);
         }
         let now = self.clock.now();
-        if let Some(status) = resize(&pod, &node, || self.used_by_others(&pod, &node), now) {
-            self.write(&pod, &status).await?;
-            return Ok(Action::Wait);
-        }
+        let pod = if concerns(&pod) {
+            let lock = hash(&[&node.name_any()]) % LOCKS as u64;
+            let _alone = self.resizes[usize::try_from(lock).unwrap_or(0)].lock().await;
+            let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
+            if let Some(status) = resize(&pod, &node, || self.used_by_others(&pod, &node), now) {
+                self.write(&pod, &status).await?;
+                return Ok(Action::Wait);
+            }
+            pod
+        } else {
+            pod
+        };
         let ip = self.ip_for(&pod);
         match step(&pod, &self.runtime, self.seed, &host_ip(&node), &ip, now) {
             Step::Until(None) => Ok(Action::Wait),

@@ -72,15 +72,23 @@ fn given(spec: &PodSpec, status: &PodStatus) -> Resources {
     Resources::of_pod(&spec)
 }
 
+/// Does a pod run that changed since the kubelet looked, or that waits for room?
+pub fn concerns(pod: &Pod) -> bool {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Running"));
+    let seen = status.map(|status| status.observed_generation.unwrap_or(1));
+    pod.metadata.deletion_timestamp.is_none()
+        && seen.is_some_and(|seen| pod.metadata.generation.is_some_and(|it| seen < it) || is_pending(pod))
+}
+
 /// The status of a running pod whose specification changed since the kubelet looked; `None` when there is nothing to
-/// write. `others` is what the other pods of the node use.
+/// write. `others` is what the other pods of the node use. Who asks for it must not be asked for another pod of the node
+/// until that status can be seen.
 pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: Timestamp) -> Option<PodStatus> {
-    let before = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Running"))?;
-    let generation = pod.metadata.generation?;
-    let is_new = before.observed_generation.unwrap_or(1) < generation;
-    if pod.metadata.deletion_timestamp.is_some() || !is_new && !is_pending(pod) {
+    if !concerns(pod) {
         return None;
     }
+    let before = pod.status.as_ref()?;
+    let generation = pod.metadata.generation?;
     let spec = pod.spec.as_ref()?;
     let mut status = before.clone();
     status.observed_generation = Some(generation);

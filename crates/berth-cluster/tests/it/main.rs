@@ -3,5 +3,6 @@
 mod cluster;
 mod jobs;
 mod jobsets;
+mod resizes;
 mod samples;
 mod world;
