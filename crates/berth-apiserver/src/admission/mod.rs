@@ -10,6 +10,7 @@ pub mod policies;
 mod priority;
 pub(crate) mod quota;
 mod service_account;
+mod storage_protection;
 mod tolerations;
 pub mod webhooks;
 
@@ -131,6 +132,7 @@ pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
         Arc::new(priority::Priority),
         Arc::new(tolerations::DefaultTolerationSeconds),
         Arc::new(tolerations::ExtendedResourceToleration),
+        Arc::new(storage_protection::StorageProtection),
         Arc::new(crate::auth::escalation::EscalationCheck),
     ]
 }

@@ -1,5 +1,5 @@
 //! What is left when things are deleted: dependents of owners that are gone, contents of namespaces, pods of nodes
-//! that vanished, old events.
+//! that vanished, old events, claims and volumes that nobody uses any more.
 
 mod collector;
 mod definition;
@@ -8,6 +8,7 @@ mod graph;
 mod kinds;
 mod namespaces;
 mod pods;
+mod volumes;
 
 use berth_runtime::Manager;
 
@@ -20,4 +21,5 @@ pub fn install(manager: &mut Manager, root_ca: Option<String>) {
     namespaces::install(manager, kinds, root_ca);
     pods::install(manager);
     events::install(manager);
+    volumes::install(manager);
 }

@@ -5,4 +5,5 @@ mod jobs;
 mod jobsets;
 mod resizes;
 mod samples;
+mod volumes;
 mod world;

@@ -1,0 +1,34 @@
+//! StorageObjectInUseProtection: claims and volumes have a finalizer from the start, so that they stay while somebody uses them.
+//! The cluster's controllers take it away.
+
+use berth_apimachinery::meta;
+use berth_apimachinery::status::Status;
+use serde_json::json;
+
+use super::{AdmissionPlugin, AdmissionRequest, Operation};
+
+/// The kinds that are protected, and by which finalizer.
+const PROTECTED: [(&str, &str); 2] =
+    [("persistentvolumeclaims", "kubernetes.io/pvc-protection"), ("persistentvolumes", "kubernetes.io/pv-protection")];
+
+pub(crate) struct StorageProtection;
+
+impl AdmissionPlugin for StorageProtection {
+    fn name(&self) -> &str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let is_new =
+            request.operation == Operation::Create && request.group.is_empty() && request.subresource.is_empty();
+        let own = PROTECTED.iter().find(|(resource, _)| is_new && *resource == request.resource);
+        let (Some((_, finalizer)), Some(object)) = (own, &mut request.object) else { return Ok(()) };
+        let mut finalizers = meta::finalizers(object);
+        if !finalizers.contains(finalizer) {
+            finalizers.push(finalizer);
+            let finalizers = json!(finalizers);
+            meta::metadata_mut(object).insert("finalizers".to_owned(), finalizers);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! Claims and volumes that are to go: they stay while they are in use, by a pod that has a node, or by a claim.
+//!
+//! A finalizer keeps them, which the API server gives to new ones and these controllers to those that lack it; a pod that has no
+//! node yet does not count, as no kubelet starts it with a claim that is to go. Pods that have ended count until they are gone.
+//!
+//! Source of the behaviour: Kubernetes' storage object in use protection (KEP-498).
+
+use std::fmt::Debug;
+
+use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+const OF_CLAIMS: &str = "kubernetes.io/pvc-protection";
+const OF_VOLUMES: &str = "kubernetes.io/pv-protection";
+
+/// Adds the protection of claims and of volumes.
+pub fn install(manager: &mut Manager) {
+    let pods: Cache<Pod> = manager.cache();
+    let claims: Cache<PersistentVolumeClaim> = manager.cache();
+    let volumes: Cache<PersistentVolume> = manager.cache();
+    let users =
+        pods.index(|pod| if has_node(pod) { used(pod).iter().map(ObjectKey::to_string).collect() } else { Vec::new() });
+    let client = manager.client();
+    manager
+        .controller("pvc-protection-controller")
+        .watch_self(&claims)
+        .watch(&pods, |delta| {
+            // Who goes may have been the last one; who stays keeps what it has.
+            let gone = delta.old.as_ref().filter(|_| delta.new.is_none());
+            gone.map(|pod| used(pod)).unwrap_or_default()
+        })
+        .run(Claims { client: client.clone(), claims: claims.clone(), users });
+    manager.controller("pv-protection-controller").watch_self(&volumes).run(Volumes { client, volumes });
+}
+
+fn has_node(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty())
+}
+
+/// The claims a pod names, and those that were made for it.
+fn used(pod: &Pod) -> Vec<ObjectKey> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let claims = volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), volume.name)),
+        (None, None) => None,
+    });
+    let namespace = pod.namespace().unwrap_or_default();
+    claims.map(|name| ObjectKey { namespace: namespace.clone(), name }).collect()
+}
+
+struct Claims {
+    client: Client,
+    claims: Cache<PersistentVolumeClaim>,
+    /// Pods with a node, by the claims they use.
+    users: Index<Pod>,
+}
+
+impl Reconciler for Claims {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(claim) = self.claims.get(&key) else { return Ok(Action::Wait) };
+        let mut is_used = self.users.count(&key.to_string()) > 0;
+        if !is_used && claim.metadata.deletion_timestamp.is_some() {
+            // The cache may lag behind a pod that was bound just now.
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+            let pods = pods.list(&ListParams::default()).await?;
+            is_used = pods.iter().any(|pod| has_node(pod) && used(pod).contains(&key));
+        }
+        let api = Api::namespaced(self.client.clone(), &key.namespace);
+        protect(&api, &self.claims, &claim, OF_CLAIMS, is_used).await
+    }
+}
+
+struct Volumes {
+    client: Client,
+    volumes: Cache<PersistentVolume>,
+}
+
+impl Reconciler for Volumes {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(volume) = self.volumes.get(&key) else { return Ok(Action::Wait) };
+        let is_used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        let api = Api::all(self.client.clone());
+        protect(&api, &self.volumes, &volume, OF_VOLUMES, is_used).await
+    }
+}
+
+/// Takes the finalizer from what is to go and is not used, and gives it to what stays.
+async fn protect<K>(api: &Api<K>, cache: &Cache<K>, object: &K, finalizer: &str, is_used: bool) -> Result<Action, Error>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let mut finalizers = object.finalizers().to_vec();
+    let has = finalizers.iter().any(|it| it == finalizer);
+    match (object.meta().deletion_timestamp.is_some(), has) {
+        (true, true) if !is_used => finalizers.retain(|it| it != finalizer),
+        (false, false) => finalizers.push(finalizer.to_owned()),
+        _ => return Ok(Action::Wait),
+    }
+    let meta = object.meta();
+    let patch = json!({"metadata": {
+        "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
+    }});
+    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        // With its last finalizer it is gone.
+        Ok(written) if meta.deletion_timestamp.is_some() && finalizers.is_empty() => cache.observe_deleted(&written),
+        Ok(written) => cache.observe(written),
+        Err(error) if is_not_found(&error) => {}
+        // Somebody was faster, and is seen soon.
+        Err(error) if is_conflict(&error) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Action::Wait)
+}

@@ -1,0 +1,83 @@
+//! Claims and volumes stay while somebody uses them.
+
+use berth_cluster::garbage;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::world::{World, eventually};
+
+fn claim(name: &str) -> PersistentVolumeClaim {
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+}
+
+async fn pod(pods: &Api<Pod>, name: &str, node: Value) {
+    let pod = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node, "containers": [{"name": "c", "image": "i"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}],
+        },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_goes_with_the_last_pod_that_has_a_node_and_uses_it() {
+    let world = World::new().await;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client(), "default");
+    let pods: Api<Pod> = Api::namespaced(world.client(), "default");
+    let until = async {
+        for name in ["used", "waiting", "free"] {
+            let made = claims.create(&PostParams::default(), &claim(name)).await.unwrap();
+            assert_eq!(made.metadata.finalizers, Some(vec!["kubernetes.io/pvc-protection".to_owned()]));
+        }
+        pod(&pods, "used", json!("somewhere")).await;
+        pod(&pods, "waiting", json!(null)).await;
+        // It has been seen.
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        for name in ["used", "waiting", "free"] {
+            claims.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+        let is_gone = async |name: &str| claims.get_opt(name).await.unwrap().is_none();
+        eventually("who is not used goes", async || is_gone("waiting").await && is_gone("free").await).await;
+        assert!(claims.get("used").await.unwrap().metadata.deletion_timestamp.is_some());
+        pods.delete("used", &DeleteParams::default().grace_period(0)).await.unwrap();
+        eventually("the last user has gone", async || is_gone("used").await).await;
+    };
+    world.run(|manager| garbage::install(manager, None), until).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_goes_when_no_claim_has_it_and_who_lacks_protection_gets_it() {
+    let world = World::new().await;
+    let volumes: Api<PersistentVolume> = Api::all(world.client());
+    let until = async {
+        let volume = json!({
+            "metadata": {"name": "v"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}},
+        });
+        let made = volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+        assert_eq!(made.metadata.finalizers, Some(vec!["kubernetes.io/pv-protection".to_owned()]));
+        let patch = async |patch: Value, status: bool| {
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            match status {
+                true => volumes.patch_status("v", &params, &patch).await.unwrap(),
+                false => volumes.patch("v", &params, &patch).await.unwrap(),
+            }
+        };
+        patch(json!({"metadata": {"finalizers": null}}), false).await;
+        let is_protected = async || volumes.get("v").await.unwrap().metadata.finalizers.is_some();
+        eventually("it is protected again", is_protected).await;
+        patch(json!({"status": {"phase": "Bound"}}), true).await;
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        volumes.delete("v", &DeleteParams::default()).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        assert!(is_protected().await, "a claim has it");
+        patch(json!({"status": {"phase": "Released"}}), true).await;
+        eventually("it is gone", async || volumes.get_opt("v").await.unwrap().is_none()).await;
+    };
+    world.run(|manager| garbage::install(manager, None), until).await;
+}
