@@ -82,8 +82,9 @@ fn standing(html: &mut Html, standing: &Standing) {
             }
             ahead(html, &waiting.ahead, in_cluster_queue);
         }
-        Standing::NotQueued { reason } => {
-            html.line("p", "", format_args!("It waits in no queue: {reason}."));
+        Standing::NotQueued { reason, message } => {
+            let why = if message.is_empty() { reason } else { message };
+            html.line("p", "", format_args!("It waits in no queue: {why}."));
         }
     }
 }
@@ -113,6 +114,11 @@ fn link(html: &mut Html, name: &ObjectName) {
     );
 }
 
+/// A share in thousandths; the largest number stands for one that has no bound.
+fn share(share: i64) -> String {
+    if share == i64::MAX { "no bound".to_owned() } else { share.to_string() }
+}
+
 fn outlook(html: &mut Html, outlook: &Outlook) {
     html.line("h2", "", "If its turn came now");
     match &outlook.reason {
@@ -137,6 +143,32 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
     }
     if !outlook.message.is_empty() {
         html.line("p", "quiet message", &outlook.message);
+    }
+    if !outlook.unready.is_empty() {
+        html.line("p", "", "Pods of these are not ready yet:");
+        html.class("ul", "", |html| {
+            for workload in &outlook.unready {
+                html.class("li", "", |html| link(html, workload));
+            }
+        });
+        if outlook.unready_unlisted > 0 {
+            html.line("p", "quiet", format_args!("and {} more", outlook.unready_unlisted));
+        }
+    }
+    if !outlook.shares.is_empty() {
+        html.line("h3", "", "Shares that are compared, this workload counted");
+        layout::table(html, &["Its side", "#Share", "Who holds it", "#Share"], |html| {
+            html.class("tbody", "", |html| {
+                for compared in outlook.shares.iter().take(ROWS) {
+                    html.class("tr", "", |html| {
+                        html.line("td", "name", &compared.own);
+                        html.line("td", "number", share(compared.own_share));
+                        html.line("td", "name", &compared.other);
+                        html.line("td", "number", share(compared.other_share));
+                    });
+                }
+            });
+        });
     }
     for set in &outlook.pod_sets {
         if set.flavors.is_empty() && set.findings.is_empty() {

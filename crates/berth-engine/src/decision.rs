@@ -352,6 +352,8 @@ pub enum SearchOutcome {
     NoCandidates,
     /// The workload would not fit even without everybody who may be preempted.
     NotEnough,
+    /// Everybody the policies expose is protected by something else: priority while borrowing, quota of their own, shares.
+    Protected,
 }
 
 /// A workload that the policies expose to preemption.
@@ -547,6 +549,10 @@ pub enum TopologyProblem {
     FlavorWithoutLevel {
         /// The flavor.
         flavor: Name,
+        /// The level asked for.
+        level: Name,
+        /// The levels there are, coarse to fine.
+        levels: Vec<Name>,
     },
     /// No flavor of the pod set has a topology.
     NoFlavor,

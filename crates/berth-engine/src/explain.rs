@@ -5,7 +5,7 @@
 //! which policy protects the others, and who is ahead in the queue. The search is the cycle's own, run on the live state
 //! and rolled back; nothing is decided and nothing changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::amount::Amount;
 use crate::cycle::Entry;
@@ -18,9 +18,10 @@ use crate::engine::Engine;
 use crate::engine::hold::checks_for;
 use crate::ids::{FrId, Name, NodeId, QueueId, WorkloadId};
 use crate::model::{Admission, CheckState, PreemptionPolicy, StopPolicy, Time, WorkloadKey};
+use crate::preemption::fair::below_common;
 use crate::preemption::{Preemptor, candidates, satisfies};
 use crate::quota::amount_of;
-use crate::status::QueuePosition;
+use crate::status::{QueuePosition, WeightedShare};
 use crate::waiting::order::keep_first;
 use crate::waiting::{is_backoff_over, is_queueable};
 use crate::world::{Holding, World};
@@ -33,7 +34,9 @@ const LISTED_MAX: usize = 50;
 pub struct Explanation {
     /// The workload.
     pub workload: WorkloadKey,
-    /// The cluster queue it holds quota in or waits for; `None` when its local queue leads nowhere.
+    /// The local queue it names.
+    pub local_queue: Name,
+    /// The cluster queue it holds quota in or waits for, or its local queue names; `None` when there is no such local queue.
     pub cluster_queue: Option<Name>,
     /// Where it is.
     pub standing: Standing,
@@ -112,6 +115,25 @@ pub struct Outlook {
     pub shortages: Vec<Shortage>,
     /// Whom it would preempt, and why that is allowed.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
+    /// Under fair sharing, where quota is short: its side and those who hold it elsewhere, each pair once.
+    pub shares: Vec<ComparedShares>,
+    /// Whose pods it waits for, if it waits for pods to be ready (§20.4); at most fifty.
+    pub unready: Vec<WorkloadKey>,
+    /// How many more there are.
+    pub unready_unlisted: usize,
+}
+
+/// Two shares as fair sharing compares them: of the children of the lowest cohort that two queues have in common (§10.7).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ComparedShares {
+    /// The workload's queue, or the cohort it is in.
+    pub own: Name,
+    /// Its share with the workload.
+    pub own_share: WeightedShare,
+    /// The other queue or cohort.
+    pub other: Name,
+    /// Its share now.
+    pub other_share: WeightedShare,
 }
 
 /// A quota that is short for a pod set.
@@ -178,6 +200,8 @@ pub struct Holder {
 pub enum Preemptible {
     /// It could.
     Yes,
+    /// The policies expose it; whether it is taken is up to the shares (§10.7).
+    IfSharesAllow,
     /// It is on its way out already.
     Leaving,
     /// It is the elastic slice the workload takes over from: it ends when that is admitted (§13.3).
@@ -197,9 +221,11 @@ impl Engine {
         let id = self.world.workloads.id(workload)?;
         self.world.tree.refresh();
         let record = self.world.record(id);
+        let local_queue = record.facts.queue.clone();
         if let Some(holding) = &record.holding {
             return Some(Explanation {
                 workload: workload.clone(),
+                local_queue,
                 cluster_queue: Some(self.world.queue(holding.queue).name.clone()),
                 standing: self.holding_of(id, holding),
                 queue_inactive: self.inactive(holding.queue),
@@ -207,11 +233,13 @@ impl Engine {
             });
         }
         let queue = self.waiting_queue(id);
-        let name = queue.map(|queue| self.world.queue(queue).name.clone());
+        let named = self.world.local(record.local).queue;
+        let name = named.map(|queue| self.world.queue(queue).name.clone());
         let Some(queue) = queue.filter(|_| record.place.queue().is_some()) else {
             let standing = Standing::NotQueued(self.not_queued(id));
             return Some(Explanation {
                 workload: workload.clone(),
+                local_queue,
                 cluster_queue: name,
                 standing,
                 queue_inactive: queue.and_then(|queue| self.inactive(queue)),
@@ -223,7 +251,8 @@ impl Engine {
         let standing = Standing::Waiting { position, ahead, backing_off };
         let queue_inactive = self.inactive(queue);
         let verdict = Some(outlook(&mut self.world, id, queue, now));
-        Some(Explanation { workload: workload.clone(), cluster_queue: name, standing, queue_inactive, verdict })
+        let workload = workload.clone();
+        Some(Explanation { workload, local_queue, cluster_queue: name, standing, queue_inactive, verdict })
     }
 
     fn holding_of(&self, id: WorkloadId, holding: &Holding) -> Standing {
@@ -295,6 +324,9 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
             considered: Considered::default(),
             shortages: Vec::new(),
             victims: Vec::new(),
+            shares: Vec::new(),
+            unready: Vec::new(),
+            unready_unlisted: 0,
         };
     }
     let mode = entry.assignment.mode();
@@ -308,7 +340,48 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         }
     }
     let victims = entry.victims.iter().map(|victim| (victim.workload.clone(), victim.reason)).collect();
-    Outlook { mode, reason, message: entry.message, considered, shortages, victims }
+    let shares = compared_shares(world, &entry, &shortages);
+    let mut unready = Vec::new();
+    if reason == Some(PendingReason::WaitingForPodsReady) {
+        unready.extend(process::workloads_without_ready_pods(world));
+    }
+    let key = |id: &WorkloadId| world.record(*id).key();
+    let unready_unlisted = keep_first(&mut unready, LISTED_MAX, |a, b| key(a).cmp(key(b)));
+    let unready = unready.iter().map(|id| key(id).clone()).collect();
+    Outlook { mode, reason, message: entry.message, considered, shortages, victims, shares, unready, unready_unlisted }
+}
+
+/// The shares that decide whether the workload may take from the queues that hold what is short.
+fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> Vec<ComparedShares> {
+    let mut list: Vec<ComparedShares> = Vec::new();
+    if !world.is_fair_sharing() || entry.assignment.mode() != AssignmentMode::Preempt {
+        return list;
+    }
+    let own = world.queue(entry.queue).node;
+    let holders: BTreeSet<&Name> =
+        shortages.iter().flat_map(|shortage| &shortage.holders).map(|holder| &holder.cluster_queue).collect();
+    let others: Vec<NodeId> = holders
+        .into_iter()
+        .filter_map(|name| world.queue_ids.get(name))
+        .map(|id| world.queue(*id).node)
+        .filter(|node| *node != own)
+        .collect();
+    let mark = world.tree.mark();
+    world.add_usage(own, &entry.assignment.usage);
+    for node in others {
+        let (mine, theirs) = below_common(world, own, node);
+        let compared = ComparedShares {
+            own: world.tree.node(mine).name.clone(),
+            own_share: world.weighted_share(mine),
+            other: world.tree.node(theirs).name.clone(),
+            other_share: world.weighted_share(theirs),
+        };
+        if !list.contains(&compared) {
+            list.push(compared);
+        }
+    }
+    world.tree.rollback(mark);
+    list
 }
 
 /// What an attempt found short.
@@ -445,8 +518,24 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     if !satisfies(world, policy, preemptor.workload, id) {
         return Preemptible::PolicyExcludes(policy);
     }
-    if !own && !candidates::is_exposed(world, preemptor, world.queue(queue).node) {
+    if own {
+        return Preemptible::Yes;
+    }
+    if !candidates::is_exposed(world, preemptor, world.queue(queue).node) {
         return Preemptible::WithinNominal;
     }
-    Preemptible::Yes
+    if world.is_fair_sharing() && !takes_back_its_own(world, preemptor) {
+        Preemptible::IfSharesAllow
+    } else {
+        Preemptible::Yes
+    }
+}
+
+/// True if fair sharing lets the workload take without regard to shares: with it its queue uses no more than it owns (§10.7).
+fn takes_back_its_own(world: &World, preemptor: &Preemptor<'_>) -> bool {
+    world.config.gates.fair_sharing_preempt_within_nominal
+        && preemptor.need.iter().all(|&fr| {
+            let cell = world.tree.cell(preemptor.node, fr);
+            cell.usage + Amount::Bounded(amount_of(preemptor.request, fr)) <= cell.subtree
+        })
 }

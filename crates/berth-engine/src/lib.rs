@@ -74,7 +74,7 @@ pub use decision::{
 };
 pub use engine::{Effects, Engine};
 pub use event::Event;
-pub use explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
+pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 pub use ids::Name;
 pub use status::{
     ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, QuotaHolder,

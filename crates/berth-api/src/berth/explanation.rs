@@ -83,6 +83,9 @@ pub enum Standing {
         /// Why: `Finished`, `Inactive`, `AdmissionGated`, `OnHold`, `WaitingForReplacementPods`, `VariantsWait`,
         /// `NoLocalQueue`, `LocalQueueStopped`, `NoClusterQueue` or `NotSeenYet`.
         reason: String,
+        /// The same for people.
+        #[serde(default)]
+        message: String,
     },
 }
 
@@ -134,6 +137,26 @@ pub struct Outlook {
     pub victims: Vec<PreemptedFor>,
     /// Searches for victims, in the order they were made.
     pub victim_searches: Vec<VictimSearch>,
+    /// Under fair sharing: the shares that decide from whom it may take.
+    pub shares: Vec<ComparedShares>,
+    /// Workloads whose pods have to be ready first; the first fifty.
+    pub unready: Vec<ObjectName>,
+    /// How many more there are.
+    pub unready_unlisted: u32,
+}
+
+/// Two shares that are compared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ComparedShares {
+    /// The workload's queue, or the cohort it is in.
+    pub own: String,
+    /// Its share with the workload, in thousandths.
+    pub own_share: i64,
+    /// Who holds what is short.
+    pub other: String,
+    /// Its share.
+    pub other_share: i64,
 }
 
 /// Flavors tried for one pod set.
@@ -320,7 +343,7 @@ pub struct Holder {
     pub amount: Quantity,
     /// Its effective priority.
     pub priority: i64,
-    /// `Yes`, `Leaving`, `Replaced`, `PolicyNever`, `PolicyExcludes` or `WithinNominal`.
+    /// `Yes`, `IfSharesAllow`, `Leaving`, `Replaced`, `PolicyNever`, `PolicyExcludes` or `WithinNominal`.
     pub preemptible: String,
     /// The same for people, with the policy that protects it.
     pub why: String,
@@ -344,7 +367,7 @@ pub struct VictimSearch {
     pub flavor: Option<String>,
     /// That resource.
     pub resource: Option<String>,
-    /// `Found`, `Forbidden`, `NoCandidates` or `NotEnough`.
+    /// `Found`, `Forbidden`, `NoCandidates`, `NotEnough` or `Protected`.
     pub outcome: String,
     /// The outcome for people.
     pub message: String,

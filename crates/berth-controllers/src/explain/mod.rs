@@ -10,13 +10,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, WorkloadExplanation};
-use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::v1beta2::{CheckState, Workload};
 use berth_engine::{NotQueued, Standing};
 use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
+use crate::keys;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
 use crate::translate::workload_key;
@@ -63,6 +64,9 @@ impl Explain {
         let explained = self.brain.engine().explain(&key, now);
         let Some(explanation) = explained else { return Err(Unexplained::NotFound(name.to_owned())) };
         let mut text = berth_engine::text::explanation(&explanation);
+        for fact in facts(&workload, &self.stores) {
+            let _ = write!(text, "\n{fact}\n");
+        }
         // Why a workload with variants waits is why each of them does.
         let mut variants = Vec::new();
         if matches!(explanation.standing, Standing::NotQueued(NotQueued::VariantsWait)) {
@@ -72,7 +76,7 @@ impl Explain {
                 variants.push(Variant {
                     name: variant.name_any(),
                     flavor: flavor_of(&variant).to_owned(),
-                    standing: object::standing(&of_variant.standing),
+                    standing: object::standing(&of_variant),
                     outlook: object::outlook(&of_variant),
                 });
             }
@@ -85,7 +89,7 @@ impl Explain {
             job: owner.map(|owner| Job { kind: owner.kind.clone(), name: owner.name.clone() }),
             queue: workload.spec.queue_name.clone(),
             cluster_queue: explanation.cluster_queue.as_deref().map(str::to_owned),
-            standing: object::standing(&explanation.standing),
+            standing: object::standing(&explanation),
             queue_inactive: explanation.queue_inactive.clone(),
             outlook: object::outlook(&explanation),
             variants,
@@ -125,6 +129,85 @@ impl Explain {
     }
 }
 
+/// What the object says that no decision rests on: what its checks wait for, why it was evicted, until when it backs off.
+fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
+    let mut facts = Vec::new();
+    if status::is_finished(workload) {
+        return facts;
+    }
+    let state = workload.status.as_ref();
+    if let Some(evicted) = status::true_condition(workload, keys::EVICTED) {
+        let at = &evicted.last_transition_time.0;
+        facts.push(format!("It was evicted at {at} ({}): {}", evicted.reason, evicted.message));
+    }
+    if let Some(at) = state.and_then(|state| state.requeue_state.as_ref()?.requeue_at.as_ref())
+        && !status::has_quota_reservation(workload)
+    {
+        facts.push(format!("Its back-off ends at {}.", at.0));
+    }
+    if status::has_quota_reservation(workload) && !status::is_admitted(workload) {
+        let checks = state.iter().flat_map(|state| &state.admission_checks);
+        for check in checks.filter(|check| check.state != CheckState::Ready) {
+            let by = stores.admission_checks.get(&ObjectKey::cluster(check.name.as_str()));
+            let by = by.map(|by| format!(", decided by {}", by.spec.controller_name)).unwrap_or_default();
+            let said = if check.message.is_empty() { "nothing was said about it yet" } else { &check.message };
+            let since = &check.last_transition_time.0;
+            facts.push(format!("Admission check {} is {} since {since}{by}: {said}", check.name, check.state));
+        }
+    }
+    if let Some(ready) = status::condition(workload, keys::PODS_READY).filter(|ready| ready.status != "True")
+        && status::is_admitted(workload)
+    {
+        let since = &ready.last_transition_time.0;
+        facts.push(format!("Its pods are not ready since {since} ({}): {}", ready.reason, ready.message));
+    }
+    facts
+}
+
 fn kind_of_owner<'a>(workload: &'a Workload, name: &str) -> Option<&'a str> {
     workload.owner_references().iter().find(|owner| owner.name == name).map(|owner| owner.kind.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_checks_pods_and_evictions_say_is_part_of_the_answer() {
+        const AT: &str = "2026-01-01T00:00:00Z";
+        let of = |conditions: &[(&str, &str, &str, &str)], rest: Value| {
+            let conditions: Vec<Value> = conditions
+                .iter()
+                .map(|(type_, status, reason, message)| {
+                    json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": AT})
+                })
+                .collect();
+            let mut object = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {"name": "w", "namespace": "ns"}, "spec": {"podSets": []}, "status": rest});
+            object["status"]["conditions"] = json!(conditions);
+            facts(&serde_json::from_value(object).expect("a workload"), &Stores::by_hand())
+        };
+        let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
+        let checks = json!({"admissionChecks": [
+            {"name": "done", "state": "Ready", "lastTransitionTime": AT, "message": ""},
+            {"name": "nodes", "state": "Pending", "lastTransitionTime": AT, "message": "ETA: 2h"}]});
+        assert_eq!(
+            of(&[reserved], checks.clone()),
+            ["Admission check nodes is Pending since 2026-01-01T00:00:00Z: ETA: 2h"]
+        );
+        let admitted = ("Admitted", "True", "Admitted", "");
+        let unready = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded");
+        assert_eq!(
+            of(&[reserved, admitted, unready], checks),
+            ["Its pods are not ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"]
+        );
+        let evicted = ("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/w");
+        assert_eq!(
+            of(&[evicted], json!({"requeueState": {"count": 1, "requeueAt": "2026-01-01T00:01:00Z"}})),
+            [
+                "It was evicted at 2026-01-01T00:00:00Z (PodsReadyTimeout): Exceeded the PodsReady timeout ns/w",
+                "Its back-off ends at 2026-01-01T00:01:00Z."
+            ]
+        );
+    }
 }

@@ -3,8 +3,8 @@
 use berth_api::berth::explanation as api;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{
-    Amount, ConsideredVictim, Explanation, Finding, FlavorAttempt, Holder, Level, PodSetConsidered, Preemptible,
-    PreemptionMode, SearchOutcome, Shortage, Standing, TopologyShortage, VictimFate, VictimSearch, text,
+    Amount, ComparedShares, ConsideredVictim, Explanation, Finding, FlavorAttempt, Holder, Level, PodSetConsidered,
+    Preemptible, PreemptionMode, SearchOutcome, Shortage, Standing, TopologyShortage, VictimFate, VictimSearch, text,
 };
 
 use crate::translate::amounts::to_quantity;
@@ -14,8 +14,8 @@ fn name_of(key: &WorkloadKey) -> api::ObjectName {
 }
 
 /// Where a workload is.
-pub fn standing(standing: &Standing) -> api::Standing {
-    match standing {
+pub fn standing(explanation: &Explanation) -> api::Standing {
+    match &explanation.standing {
         Standing::Holding { admitted, assumed, evicted, checks, .. } => {
             let holding = api::Holding {
                 being_written: *assumed,
@@ -32,7 +32,9 @@ pub fn standing(standing: &Standing) -> api::Standing {
             backing_off: *backing_off,
             ahead: ahead.iter().map(name_of).collect(),
         }),
-        Standing::NotQueued(reason) => api::Standing::NotQueued { reason: format!("{reason:?}") },
+        Standing::NotQueued(reason) => {
+            api::Standing::NotQueued { reason: format!("{reason:?}"), message: text::not_queued(explanation, *reason) }
+        }
     }
 }
 
@@ -51,7 +53,19 @@ pub fn outlook(explanation: &Explanation) -> Option<api::Outlook> {
             .map(|(key, reason)| api::PreemptedFor { workload: name_of(key), reason: reason.as_str().to_owned() })
             .collect(),
         victim_searches: outlook.considered.victim_searches.iter().map(search).collect(),
+        shares: outlook.shares.iter().map(shares).collect(),
+        unready: outlook.unready.iter().map(name_of).collect(),
+        unready_unlisted: u32::try_from(outlook.unready_unlisted).unwrap_or(u32::MAX),
     })
+}
+
+fn shares(compared: &ComparedShares) -> api::ComparedShares {
+    api::ComparedShares {
+        own: compared.own.to_string(),
+        own_share: compared.own_share.value,
+        other: compared.other.to_string(),
+        other_share: compared.other_share.value,
+    }
 }
 
 fn amount(resource: &str, amount: Amount) -> api::Amount {
@@ -180,6 +194,7 @@ fn shortage(shortage: &Shortage, own_queue: &str) -> api::Shortage {
 fn preemptible(preemptible: Preemptible) -> &'static str {
     match preemptible {
         Preemptible::Yes => "Yes",
+        Preemptible::IfSharesAllow => "IfSharesAllow",
         Preemptible::Leaving => "Leaving",
         Preemptible::Replaced => "Replaced",
         Preemptible::PolicyNever => "PolicyNever",
@@ -194,6 +209,7 @@ fn search(search: &VictimSearch) -> api::VictimSearch {
         SearchOutcome::Forbidden => "Forbidden",
         SearchOutcome::NoCandidates => "NoCandidates",
         SearchOutcome::NotEnough => "NotEnough",
+        SearchOutcome::Protected => "Protected",
     };
     let only = search.only.as_ref();
     api::VictimSearch {

@@ -125,7 +125,7 @@ async fn pages_show_quota_order_and_reasons() {
     create(&embedded.admin_client(), held).await;
     pages.clock.sleep(Duration::from_secs(2)).await;
     let told = without_markup(&get(&pages, "/workloads/default/held").await);
-    assert!(told.contains("waits in no queue: its LocalQueue is stopped."), "{told}");
+    assert!(told.contains("waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy)"), "{told}");
 
     let none = ask(&pages, Method::GET, "/workloads/default/none", "localhost").await;
     assert_eq!(none.status(), StatusCode::NOT_FOUND);

@@ -276,11 +276,13 @@ fn priority(record: &Record) -> Priority {
 
 /// True if some workload holds quota and its pods are not all ready (§20.4).
 fn has_workload_without_ready_pods(world: &World) -> bool {
-    world
-        .queues
-        .iter()
-        .flat_map(|queue| &queue.holding)
-        .any(|id| !world.record(*id).facts.pods_ready && !world.record(*id).facts.finished)
+    workloads_without_ready_pods(world).next().is_some()
+}
+
+/// Those workloads.
+pub(crate) fn workloads_without_ready_pods(world: &World) -> impl Iterator<Item = WorkloadId> + '_ {
+    let holding = world.queues.iter().flat_map(|queue| &queue.holding).copied();
+    holding.filter(|id| !world.record(*id).facts.pods_ready && !world.record(*id).facts.finished)
 }
 
 /// True if a sibling variant on a better flavor was admitted (§23).

@@ -75,13 +75,7 @@ impl Engine {
     }
 
     pub(crate) fn report_share(&self, node: NodeId) -> WeightedShare {
-        let share = self.world.share(node);
-        WeightedShare {
-            value: share.rounded(),
-            dominant_resource: share.dominant.map(|id| self.world.resource_name(id).clone()),
-            borrowing: share.is_borrowing(),
-            precise: share.precise(),
-        }
+        self.world.weighted_share(node)
     }
 
     /// Part of those who wait in a queue, in order, or of those of them who came through one local queue. Looks at all of

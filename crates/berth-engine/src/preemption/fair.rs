@@ -162,7 +162,7 @@ fn take(
 }
 
 /// The ancestors (or selves) of two queues just below their lowest common cohort.
-fn below_common(world: &World, a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+pub(crate) fn below_common(world: &World, a: NodeId, b: NodeId) -> (NodeId, NodeId) {
     let a_path: Vec<NodeId> = world.tree.path_to_root(a).collect();
     let mut theirs = b;
     for node in world.tree.path_to_root(b) {

@@ -44,6 +44,7 @@ impl Searched {
             candidates.map(|id| (id, fates.get(&id).copied().unwrap_or(rest))).collect();
         let outcome = match targets {
             [] if candidates.is_empty() => SearchOutcome::NoCandidates,
+            [] if taken.is_empty() => SearchOutcome::Protected,
             [] => SearchOutcome::NotEnough,
             _ => SearchOutcome::Found,
         };

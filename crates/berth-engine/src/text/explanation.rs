@@ -5,11 +5,12 @@ use super::quantity;
 use crate::amount::Amount;
 use crate::decision::{
     AssignmentMode, Considered, ConsideredVictim, Exclusion, Finding, FlavorAttempt, PreemptionBar, PreemptionMode,
-    SearchOutcome, TopologyShortage, VictimFate, VictimSearch,
+    SearchOutcome, TopologyProblem, TopologyShortage, VictimFate, VictimSearch,
 };
 use crate::explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 use crate::ids::Name;
 use crate::model::{Admission, PreemptionPolicy};
+use crate::status::WeightedShare;
 
 /// Names listed in one line at most.
 const IN_LINE_MAX: usize = 5;
@@ -70,7 +71,7 @@ pub fn explanation(explanation: &Explanation) -> String {
             }
         }
         Standing::NotQueued(reason) => {
-            page.line(0, format!("{name} waits in no queue: {}.", not_queued(*reason)));
+            page.line(0, format!("{name} waits in no queue: {}.", not_queued(explanation, *reason)));
         }
     }
     if let Some(problem) = &explanation.queue_inactive {
@@ -135,19 +136,30 @@ fn held(page: &mut Page, admission: &Admission) {
     }
 }
 
-fn not_queued(reason: NotQueued) -> &'static str {
-    match reason {
+/// Why a workload waits nowhere, for people.
+pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
+    let (local, namespace) = (&explanation.local_queue, &explanation.workload.namespace);
+    let cluster = explanation.cluster_queue.as_deref().unwrap_or("");
+    let text = match reason {
         NotQueued::Finished => "it has finished",
         NotQueued::Inactive => "it is deactivated (spec.active is false)",
         NotQueued::AdmissionGated => "an admission gate is closed (annotation kueue.x-k8s.io/admission-gated-by)",
         NotQueued::OnHold => "it is on hold",
         NotQueued::WaitingForReplacementPods => "it waits for replacement pods",
         NotQueued::VariantsWait => "its variants, one per flavor, wait in its place",
-        NotQueued::NoLocalQueue => "its LocalQueue does not exist",
-        NotQueued::LocalQueueStopped => "its LocalQueue is stopped",
-        NotQueued::NoClusterQueue => "the ClusterQueue of its LocalQueue does not exist",
+        NotQueued::NoLocalQueue if local.is_empty() => "it names no LocalQueue (label kueue.x-k8s.io/queue-name)",
+        NotQueued::NoLocalQueue => {
+            return format!("its LocalQueue {local} does not exist in namespace {namespace}");
+        }
+        NotQueued::LocalQueueStopped => {
+            return format!("its LocalQueue {local} is stopped (spec.stopPolicy), and holds workloads back");
+        }
+        NotQueued::NoClusterQueue => {
+            return format!("ClusterQueue {cluster}, to which its LocalQueue {local} leads, does not exist");
+        }
         NotQueued::NotSeenYet => "it was submitted just now",
-    }
+    };
+    text.to_owned()
 }
 
 fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
@@ -169,11 +181,37 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
             }
         }
     }
+    if !outlook.unready.is_empty() {
+        page.heading("Pods that are not ready yet:");
+        for workload in outlook.unready.iter().take(LISTED_MAX) {
+            page.line(1, workload.to_string());
+        }
+        let more = outlook.unready.len().saturating_sub(LISTED_MAX) + outlook.unready_unlisted;
+        if more > 0 {
+            page.line(1, format!("and {more} more"));
+        }
+    }
     attempts(page, &outlook.considered);
     for shortage in &outlook.shortages {
         quota(page, own_queue, shortage);
     }
+    if !outlook.shares.is_empty() {
+        page.heading("Shares of what could be lent, in thousandths, by weight; this workload counted:");
+        for it in outlook.shares.iter().take(LISTED_MAX) {
+            let (own, other) = (share(&it.own_share), share(&it.other_share));
+            page.line(1, format!("{}: {own}; {}: {other}", it.own, it.other));
+        }
+        if outlook.shares.len() > LISTED_MAX {
+            page.line(1, format!("and {} more", outlook.shares.len() - LISTED_MAX));
+        }
+    }
     searches(page, &outlook.considered.victim_searches);
+}
+
+/// A share as statuses show it, with the resource it stems from.
+fn share(share: &WeightedShare) -> String {
+    let value = if share.value == i64::MAX { "unlimited, by weight 0".to_owned() } else { share.value.to_string() };
+    share.dominant_resource.as_ref().map_or(value.clone(), |resource| format!("{value} ({resource})"))
 }
 
 fn attempts(page: &mut Page, considered: &Considered) {
@@ -233,6 +271,10 @@ fn finding(page: &mut Page, finding: &Finding) {
             ),
         ),
         Finding::Topology(shortage) => topology(page, shortage),
+        Finding::TopologyRequest(TopologyProblem::FlavorWithoutLevel { level, levels, .. }) => {
+            page.line(2, finding.to_string());
+            page.line(2, format!("it asks for level {level}; the flavor's topology has {}", list(levels)));
+        }
         other => page.line(2, other.to_string()),
     }
 }
@@ -332,6 +374,7 @@ pub fn protection(holder: &Holder, own_queue: &str) -> String {
     let policy = if &*holder.cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
     match holder.preemptible {
         Preemptible::Yes => "may be preempted".to_owned(),
+        Preemptible::IfSharesAllow => "may be preempted as far as shares allow".to_owned(),
         Preemptible::Leaving => "is leaving".to_owned(),
         Preemptible::Replaced => "is the slice it takes over from".to_owned(),
         Preemptible::PolicyNever => format!("protected: {policy} is Never"),
@@ -373,6 +416,7 @@ pub fn outcome(outcome: SearchOutcome) -> &'static str {
         SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
         SearchOutcome::NoCandidates => "the policies expose nobody who holds it",
         SearchOutcome::NotEnough => "not enough, even without everybody who may be preempted",
+        SearchOutcome::Protected => "everybody whom the policies expose is protected otherwise",
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::decision::{Exclusion, Finding, TopologyProblem, TopologyShortage};
 
-pub use explanation::{considered, exclusion, explanation, fate, outcome, protection};
+pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection};
 
 /// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
 /// units where they divide evenly, everything else in decimal units.
@@ -141,7 +141,7 @@ impl fmt::Display for TopologyProblem {
             TopologyProblem::FlavorUnknown { flavor } => {
                 write!(f, "Flavor {flavor:?} information missing in TAS cache")
             }
-            TopologyProblem::FlavorWithoutLevel { flavor } => {
+            TopologyProblem::FlavorWithoutLevel { flavor, .. } => {
                 write!(f, "Flavor {flavor:?} does not contain the requested level")
             }
             TopologyProblem::NoFlavor => f.write_str("no TAS flavor assigned"),

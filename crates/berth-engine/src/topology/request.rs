@@ -101,8 +101,12 @@ pub(crate) fn flavor_mismatch(
     let Some(levels) = world.topologies.levels(topology) else {
         return Some(TopologyProblem::FlavorUnknown { flavor: flavor_name() });
     };
-    let missing = request.into_iter().flat_map(requested_levels).any(|level| !levels.contains(level));
-    missing.then(|| TopologyProblem::FlavorWithoutLevel { flavor: flavor_name() })
+    let missing = request.into_iter().flat_map(requested_levels).find(|level| !levels.contains(level));
+    missing.map(|level| TopologyProblem::FlavorWithoutLevel {
+        flavor: flavor_name(),
+        level: level.clone(),
+        levels: levels.to_vec(),
+    })
 }
 
 /// The levels a request names.

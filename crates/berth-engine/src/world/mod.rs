@@ -18,6 +18,7 @@ use crate::ids::{
 };
 use crate::model::{AdmissionCheck, Cohort, Labels, LocalQueue, ResourceFlavor};
 use crate::quota::{FrAmounts, QuotaTree, Share};
+use crate::status::WeightedShare;
 use crate::topology::Topologies;
 
 pub(crate) use queue::{Queue, QueueConfig};
@@ -374,7 +375,18 @@ impl World {
         }
     }
 
-    /// The dominant resource share of a node as things stand.
+    /// The dominant resource share of a node as statuses show it (§10.3).
+    pub fn weighted_share(&self, node: NodeId) -> WeightedShare {
+        let share = self.share(node);
+        WeightedShare {
+            value: share.rounded(),
+            dominant_resource: share.dominant.map(|id| self.resource_name(id).clone()),
+            borrowing: share.is_borrowing(),
+            precise: share.precise(),
+        }
+    }
+
+    /// The share of a node as it stands, to be compared (§10.1).
     pub fn share(&self, node: NodeId) -> Share {
         Share::of_node(
             &self.tree,

@@ -4,11 +4,11 @@ use berth_engine::model::{
     ClusterQueue, FlavorQuotas, LocalQueue, PreemptionPolicy, Quota, ResourceGroup, StopPolicy, Workload, WorkloadKey,
 };
 use berth_engine::{
-    Amount, AssignmentMode, Event, Explanation, Finding, Name, NotQueued, Outlook, PendingReason, Preemptible,
-    SearchOutcome, Standing, TopologyProblem, Verdict, VictimFate, text,
+    Amount, AssignmentMode, Event, Explanation, FairSharing, Finding, Name, NotQueued, Outlook, PendingReason,
+    Preemptible, SearchOutcome, Standing, TopologyProblem, Verdict, VictimFate, text,
 };
 
-use crate::platform::{Platform, job, queue};
+use crate::platform::{HOSTNAME, Platform, job, queue};
 
 fn explain(platform: &mut Platform, name: &str) -> Explanation {
     let now = platform.now;
@@ -313,7 +313,14 @@ fn a_workload_in_no_queue_says_which_door_is_shut() {
     platform.submit(job("held", "shut", 1));
     assert_eq!(standing(&mut platform, "held"), Standing::NotQueued(NotQueued::LocalQueueStopped));
     let page = text::explanation(&explain(&mut platform, "held"));
-    assert_eq!(page, "default/held waits in no queue: its LocalQueue is stopped.\n");
+    assert_eq!(
+        page,
+        "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy), and holds workloads back.\n"
+    );
+    let page = text::explanation(&explain(&mut platform, "stray"));
+    assert!(page.contains("ClusterQueue none, to which its LocalQueue leads-nowhere leads, does not exist"), "{page}");
+    let page = text::explanation(&explain(&mut platform, "lost"));
+    assert!(page.contains("its LocalQueue nowhere does not exist in namespace default"), "{page}");
 }
 
 #[test]
@@ -328,7 +335,8 @@ fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
     assert!(
         page.contains(
             "If its turn came now, it would go on waiting: WaitingForPodsReady\n  \
-             waiting for all admitted workloads to be in PodsReady condition\n"
+             waiting for all admitted workloads to be in PodsReady condition\n\n\
+             Pods that are not ready yet:\n  default/first\n"
         ),
         "{page}"
     );
@@ -346,6 +354,41 @@ fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
     let found = outlook(&mut platform, "gated");
     assert_eq!((found.reason, found.victims.len()), (Some(PendingReason::WaitingForPreemptedWorkloads), 1));
     assert!(found.message.ends_with(". Pending the preemption of 1 workload(s)"), "{}", found.message);
+}
+
+#[test]
+fn who_would_take_more_than_its_share_sees_the_shares() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("default");
+    for name in ["a", "b"] {
+        platform.queue(queue(name).cohort("all").flavor("default", 1).with(|queue| {
+            queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+            queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+        }));
+    }
+    platform.queue(queue("pool").cohort("all").flavor("default", 6));
+    for at in 0..4 {
+        platform.submit(job(&format!("a{at}"), "a", 1)).submit(job(&format!("b{at}"), "b", 1)).settle();
+    }
+    platform.submit(job("wants", "a", 1));
+    let found = outlook(&mut platform, "wants");
+    let search = &found.considered.victim_searches[0];
+    assert_eq!(search.outcome, SearchOutcome::Protected);
+    assert!(search.candidates.iter().all(|it| it.fate == VictimFate::ShareTooSmall), "{search:?}");
+    let of_b = preemptible(&found).into_iter().filter(|(name, _)| name.starts_with('b'));
+    assert!(of_b.into_iter().all(|(_, preemptible)| preemptible == Preemptible::IfSharesAllow));
+    // Four of eight cores are beyond its own one; the other has three.
+    let page = text::explanation(&explain(&mut platform, "wants"));
+    assert!(page.contains("\n  a: 500 (cpu); b: 375 (cpu)\n"), "{page}");
+    // Who takes back what is its own need not look at shares.
+    platform.submit(job("owner", "pool", 1));
+    let found = outlook(&mut platform, "owner");
+    assert!(preemptible(&found).iter().all(|(_, it)| *it == Preemptible::PolicyNever), "{:?}", preemptible(&found));
+    platform.queue(queue("pool").cohort("all").flavor("default", 6).with(|queue| {
+        queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+    }));
+    let found = outlook(&mut platform, "owner");
+    assert!(preemptible(&found).iter().all(|(_, it)| *it == Preemptible::Yes), "{:?}", preemptible(&found));
 }
 
 #[test]
@@ -370,9 +413,12 @@ fn a_request_no_topology_can_serve_names_the_problem() {
     platform.racks("gpu", &[("r1", &[2, 2])]).queue(queue("a").flavor("gpu", 100));
     platform.submit(job("row", "a", 1).required("row"));
     let found = outlook(&mut platform, "row");
-    let problem = TopologyProblem::FlavorWithoutLevel { flavor: Name::from("gpu") };
+    let levels = ["rack", HOSTNAME].map(Name::from).to_vec();
+    let problem = TopologyProblem::FlavorWithoutLevel { flavor: "gpu".into(), level: "row".into(), levels };
     let attempt = &found.considered.pod_sets[0].attempts[0];
     assert_eq!(attempt.findings, [Finding::TopologyRequest(problem)]);
     assert_eq!(attempt.no_fit, Some(PendingReason::NoMatchingFlavor));
     assert!(found.message.ends_with("Flavor \"gpu\" does not contain the requested level"), "{}", found.message);
+    let page = text::explanation(&explain(&mut platform, "row"));
+    assert!(page.contains("it asks for level row; the flavor's topology has rack, kubernetes.io/hostname"), "{page}");
 }

@@ -253,7 +253,9 @@ proptest! {
                     for holder in &shortage.holders {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
-                            Preemptible::Yes => prop_assert!(is_candidate(&holder.workload), "{key}: {holder:?}"),
+                            Preemptible::Yes | Preemptible::IfSharesAllow => {
+                                prop_assert!(is_candidate(&holder.workload), "{key}: {holder:?}");
+                            }
                             _ => {
                                 prop_assert!(!is_in(search, &holder.workload), "{key}: {holder:?}");
                                 let taken = one_flavor_each && whole().next_back().is_some_and(|it| is_in(it, &holder.workload));
