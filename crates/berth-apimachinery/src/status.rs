@@ -5,6 +5,8 @@
 //!
 //! Source of the shapes: the API conventions of Kubernetes, "Response Status Kind".
 
+use std::borrow::Cow;
+
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -46,7 +48,7 @@ pub struct Status {
     /// HTTP status code.
     pub code: u16,
     /// Machine-readable reason; empty when there is none.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// For people.
     pub message: String,
     /// What it is about; boxed because most functions that return a `Status` succeed.
@@ -55,7 +57,7 @@ pub struct Status {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason, message: message.into(), details: None }
+        Status { code, reason: Cow::Borrowed(reason), message: message.into(), details: None }
     }
 
     fn about(mut self, resource: &GroupResource, name: &str) -> Self {
@@ -174,7 +176,7 @@ impl Status {
             causes,
             ..Details::default()
         };
-        Status { code: 422, reason: "Invalid", message, details: Some(Box::new(details)) }
+        Status { code: 422, reason: Cow::Borrowed("Invalid"), message, details: Some(Box::new(details)) }
     }
 
     /// 422 without fields, e.g. a JSON patch whose test fails.
@@ -268,7 +270,7 @@ impl Status {
         object.insert("metadata".to_owned(), json!({}));
         object.insert("status".to_owned(), json!(if self.is_success() { "Success" } else { "Failure" }));
         put(&mut object, "message", &self.message);
-        put(&mut object, "reason", self.reason);
+        put(&mut object, "reason", &self.reason);
         if let Some(details) = &self.details {
             object.insert("details".to_owned(), details.to_value());
         }

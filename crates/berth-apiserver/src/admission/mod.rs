@@ -22,6 +22,7 @@ use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
+use crate::rest::Options;
 use crate::strategy::Strategy;
 use crate::{ApiServer, Objects, UserInfo};
 
@@ -64,6 +65,8 @@ pub struct AdmissionRequest<'a> {
     pub user: &'a UserInfo,
     /// Whether nothing will be stored.
     pub dry_run: bool,
+    /// How it was asked: what reviews show of it.
+    pub(crate) options: &'a Options,
     /// Other stored objects.
     pub objects: &'a Objects,
     /// Texts for `Warning` headers of the answer.

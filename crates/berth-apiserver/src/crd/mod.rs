@@ -96,8 +96,12 @@ impl CustomKind {
             return Ok(objects);
         };
         let from = meta::api_version(first).to_owned();
-        let failed =
-            |error: String| Status::internal(format!("conversion from {from} to {to_api_version} failed: {error}"));
+        let kind = first["kind"].as_str().unwrap_or_default();
+        // In the words, and with as little else, as upstream says it.
+        let failed = |error: String| {
+            let why = format!("conversion webhook for {from}, Kind={kind} failed: {error}");
+            Status { reason: "".into(), details: None, message: why, ..Status::internal("") }
+        };
         let mut converted = converter.convert_all(objects.clone(), to_api_version).map_err(failed)?;
         for (original, converted) in objects.iter().zip(&mut converted) {
             // Of metadata a conversion may change labels and annotations only.

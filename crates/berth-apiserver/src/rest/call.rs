@@ -246,6 +246,7 @@ impl Call {
             old_object,
             user: &self.user,
             dry_run: self.options.dry_run,
+            options: &self.options,
             objects: &self.server.inner.objects,
             warnings: Vec::new(),
             annotations: &self.annotations,

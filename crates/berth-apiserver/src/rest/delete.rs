@@ -57,6 +57,11 @@ impl DeleteOptions {
         options.orphan = body["orphanDependents"].as_bool().or(options.orphan);
         options.uid = text(&body["preconditions"]["uid"]);
         options.resource_version = text(&body["preconditions"]["resourceVersion"]);
+        // Webhooks are shown what the body says, too.
+        call.options.grace_period_seconds = options.grace_period_seconds;
+        call.options.propagation_policy = options.propagation.clone();
+        call.options.orphan_dependents = options.orphan;
+        call.options.preconditions = body.get("preconditions").filter(|it| it.is_object()).cloned();
         if body["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All")) {
             call.options.dry_run = true;
         }

@@ -23,6 +23,7 @@ mod watch;
 pub(crate) use call::Call;
 pub(crate) use create::unwritten;
 pub(crate) use encode::status_response;
+pub(crate) use options::Options;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::IncludeObject;
+use serde_json::{Value, json};
 
 use crate::negotiation;
 use crate::request::percent_decode;
@@ -42,12 +43,16 @@ pub(crate) struct Options {
     pub(crate) dry_run: bool,
     pub(crate) field_manager: String,
     pub(crate) field_validation: FieldValidation,
+    /// Whether the request itself says how fields are validated.
+    says_field_validation: bool,
     pub(crate) force: Option<bool>,
     pub(crate) pretty: Option<bool>,
     pub(crate) include_object: IncludeObject,
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) propagation_policy: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
+    /// Of a deletion; its body says them.
+    pub(crate) preconditions: Option<Value>,
     pub(crate) container: String,
     pub(crate) tail_lines: Option<usize>,
     pub(crate) follow: bool,
@@ -64,6 +69,47 @@ impl Options {
             options.set(&percent_decode(key), &percent_decode(value))?;
         }
         Ok(options)
+    }
+
+    /// The options as admission reviews show them; null for operations that have none. A patch is an update to webhooks.
+    pub(crate) fn in_review(&self, operation: &str, dry_run: bool) -> Value {
+        let kind = match operation {
+            "CREATE" => "CreateOptions",
+            "UPDATE" => "UpdateOptions",
+            "DELETE" => "DeleteOptions",
+            _ => return Value::Null,
+        };
+        let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        if dry_run {
+            options["dryRun"] = json!(["All"]);
+        }
+        if operation == "DELETE" {
+            if let Some(seconds) = self.grace_period_seconds {
+                options["gracePeriodSeconds"] = seconds.into();
+            }
+            if let Some(policy) = &self.propagation_policy {
+                options["propagationPolicy"] = policy.as_str().into();
+            }
+            if let Some(orphan) = self.orphan_dependents {
+                options["orphanDependents"] = orphan.into();
+            }
+            if let Some(preconditions) = &self.preconditions {
+                options["preconditions"] = preconditions.clone();
+            }
+            return options;
+        }
+        if !self.field_manager.is_empty() {
+            options["fieldManager"] = self.field_manager.as_str().into();
+        }
+        if self.says_field_validation {
+            options["fieldValidation"] = match self.field_validation {
+                FieldValidation::Ignore => "Ignore",
+                FieldValidation::Warn => "Warn",
+                FieldValidation::Strict => "Strict",
+            }
+            .into();
+        }
+        options
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Status> {
@@ -111,6 +157,7 @@ impl Options {
                 self.field_manager = value.to_owned();
             }
             "fieldValidation" => {
+                self.says_field_validation = !value.is_empty();
                 self.field_validation = match value {
                     "" | "Warn" => FieldValidation::Warn,
                     "Ignore" => FieldValidation::Ignore,

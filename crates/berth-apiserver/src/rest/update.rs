@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::field::{self, Path};
+use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{meta, packed, validation};
 use berth_store::{CommitError, Record, Write};
@@ -98,6 +100,13 @@ async fn try_update(
 ) -> Result<Option<Stored>, Status> {
     check_name(call, &new)?;
     validation::match_namespace(&mut new, call.namespace()).map_err(Status::bad_request)?;
+    if meta::resource_version(&new).is_empty() && strategy::insists_on_revision(&call.row, call.custom.is_some()) {
+        let path = Path::new("metadata");
+        let error = field::Error::invalid(&path.child("resourceVersion"), 0, "must be specified for an update");
+        // The resource stands where other refusals name the kind; so it does upstream.
+        let resource = GroupKind::new(&call.row.group, &call.row.plural);
+        return Err(Status::invalid(&resource, &call.info.name, &[error]));
+    }
     if !meta::resource_version(&new).is_empty() && meta::resource_version(&new) != record.revision.to_string() {
         return Err(Status::modified(&call.group_resource(), &call.info.name));
     }

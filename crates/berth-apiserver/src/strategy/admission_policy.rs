@@ -15,7 +15,7 @@ use crate::registry::Registry;
 /// Kinds a policy is checked against, as upstream: more would make writing one slow.
 const KINDS_MAX: usize = 10;
 /// Most match conditions of a policy.
-const CONDITIONS_MAX: usize = 64;
+pub(super) const CONDITIONS_MAX: usize = 64;
 
 /// Policies that refuse.
 pub(crate) struct ValidatingPolicies;
@@ -243,7 +243,7 @@ fn validate_policy(object: &Value) -> Vec<Error> {
 }
 
 /// Names and expressions of a list, each of which is required, and each name there once.
-fn unique_names(value: &Value, path: &Path<'_>, check: NameCheck, errors: &mut Vec<Error>) {
+pub(super) fn unique_names(value: &Value, path: &Path<'_>, check: NameCheck, errors: &mut Vec<Error>) {
     let mut seen: Vec<&str> = Vec::new();
     for (index, entry) in list(value) {
         let item = path.index(index);

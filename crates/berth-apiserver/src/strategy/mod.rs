@@ -118,6 +118,24 @@ pub(crate) trait Strategy: Send + Sync {
     }
 }
 
+/// Whether a replacement must say which revision it replaces; of other kinds one without a revision replaces whatever is
+/// there. Which kinds do is a matter of history upstream too (read off kube-apiserver 1.36).
+pub(crate) fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
+    custom
+        || match row.group.as_str() {
+            "admissionregistration.k8s.io"
+            | "apiextensions.k8s.io"
+            | "apiregistration.k8s.io"
+            | "coordination.k8s.io"
+            | "node.k8s.io"
+            | "policy" => true,
+            "storage.k8s.io" => {
+                matches!(row.plural.as_str(), "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments")
+            }
+            _ => false,
+        }
+}
+
 /// Whether DELETE answers with the removed object instead of a Status. Which kinds do is a matter of history upstream.
 pub(crate) fn returns_deleted_object(row: &ResourceInfo) -> bool {
     match row.group.as_str() {

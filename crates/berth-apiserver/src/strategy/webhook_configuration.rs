@@ -2,8 +2,11 @@
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, selector};
+use berth_cel::Env;
+use berth_cel::admission::check;
 use serde_json::{Value, json};
 
+use super::admission_policy::{CONDITIONS_MAX, unique_names};
 use super::{Strategy, set_default, set_default_text};
 use crate::webhook::client_config;
 
@@ -105,9 +108,25 @@ fn check_webhook(webhook: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         }
     }
     check_review_versions(&webhook["admissionReviewVersions"], &path.child("admissionReviewVersions"), errors);
+    check_conditions(&webhook["matchConditions"], &path.child("matchConditions"), errors);
     let rules_path = path.child("rules");
     for (index, rule) in webhook["rules"].as_array().into_iter().flatten().enumerate() {
         check_rule(rule, &rules_path.index(index), errors);
+    }
+}
+
+/// Conditions are named, each name once, and their expressions compile.
+fn check_conditions(conditions: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let given = conditions.as_array().map_or(0, Vec::len);
+    if given > CONDITIONS_MAX {
+        errors.push(Error::too_many(path, given as i64, CONDITIONS_MAX as i64));
+    }
+    unique_names(conditions, path, names::is_qualified_name, errors);
+    for problem in check::problems(&json!({"matchConditions": conditions}), &Env::new(berth_cel::NEWEST)) {
+        // The problem's field is as in a policy: `spec.matchConditions[0].expression`.
+        let index = problem.field.split(['[', ']']).nth(1).and_then(|index| index.parse().ok()).unwrap_or_default();
+        let item = path.index(index);
+        errors.push(Error::invalid(&item.child("expression"), problem.expression, problem.error));
     }
 }
 

@@ -364,6 +364,6 @@ async fn a_conversion_webhook_is_asked_about_a_list_at_once() {
     server.post(&timers("v1"), json!({"metadata": {"name": "cursed"}, "spec": {"minutes": 1}})).await.expect(201);
     let refused = server.get(&timers("v2")).await.expect(500);
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("example.com/v1 to example.com/v2 failed: it is cursed"), "{message}");
+    assert!(message.contains("conversion webhook for example.com/v1, Kind=Timer failed: it is cursed"), "{message}");
     assert_eq!(server.get(&timers("v1")).await.expect(200)["items"].as_array().unwrap().len(), 124);
 }

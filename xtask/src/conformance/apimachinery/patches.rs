@@ -193,7 +193,7 @@ fn json_patch(case: &Case) -> Verdict {
         },
         Err(error) => {
             let status = berth_apimachinery::status::Status::from(error);
-            equal("reason", &Value::from(status.reason), want(case, "reason"))
+            equal("reason", &Value::from(&*status.reason), want(case, "reason"))
         }
     }
 }

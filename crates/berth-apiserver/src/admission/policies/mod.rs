@@ -177,6 +177,7 @@ pub(crate) fn with_inputs<T>(
         object: &Value::Null,
         old_object: &Value::Null,
         dry_run: request.dry_run,
+        options: request.options,
     };
     let review = review::request(&question);
     let namespace = match asked.namespace.as_str() {
@@ -291,10 +292,10 @@ fn note(request: &AdmissionRequest<'_>, bound: &Bound<Policy>, why: String, refu
 fn refusal(request: &AdmissionRequest<'_>, decision: &Decision, why: &str) -> Status {
     let mut status = super::forbidden(request, why);
     (status.code, status.reason) = match decision.reason.as_str() {
-        "Forbidden" => (403, "Forbidden"),
-        "Unauthorized" => (401, "Unauthorized"),
-        "RequestEntityTooLarge" => (413, "RequestEntityTooLarge"),
-        _ => (422, "Invalid"),
+        "Forbidden" => (403, "Forbidden".into()),
+        "Unauthorized" => (401, "Unauthorized".into()),
+        "RequestEntityTooLarge" => (413, "RequestEntityTooLarge".into()),
+        _ => (422, "Invalid".into()),
     };
     status.with_causes([Cause { reason: String::new(), message: why.to_owned(), field: String::new() }])
 }

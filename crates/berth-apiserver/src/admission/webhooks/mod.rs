@@ -373,6 +373,7 @@ async fn call(
             object: &object,
             old_object: &old_object,
             dry_run: request.dry_run,
+            options: request.options,
         },
     );
     let query = format!("?timeout={}s", hook.timeout.as_secs());

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::matching::Target;
 use crate::UserInfo;
+use crate::rest::Options;
 use crate::webhook::ReviewVersion;
 
 /// Group of the reviews.
@@ -29,6 +30,7 @@ pub(crate) struct Question<'a> {
     pub(crate) object: &'a Value,
     pub(crate) old_object: &'a Value,
     pub(crate) dry_run: bool,
+    pub(crate) options: &'a Options,
 }
 
 fn resource(resource: &GroupVersionResource) -> Value {
@@ -62,12 +64,6 @@ pub(crate) fn question(version: ReviewVersion, asked: &Question<'_>) -> Value {
 
 /// The request in a review, which is also what expressions see.
 pub(crate) fn request(asked: &Question<'_>) -> Value {
-    let options = match asked.operation {
-        "CREATE" => "CreateOptions",
-        "UPDATE" => "UpdateOptions",
-        "DELETE" => "DeleteOptions",
-        _ => "",
-    };
     let mut request = json!({
         "uid": asked.uid,
         "kind": kind(&asked.target.kind),
@@ -79,14 +75,8 @@ pub(crate) fn request(asked: &Question<'_>) -> Value {
         "object": asked.object,
         "oldObject": asked.old_object,
         "dryRun": asked.dry_run,
-        "options": null,
+        "options": asked.options.in_review(asked.operation, asked.dry_run),
     });
-    if !options.is_empty() {
-        request["options"] = json!({"kind": options, "apiVersion": "meta.k8s.io/v1"});
-        if asked.dry_run {
-            request["options"]["dryRun"] = json!(["All"]);
-        }
-    }
     for (field, text) in [
         ("name", asked.name),
         ("namespace", asked.namespace),
@@ -169,24 +159,6 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value)
     })
 }
 
-/// Reasons of refusals that clients know; others are not passed on.
-const REASONS: [&str; 14] = [
-    "AlreadyExists",
-    "BadRequest",
-    "Conflict",
-    "Expired",
-    "Forbidden",
-    "Gone",
-    "InternalError",
-    "Invalid",
-    "NotAcceptable",
-    "NotFound",
-    "ServiceUnavailable",
-    "Timeout",
-    "TooManyRequests",
-    "Unauthorized",
-];
-
 /// The refusal a client sees for an answer that does not allow the request.
 pub(crate) fn refusal(webhook: &str, result: &Value) -> Status {
     let denied = format!("admission webhook \"{webhook}\" denied the request");
@@ -197,7 +169,7 @@ pub(crate) fn refusal(webhook: &str, result: &Value) -> Status {
         (message, _) => format!("{denied}: {message}"),
     };
     let mut status = Status::bad_request(message);
-    status.reason = REASONS.iter().find(|known| **known == text("reason")).copied().unwrap_or_default();
+    status.reason = text("reason").to_owned().into();
     if let Some(code) = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400) {
         status.code = code;
     }
