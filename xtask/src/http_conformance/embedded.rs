@@ -35,6 +35,9 @@ pub async fn start() -> anyhow::Result<Embedded> {
     server.ready().await.context("the embedded server does not start")?;
     let authenticator = Arc::new(Authenticator::new(Default::default(), server.tokens()));
     let identity = pki.client("admin", Some("system:masters"))?;
+    // A server that has run for a while has forgotten how it began; so has this one.
+    let store = server.store_handle();
+    store.compact(store.revision());
     let task = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
     Ok(Embedded { address, authority_pem: pki.authority_pem().to_owned(), identity, task })
 }

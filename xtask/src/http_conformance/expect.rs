@@ -11,7 +11,12 @@
 //! | `{$has: [...]}` | a list with such items among others, or a text with such parts |
 //! | `{$count: N}` | a list of N items |
 //! | `{$not: X}` | what X does not hold for |
+//! | `{$all: [...]}` | what every one of these holds for |
+//! | `{$jwt: {...}}` | a JSON Web Token with such claims |
+//! | `{$json: {...}}` | a text that is JSON of that form |
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
 /// The first difference, with its place; `None` when there is none.
@@ -55,6 +60,17 @@ fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
             if let Some(unwanted) = fields.get("$not") {
                 return holds(compare(unwanted, got, at).is_some());
             }
+            if let Some(Value::Array(wanted)) = fields.get("$all") {
+                return wanted.iter().find_map(|wanted| compare(wanted, got, at));
+            }
+            if let Some(wanted) = fields.get("$json") {
+                let read = got.and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
+                return read.map_or_else(differs, |read| compare(wanted, Some(&read), at));
+            }
+            if let Some(wanted) = fields.get("$jwt") {
+                let claims = got.and_then(Value::as_str).and_then(claims);
+                return claims.map_or_else(differs, |claims| compare(wanted, Some(&claims), at));
+            }
             let Some(Value::Object(got)) = got else { return differs() };
             fields.iter().find_map(|(name, expected)| compare(expected, got.get(name), &format!("{at}.{name}")))
         }
@@ -68,6 +84,12 @@ fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
         }
         expected => holds(got == Some(expected)),
     }
+}
+
+/// What a token says, without any look at its signature.
+fn claims(token: &str) -> Option<Value> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok()
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -88,13 +110,16 @@ mod tests {
 
     #[test]
     fn objects_contain_and_lists_equal() {
-        let got = json!({"a": 1, "list": [{"n": "x", "v": 1}, {"n": "y"}], "text": "one two"});
+        let got = json!({"a": 1, "list": [{"n": "x", "v": 1}, {"n": "y"}], "text": "one two", "json": "{\"b\":1}",
+            "token": "e30.eyJhdWQiOlsieCJdfQ.sig"});
         for agrees in [
             json!({"a": 1}),
             json!({"list": [{"n": "x"}, {"n": "y"}]}),
             json!({"list": {"$has": [{"n": "y"}]}, "gone": "$absent"}),
             json!({"list": {"$count": 2}, "text": "$contains two"}),
             json!({"a": {"$not": 2}, "text": "$text"}),
+            json!({"token": {"$jwt": {"aud": ["x"]}}, "json": {"$json": {"b": 1}}}),
+            json!({"text": {"$all": ["$contains one", "$contains two"]}}),
         ] {
             assert_eq!(difference(&agrees, &got), None, "{agrees}");
         }
@@ -103,6 +128,9 @@ mod tests {
             (json!({"list": [{"n": "x"}]}), "list: expected"),
             (json!({"list": [{"n": "x"}, {"n": "z"}]}), "list[1].n: expected \"z\", got \"y\""),
             (json!({"text": "$absent"}), "text: expected"),
+            (json!({"token": {"$jwt": {"aud": ["y"]}}}), "token.aud[0]: expected"),
+            (json!({"json": {"$json": {"b": 2}}}), "json.b: expected"),
+            (json!({"text": {"$all": ["$contains three"]}}), "text: expected"),
             (json!({"gone": "$any"}), "gone: expected \"$any\", got nothing"),
             (json!({"list": {"$has": [{"n": "z"}]}}), "list: nothing like"),
         ] {

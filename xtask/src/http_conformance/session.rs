@@ -1,12 +1,13 @@
 //! One walk against one server: names that are replaced, requests that are sent, answers that are judged.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use futures::StreamExt;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -14,8 +15,9 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::expect;
 use super::walk::{Step, Stream, Walk};
+use super::webhooks::{WalkWebhooks, Webhooks};
+use super::{expect, http2, protobuf};
 
 /// How long what happens behind an answer may take.
 const EVENTUALLY: Duration = Duration::from_secs(30);
@@ -39,6 +41,9 @@ pub struct Outcome {
     pub steps: Vec<String>,
     /// Steps that do not, with the difference.
     pub failures: Vec<(String, String)>,
+    /// How many steps were left out, and why.
+    pub skipped: usize,
+    pub reason: Option<String>,
 }
 
 /// A walk under way.
@@ -46,17 +51,19 @@ pub struct Session {
     config: Config,
     client: Client,
     names: BTreeMap<String, String>,
+    webhooks: WalkWebhooks,
 }
 
 struct Answer {
     status: u16,
     headers: HeaderMap,
+    bytes: Vec<u8>,
     body: Value,
 }
 
 impl Session {
     /// Makes the walk's namespace.
-    pub async fn start(config: &Config, walk: &str) -> anyhow::Result<Session> {
+    pub async fn start(config: &Config, webhooks: &Webhooks, walk: &str) -> anyhow::Result<Session> {
         let client = Client::try_from(config.clone())?;
         let request = http::Request::post("/api/v1/namespaces").header("content-type", "application/json");
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": format!("{walk}-")}});
@@ -64,8 +71,15 @@ impl Session {
         let namespace = answer.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         anyhow::ensure!(answer.status == 201, "making a namespace: {} {}", answer.status, answer.body);
         let run = namespace.rsplit('-').next().unwrap_or_default().to_owned();
-        let names = BTreeMap::from([("ns".to_owned(), namespace), ("run".to_owned(), run)]);
-        Ok(Session { config: config.clone(), client, names })
+        let webhooks = webhooks.of_walk(&run);
+        let names = [
+            ("ns", namespace),
+            ("run", run),
+            ("webhooks", webhooks.url.clone()),
+            ("webhooksCA", webhooks.authority.clone()),
+        ];
+        let names = names.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Ok(Session { config: config.clone(), client, names, webhooks })
     }
 
     /// Removes the namespace; what a walk makes beside it, it removes itself.
@@ -82,8 +96,23 @@ impl Session {
     pub async fn run(&mut self, walk: &Walk) -> Outcome {
         let mut outcome = Outcome::default();
         for step in &walk.steps {
+            if outcome.reason.is_some() {
+                outcome.skipped += 1;
+                if step.tidy {
+                    // As much of it as was made.
+                    let _ = self.step(step).await;
+                }
+                continue;
+            }
+            let found = self.step(step).await;
+            if let (Some(reason), Err(error)) = (&step.probe, &found) {
+                outcome.reason =
+                    Some(format!("{}: {error:#}", self.replaced(reason).unwrap_or_else(|_| reason.clone())));
+                outcome.skipped += 1;
+                continue;
+            }
             outcome.total += 1;
-            match self.step(step).await {
+            match found {
                 Ok(()) => {
                     outcome.agree += 1;
                     outcome.steps.push(step.name.clone());
@@ -95,6 +124,9 @@ impl Session {
     }
 
     async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
+        for (path, hook) in &step.serve {
+            self.webhooks.serve(path, hook.clone());
+        }
         if let Some(stream) = &step.watch {
             return self.watch(step, stream).await;
         }
@@ -108,8 +140,18 @@ impl Session {
     }
 
     async fn ask(&mut self, step: &Step) -> anyhow::Result<()> {
-        let response = self.send(step).await?;
-        let answer = timeout(ANSWER, read(response)).await.context("the answer does not end")??;
+        let answer = match step.request.strip_prefix("RECEIVED ") {
+            Some(path) => Answer {
+                status: 200,
+                headers: HeaderMap::new(),
+                bytes: Vec::new(),
+                body: self.webhooks.received(&self.replaced(path)?).into(),
+            },
+            None => {
+                let response = self.send(step).await?;
+                timeout(ANSWER, read(response)).await.context("the answer does not end")??
+            }
+        };
         self.judge(step, &answer)?;
         for (name, field) in &step.keep {
             let value = field.split('.').try_fold(&answer.body, |value, step| match step.parse::<usize>() {
@@ -134,6 +176,11 @@ impl Session {
         {
             return Err(anyhow!("{difference}"));
         }
+        if !step.answer_protobuf.is_null()
+            && let Some(difference) = protobuf::difference(&self.filled(&step.answer_protobuf)?, &answer.bytes)?
+        {
+            return Err(anyhow!("{difference}"));
+        }
         for (name, expected) in &step.answer_headers {
             let values: Vec<&str> = answer.headers.get_all(name).iter().filter_map(|it| it.to_str().ok()).collect();
             let got = json!(values.join(", "));
@@ -154,18 +201,28 @@ impl Session {
         for step in &stream.meanwhile {
             Box::pin(self.step(step)).await.with_context(|| step.name.clone())?;
         }
-        let mut events = Events { body: response.into_body().into_data_stream(), bytes: Vec::new() };
+        let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+        let framed = content_type.is_some_and(|value| value.starts_with("application/vnd.kubernetes.protobuf"));
+        let mut events = Events { body: response.into_body().into_data_stream(), bytes: Vec::new(), framed };
         for expected in &stream.events {
             let expected = self.filled(expected)?;
             let event = timeout(EVENT, events.next()).await.map_err(|_| anyhow!("no event, expected {expected}"))??;
             let event = event.ok_or_else(|| anyhow!("the stream ended, expected {expected}"))?;
-            if let Some(difference) = expect::difference(&expected, &event) {
-                return Err(anyhow!("event {}: {difference}", event["type"]));
+            let difference = match events.framed {
+                true => protobuf::event_difference(&expected, &event)?,
+                false => {
+                    let event: Value = serde_json::from_slice(&event).context("an event is not JSON")?;
+                    expect::difference(&expected, &event)
+                        .map(|difference| format!("event {}: {difference}", event["type"]))
+                }
+            };
+            if let Some(difference) = difference {
+                return Err(anyhow!("{difference}"));
             }
         }
         if stream.ends {
             let event = timeout(EVENT, events.next()).await.map_err(|_| anyhow!("the stream does not end"))??;
-            anyhow::ensure!(event.is_none(), "one more event: {event:?}");
+            anyhow::ensure!(event.is_none(), "one more event: {}", String::from_utf8_lossy(&event.unwrap_or_default()));
         }
         Ok(())
     }
@@ -178,6 +235,7 @@ impl Session {
         let mut content_type = match (&step.patch_type, method) {
             (Some(kind), _) if kind == "apply-patch" => Some("application/apply-patch+yaml".to_owned()),
             (Some(kind), _) => Some(format!("application/{kind}+json")),
+            (None, _) if !step.protobuf.is_null() => Some("application/vnd.kubernetes.protobuf".to_owned()),
             (None, _) if !step.body.is_null() => Some("application/json".to_owned()),
             _ => None,
         };
@@ -198,32 +256,42 @@ impl Session {
             request = request.header("impersonate-group", self.replaced(group)?);
         }
         let body = match &step.body {
+            Value::Null if !step.protobuf.is_null() => protobuf::encode(&self.filled(&step.protobuf)?)?,
             Value::Null => Vec::new(),
             Value::String(text) => self.replaced(text)?.into_bytes(),
             body => serde_json::to_vec(&self.filled(body)?)?,
         };
         let request = request.body(Body::from(body))?;
-        let client = match &step.token {
-            None => self.client.clone(),
-            Some(token) => {
-                let mut config = self.config.clone();
-                config.auth_info = Default::default();
-                let token = self.replaced(token)?;
-                config.auth_info.token = (!token.is_empty()).then(|| token.into());
-                Client::try_from(config)?
-            }
+        let mut config = self.config.clone();
+        if let Some(token) = &step.token {
+            config.auth_info = Default::default();
+            let token = self.replaced(token)?;
+            config.auth_info.token = (!token.is_empty()).then(|| token.into());
+        }
+        let (client, version) = match (step.http, &step.token) {
+            (Some(2), _) => (http2::client(&config)?, Some(Version::HTTP_2)),
+            (Some(other), _) => anyhow::bail!("http: expected 2, got {other}"),
+            (None, Some(_)) => (Client::try_from(config)?, None),
+            (None, None) => (self.client.clone(), None),
         };
-        Ok(timeout(ANSWER, client.send(request)).await.context("no answer")??)
+        let response = timeout(ANSWER, client.send(request)).await.context("no answer")??;
+        if version.is_some_and(|version| version != response.version()) {
+            anyhow::bail!("version: answered in {:?}", response.version());
+        }
+        Ok(response)
     }
 
-    /// A text with names in place of `${...}`.
+    /// A text with what was kept in place of `${...}`.
     fn replaced(&self, text: &str) -> anyhow::Result<String> {
         let mut out = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
             let (name, after) = after.split_once('}').ok_or_else(|| anyhow!("{text}: ${{ without }}"))?;
             out.push_str(before);
-            out.push_str(self.names.get(name).ok_or_else(|| anyhow!("nothing was kept as {name}"))?);
+            match name.split_once('*') {
+                Some((repeated, count)) => out.push_str(&repeated.repeat(count.parse().context("${x*N}")?)),
+                None => out.push_str(self.names.get(name).ok_or_else(|| anyhow!("nothing was kept as {name}"))?),
+            }
             rest = after;
         }
         out.push_str(rest);
@@ -245,10 +313,15 @@ impl Session {
     }
 }
 
-/// Reads an answer whole: JSON, else YAML where it says so, else a text.
+/// Reads an answer whole, unpacked: JSON, else YAML where it says so, else a text.
 async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
     let (parts, body) = response.into_parts();
-    let bytes = body.collect().await?.to_bytes();
+    let mut bytes = body.collect().await?.to_bytes().to_vec();
+    if parts.headers.get("content-encoding").is_some_and(|value| value == "gzip") {
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked).context("no gzip")?;
+        bytes = unpacked;
+    }
     let is_yaml = parts.headers.get("content-type").is_some_and(|value| value == "application/yaml");
     let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
     let body = match serde_json::from_slice(&bytes) {
@@ -257,13 +330,14 @@ async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
         Err(_) if bytes.is_empty() => Value::Null,
         Err(_) => text(),
     };
-    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
+    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, bytes, body })
 }
 
-/// The lines of a stream.
+/// The events of a stream: lines, or frames that begin with their length.
 struct Events<S> {
     body: S,
     bytes: Vec<u8>,
+    framed: bool,
 }
 
 impl<S, B, E> Events<S>
@@ -272,16 +346,28 @@ where
     B: AsRef<[u8]>,
     E: std::error::Error + Send + Sync + 'static,
 {
-    async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+    async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.bytes.drain(..=end).collect();
-                return Ok(Some(serde_json::from_slice(&line).context("an event is not JSON")?));
+            if let Some((start, end)) = self.complete() {
+                let event = self.bytes[start..end].to_vec();
+                self.bytes.drain(..end);
+                return Ok(Some(event));
             }
             match self.body.next().await {
                 Some(chunk) => self.bytes.extend_from_slice(chunk?.as_ref()),
                 None => return Ok(None),
             }
         }
+    }
+
+    /// Where the next event is, when all of it is there.
+    fn complete(&self) -> Option<(usize, usize)> {
+        if self.framed {
+            let length = u32::from_be_bytes(*self.bytes.first_chunk()?);
+            let end = 4 + usize::try_from(length).ok()?;
+            return (self.bytes.len() >= end).then_some((4, end));
+        }
+        let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
+        Some((0, end + 1))
     }
 }

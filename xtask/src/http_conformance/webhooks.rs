@@ -1,0 +1,212 @@
+//! The webhooks that walks register: served by this program over HTTPS, with a certificate of an authority of its own.
+//!
+//! ```yaml
+//! serve:
+//!   label: {response: {patch: [{op: add, path: /metadata/labels, value: {hooked: "yes"}}]}}    # allowed unless it says not
+//!   refuse: {response: {allowed: false, status: {code: 418, message: no}, warnings: [careful]}}
+//!   slow: {delaySeconds: 3}
+//!   broken: {status: 500}
+//!   convert: {convert: {v1: {rowers: oars}, v2: {oars: rowers}}}    # to a version: how fields of `spec` are then called
+//!   refuse-to: {response: {result: {status: Failure, message: no}}}
+//! ```
+//!
+//! A walk's paths are its own: they are served below its id.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_apiserver::pki::Pki;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// What one webhook answers.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hook {
+    /// How long the answer takes.
+    #[serde(default)]
+    delay_seconds: u64,
+    /// A status code other than 200, with nothing else.
+    #[serde(default)]
+    status: Option<u16>,
+    /// The review's response; `uid` is added, `patch` is sent as the API wants it, `allowed` is true unless it is there.
+    #[serde(default)]
+    response: Map<String, Value>,
+    /// Of a conversion webhook: to each version, old and new names of fields of `spec`.
+    #[serde(default)]
+    convert: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What is served, and what it has been asked, by path.
+#[derive(Default)]
+struct Served {
+    hooks: BTreeMap<String, Hook>,
+    received: BTreeMap<String, Vec<Value>>,
+}
+
+/// The server of them all.
+pub struct Webhooks {
+    address: String,
+    authority_pem: String,
+    served: Arc<Mutex<Served>>,
+    task: JoinHandle<()>,
+}
+
+impl Webhooks {
+    /// Serves at a free port: on loopback, or everywhere when `announced` says under which host it is reached.
+    pub async fn start(announced: Option<&str>) -> anyhow::Result<Webhooks> {
+        // The API server checks the certificate by the real time.
+        #[allow(clippy::disallowed_methods, reason = "the other side is a process outside")]
+        let pki = Pki::ephemeral(jiff::Timestamp::now())?;
+        let host = announced.unwrap_or("127.0.0.1");
+        let identity = pki.serving(&[host.to_owned()])?;
+        let chain =
+            CertificateDer::pem_slice_iter(identity.certificate_pem.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let interface = if announced.is_some() { [0, 0, 0, 0] } else { [127, 0, 0, 1] };
+        let socket = TcpListener::bind(SocketAddr::from((interface, 0))).await.context("serving webhooks")?;
+        let port = socket.local_addr()?.port();
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let served = Arc::new(Mutex::new(Served::default()));
+        let task = tokio::spawn(accept(socket, TlsAcceptor::from(Arc::new(tls)), served.clone()));
+        Ok(Webhooks { address, authority_pem: pki.authority_pem().to_owned(), served, task })
+    }
+
+    /// The webhooks of one walk.
+    pub fn of_walk(&self, run: &str) -> WalkWebhooks {
+        WalkWebhooks {
+            url: format!("https://{}/{run}", self.address),
+            authority: STANDARD.encode(&self.authority_pem),
+            prefix: format!("/{run}/"),
+            served: self.served.clone(),
+        }
+    }
+}
+
+impl Drop for Webhooks {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The webhooks of one walk.
+pub struct WalkWebhooks {
+    /// Where its paths are.
+    pub url: String,
+    /// The authority behind the certificate, as a configuration's `caBundle`.
+    pub authority: String,
+    prefix: String,
+    served: Arc<Mutex<Served>>,
+}
+
+impl WalkWebhooks {
+    /// From now on `path` answers so.
+    pub fn serve(&self, path: &str, hook: Hook) {
+        let mut served = self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        served.hooks.insert(format!("{}{path}", self.prefix), hook);
+    }
+
+    /// The reviews `path` has been sent since this was last asked.
+    pub fn received(&self, path: &str) -> Vec<Value> {
+        let mut served = self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        served.received.remove(&format!("{}{path}", self.prefix)).unwrap_or_default()
+    }
+}
+
+async fn accept(socket: TcpListener, acceptor: TlsAcceptor, served: Arc<Mutex<Served>>) {
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = socket.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection(stream, acceptor.clone(), served.clone()));
+    }
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, served: Arc<Mutex<Served>>) {
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let service = service_fn(move |request| {
+        let served = served.clone();
+        async move { Ok::<_, Infallible>(answer(request, &served).await) }
+    });
+    // A caller that hangs up, as one does whose time is over, is nobody's mistake.
+    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, served: &Mutex<Served>) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let Ok(review) = serde_json::from_slice::<Value>(&body) else { return nothing(StatusCode::BAD_REQUEST) };
+    let hook = {
+        let mut served = served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(hook) = served.hooks.get(&path).cloned() else { return nothing(StatusCode::NOT_FOUND) };
+        let mut kept = review.clone();
+        kept["query"] = query.into();
+        served.received.entry(path).or_default().push(kept);
+        hook
+    };
+    tokio::time::sleep(Duration::from_secs(hook.delay_seconds)).await;
+    if let Some(status) = hook.status {
+        return nothing(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    let mut response = hook.response;
+    response.insert("uid".to_owned(), review["request"]["uid"].clone());
+    if review["kind"] == "ConversionReview" {
+        response.entry("result").or_insert_with(|| json!({"status": "Success"}));
+        response.insert("convertedObjects".to_owned(), converted(&review["request"], &hook.convert));
+    } else {
+        response.entry("allowed").or_insert(true.into());
+        if let Some(patch) = response.get_mut("patch") {
+            *patch = STANDARD.encode(patch.to_string()).into();
+            response.insert("patchType".to_owned(), "JSONPatch".into());
+        }
+    }
+    let review = json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response});
+    let response = Response::builder().header("content-type", "application/json");
+    response.body(Full::from(review.to_string())).unwrap_or_else(|_| nothing(StatusCode::INTERNAL_SERVER_ERROR))
+}
+
+fn nothing(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+/// The objects of a conversion's request in the version that is wanted.
+fn converted(request: &Value, renames: &BTreeMap<String, BTreeMap<String, String>>) -> Value {
+    let desired = request["desiredAPIVersion"].as_str().unwrap_or_default();
+    let renames = desired.rsplit_once('/').and_then(|(_, version)| renames.get(version));
+    let mut objects = request["objects"].clone();
+    for object in objects.as_array_mut().into_iter().flatten() {
+        object["apiVersion"] = desired.into();
+        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { continue };
+        for (old, new) in renames.into_iter().flatten() {
+            if let Some(value) = spec.remove(old) {
+                spec.insert(new.clone(), value);
+            }
+        }
+    }
+    objects
+}
