@@ -108,7 +108,7 @@ pub struct PrinterColumn {
 }
 
 /// The schema of one version.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub enum SchemaSource {
     /// None known: objects are taken as they are.
     #[default]
@@ -118,6 +118,17 @@ pub enum SchemaSource {
     BuiltIn(Arc<OnceLock<Option<Arc<Schema>>>>),
     /// From a CustomResourceDefinition.
     Custom(Arc<CustomSchema>),
+}
+
+/// Whether a built-in schema was needed so far does not show: the hashes of OpenAPI documents are made of this.
+impl std::fmt::Debug for SchemaSource {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SchemaSource::None => formatter.write_str("None"),
+            SchemaSource::BuiltIn(_) => formatter.write_str("BuiltIn"),
+            SchemaSource::Custom(custom) => formatter.debug_tuple("Custom").field(custom).finish(),
+        }
+    }
 }
 
 /// A structural schema from a CustomResourceDefinition.

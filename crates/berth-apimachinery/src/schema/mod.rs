@@ -124,11 +124,17 @@ impl Pattern {
 }
 
 /// A `$ref` to another definition of the same document, linked once the definition is parsed.
-#[derive(Debug)]
 pub struct Reference {
     /// The definition's name.
     pub name: String,
     pub(crate) target: OnceLock<Arc<Schema>>,
+}
+
+/// The name: definitions refer to themselves, and what is behind a name would have no end.
+impl std::fmt::Debug for Reference {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Reference").field(&self.name).finish()
+    }
 }
 
 /// One node of a schema.
