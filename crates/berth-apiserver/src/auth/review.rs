@@ -6,7 +6,7 @@ use berth_apimachinery::{field, meta};
 use serde_json::{Map, Value, json};
 
 use super::authn::with_authenticated_group;
-use super::tokens::{ISSUER, TokenSubject, Tokens};
+use super::tokens::{BoundKind, BoundObject, ISSUER, TokenSubject, Tokens};
 use super::{Attributes, MASTERS, StoredPolicies, decide, rbac};
 use crate::{Objects, RequestInfo, ResourceInfo, UserInfo};
 
@@ -50,7 +50,7 @@ pub fn answer(
             }
             rules(objects, namespace, user)
         }
-        "tokenreviews" => token_review(tokens, &kind, &body)?,
+        "tokenreviews" => token_review(tokens, &body)?,
         _ => return Err(Status::method_not_supported(&GroupResource::new(&row.group, &row.plural), "create")),
     };
     let metadata = meta::metadata_mut(&mut body);
@@ -60,11 +60,10 @@ pub fn answer(
 }
 
 /// Whose token it is, for those who are sent one.
-fn token_review(tokens: Option<&Tokens>, kind: &GroupKind, body: &Value) -> Result<Value, Status> {
+fn token_review(tokens: Option<&Tokens>, body: &Value) -> Result<Value, Status> {
     let token = body.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
     if token.is_empty() {
-        let spec = field::Path::new("spec");
-        return Err(invalid(kind, field::Error::required(&spec.child("token"), "")));
+        return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
     let audiences = strings(body.pointer("/spec/audiences"));
     let verified = match tokens {
@@ -106,26 +105,39 @@ pub fn issue_token(
         audiences.push(ISSUER.to_owned());
     }
     let text = |path: &str| body.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (bound_kind, bound_name) = (text("/spec/boundObjectRef/kind"), text("/spec/boundObjectRef/name"));
-    let pod = match bound_kind.as_str() {
-        "" => None,
-        "Pod" => {
-            let pod = objects
-                .get("", "pods", meta::namespace(account), &bound_name)
-                .ok_or_else(|| Status::not_found(&GroupResource::new("", "pods"), &bound_name))?;
-            Some((bound_name.clone(), meta::uid(&pod).to_owned()))
+    let (mut bound, mut node) = (None, None);
+    if body.pointer("/spec/boundObjectRef").is_some_and(Value::is_object) {
+        let reference = |field: &str| text(&format!("/spec/boundObjectRef/{field}"));
+        let (api_version, kind, name) = (reference("apiVersion"), reference("kind"), reference("name"));
+        let Some(bound_kind) = BoundKind::parse(&api_version, &kind) else {
+            let group_version = if api_version.contains('/') { api_version } else { format!("/{api_version}") };
+            let why = format!("cannot bind token to object of type {group_version}, Kind={kind}");
+            return Err(Status::bad_request(why));
+        };
+        let object = objects
+            .get("", bound_kind.resource(), bound_kind.namespace(meta::namespace(account)), &name)
+            .ok_or_else(|| Status::not_found(&GroupResource::new("", bound_kind.resource()), &name))?;
+        let wanted = reference("uid");
+        if !wanted.is_empty() && wanted != meta::uid(&object) {
+            let why = format!(
+                "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been \
+                 deleted and then recreated"
+            );
+            return Err(Status::conflict(&GroupResource::new("", &kind), &name, &why));
         }
-        other => {
-            let path = spec.child("boundObjectRef");
-            let error = field::Error::not_supported(&path.child("kind"), other, &["Pod"]);
-            return Err(invalid(&kind, error));
-        }
-    };
+        let runs_on = object["spec"]["nodeName"].as_str().filter(|_| bound_kind == BoundKind::Pod);
+        node = runs_on.and_then(|name| {
+            let node = objects.get("", "nodes", "", name)?;
+            Some((name.to_owned(), meta::uid(&node).to_owned()))
+        });
+        bound = Some(BoundObject { kind: bound_kind, name, uid: meta::uid(&object).to_owned() });
+    }
     let subject = TokenSubject {
         namespace: meta::namespace(account),
         name: meta::name(account),
         uid: meta::uid(account),
-        pod: pod.as_ref().map(|(name, uid)| (name.as_str(), uid.as_str())),
+        bound,
+        node,
     };
     let (token, end) = tokens.issue(&subject, &audiences, seconds);
     let metadata = meta::metadata_mut(&mut body);

@@ -1,6 +1,6 @@
 //! Service-account tokens: JSON Web Tokens the server signs for itself (ES256), with the claims Kubernetes' tokens have.
 //!
-//! A token is good until it expires or its service account (or the pod it is bound to) is gone or was made anew. Others
+//! A token is good until it expires or its service account (or the pod, Secret or node it is bound to) is gone or was made anew. Others
 //! can verify tokens too: the public key is served as a JSON Web Key Set ([`TokenKey::key_set`]).
 //!
 //! Tokens in Secrets of type `kubernetes.io/service-account-token` do not expire; they are good as long as that Secret
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_apimachinery::{meta, names};
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{self, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -81,6 +81,15 @@ impl TokenKey {
         }]})
     }
 
+    /// A name for a token that no other one has (a version 4 UUID).
+    fn new_id(&self) -> String {
+        let mut bytes = [0; 16];
+        self.0.random.fill(&mut bytes).expect("the key was made with the same randomness");
+        let bits = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+        let hex = format!("{bits:032x}");
+        format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
     fn sign(&self, claims: &Value) -> String {
         let signed = format!("{}.{}", self.0.header, URL_SAFE_NO_PAD.encode(claims.to_string()));
         let signature = self.0.key.sign(&self.0.random, signed.as_bytes());
@@ -117,8 +126,58 @@ pub struct TokenSubject<'a> {
     pub name: &'a str,
     /// Its uid.
     pub uid: &'a str,
-    /// Name and uid of the pod the token is bound to.
-    pub pod: Option<(&'a str, &'a str)>,
+    /// What the token is bound to.
+    pub bound: Option<BoundObject>,
+    /// Name and uid of the node that the pod it is bound to runs on.
+    pub node: Option<(String, String)>,
+}
+
+/// An object a token ends with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundObject {
+    /// What it is.
+    pub kind: BoundKind,
+    /// Its name; in the account's namespace, unless it is a node.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// Kinds of objects that tokens are bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundKind {
+    /// A pod.
+    Pod,
+    /// A Secret.
+    Secret,
+    /// A node.
+    Node,
+}
+
+impl BoundKind {
+    /// The kind of this name in the core group.
+    pub fn parse(api_version: &str, kind: &str) -> Option<BoundKind> {
+        match (api_version, kind) {
+            ("v1", "Pod") => Some(BoundKind::Pod),
+            ("v1", "Secret") => Some(BoundKind::Secret),
+            ("v1", "Node") => Some(BoundKind::Node),
+            _ => None,
+        }
+    }
+
+    /// Its plural.
+    pub fn resource(self) -> &'static str {
+        match self {
+            BoundKind::Pod => "pods",
+            BoundKind::Secret => "secrets",
+            BoundKind::Node => "nodes",
+        }
+    }
+
+    /// Where objects of the kind are that accounts of `namespace` can be bound to.
+    pub fn namespace(self, namespace: &str) -> &str {
+        if self == BoundKind::Node { "" } else { namespace }
+    }
 }
 
 /// A verified token.
@@ -136,6 +195,9 @@ struct Claims {
     exp: i64,
     iat: i64,
     iss: String,
+    /// Which token it is. Those of older versions have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    jti: String,
     #[serde(rename = "kubernetes.io")]
     kubernetes: Bound,
     nbf: i64,
@@ -146,7 +208,11 @@ struct Claims {
 struct Bound {
     namespace: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<Reference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pod: Option<Reference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<Reference>,
     serviceaccount: Reference,
 }
 
@@ -174,14 +240,21 @@ impl Tokens {
         let exp = now.as_second().saturating_add(seconds);
         let audiences = if audiences.is_empty() { vec![ISSUER.to_owned()] } else { audiences.to_vec() };
         let reference = |name: &str, uid: &str| Reference { name: name.to_owned(), uid: uid.to_owned() };
+        let bound = |kind: BoundKind| {
+            let bound = subject.bound.as_ref().filter(|bound| bound.kind == kind);
+            bound.map(|bound| reference(&bound.name, &bound.uid))
+        };
         let claims = Claims {
             aud: audiences,
             exp,
             iat: now.as_second(),
             iss: ISSUER.to_owned(),
+            jti: self.key.new_id(),
             kubernetes: Bound {
                 namespace: subject.namespace.to_owned(),
-                pod: subject.pod.map(|(name, uid)| reference(name, uid)),
+                node: bound(BoundKind::Node).or(subject.node.as_ref().map(|(name, uid)| reference(name, uid))),
+                pod: bound(BoundKind::Pod),
+                secret: bound(BoundKind::Secret),
                 serviceaccount: reference(subject.name, subject.uid),
             },
             nbf: now.as_second(),
@@ -209,22 +282,32 @@ impl Tokens {
         if matching.is_empty() {
             return Err(format!("token audiences {:?} is invalid for the target audiences {wanted:?}", claims.aud));
         }
-        let Bound { namespace, pod, serviceaccount } = claims.kubernetes;
+        let Bound { namespace, node, pod, secret, serviceaccount } = claims.kubernetes;
         let gone = || Err("service account token has been invalidated".to_owned());
         if !self.exists("serviceaccounts", &namespace, &serviceaccount.name, &serviceaccount.uid) {
             return gone();
         }
-        if pod.as_ref().is_some_and(|pod| !self.exists("pods", &namespace, &pod.name, &pod.uid)) {
-            return gone();
+        // A pod's node is for those who want to know; it is what a token is bound to only when there is no pod.
+        let bound_node = node.as_ref().filter(|_| pod.is_none());
+        for (resource, namespace, bound) in
+            [("pods", &*namespace, pod.as_ref()), ("secrets", &*namespace, secret.as_ref()), ("nodes", "", bound_node)]
+        {
+            if bound.is_some_and(|bound| !self.exists(resource, namespace, &bound.name, &bound.uid)) {
+                return gone();
+            }
         }
-        let (pod_name, pod_uid) = pod.map(|pod| (pod.name, pod.uid)).unwrap_or_default();
+        let parts = |it: Option<Reference>| it.map(|it| (it.name, it.uid)).unwrap_or_default();
+        let ((pod_name, pod_uid), (node_name, node_uid)) = (parts(pod), parts(node));
+        let credential_id = if claims.jti.is_empty() { String::new() } else { format!("JTI={}", claims.jti) };
         let account = Account {
             namespace: &namespace,
             name: &serviceaccount.name,
             uid: &serviceaccount.uid,
             pod_name: &pod_name,
             pod_uid: &pod_uid,
-            ..Account::default()
+            node_name: &node_name,
+            node_uid: &node_uid,
+            credential_id: &credential_id,
         };
         let user = account.user();
         Ok(Verified { user, audiences: matching })
@@ -420,7 +503,7 @@ mod tests {
         };
         let key = TokenKey::generate().expect("a key");
         let tokens = Tokens::new(key.clone(), clock.clone(), None);
-        let subject = TokenSubject { namespace: "team-a", name: "runner", uid: "u", pod: None };
+        let subject = TokenSubject { namespace: "team-a", name: "runner", uid: "u", bound: None, node: None };
         let (token, end) = tokens.issue(&subject, &[], 600);
         assert_eq!(end.as_second(), 1_600);
         let user = tokens.verify(&token, None).expect("good").user;
