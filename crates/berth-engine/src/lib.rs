@@ -49,6 +49,7 @@ mod decision;
 mod engine;
 mod event;
 mod explain;
+mod front;
 mod ids;
 pub mod lab;
 pub mod model;
@@ -75,6 +76,7 @@ pub use decision::{
 pub use engine::{Effects, Engine};
 pub use event::Event;
 pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
+pub use front::Front;
 pub use ids::Name;
 pub use status::{
     ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, QuotaHolder,

@@ -5,7 +5,6 @@ mod objects;
 mod report;
 mod workloads;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::config::EngineConfig;
 use crate::cycle;
 use crate::decision::{CycleOutcome, Verdict};
 use crate::event::Event;
+use crate::front::Front;
 use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Labels, Time, WorkloadKey};
 use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder};
@@ -24,9 +24,9 @@ use crate::world::World;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
-    pub cluster_queues: BTreeSet<Name>,
+    pub cluster_queues: Front<Name>,
     /// Local queues, as (namespace, name).
-    pub local_queues: BTreeSet<(Name, Name)>,
+    pub local_queues: Front<(Name, Name)>,
     /// True when a cycle could now decide something.
     pub wake: bool,
 }
@@ -211,7 +211,7 @@ impl Engine {
         if let (Some(namespace), Some(name)) = (&local.namespace, &local.name) {
             effects.local_queues.insert((namespace.clone(), name.clone()));
         }
-        let held = record.holding.as_ref().map(|holding| holding.queue);
+        let held = record.holding.as_ref().map(|holding| holding.queue).filter(|held| Some(*held) != local.queue);
         for queue in local.queue.into_iter().chain(held) {
             effects.cluster_queues.insert(self.world.queue(queue).name.clone());
         }

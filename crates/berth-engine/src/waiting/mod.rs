@@ -3,7 +3,6 @@
 //! A room has three disjoint places: the active heap, the workloads set aside as inadmissible, and the one that was
 //! popped. Nothing is polled: events that can change an answer move exactly the workloads whose answer they can change.
 
-mod front;
 pub(crate) mod order;
 pub(crate) mod room;
 pub(crate) mod second_pass;

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use super::front::Front;
 use super::order::HeapKey;
 use crate::decision::PendingReason;
+use crate::front::Front;
 use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 
 /// The places of one queue and what it remembers. See [`super`].

@@ -1,9 +1,12 @@
-//! An ordered set that keeps its first member at hand: most queues have one class waiting, and need no tree for it.
+//! An ordered set that keeps its first member at hand: most queues have one class waiting, and most events concern one
+//! queue, and need no tree for it.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-#[derive(Debug)]
-pub(super) struct Front<T> {
+/// An ordered set; without allocation while it has one member at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Front<T> {
     first: Option<T>,
     /// All others; empty without a first.
     rest: BTreeSet<T>,
@@ -16,6 +19,7 @@ impl<T> Default for Front<T> {
 }
 
 impl<T: Ord> Front<T> {
+    /// The first in order.
     pub fn first(&self) -> Option<&T> {
         self.first.as_ref()
     }
@@ -30,26 +34,48 @@ impl<T: Ord> Front<T> {
         self.first().filter(|first| *first >= from).or_else(|| self.rest.range(from..).next())
     }
 
+    /// Adds a member, if it is not one already.
     pub fn insert(&mut self, item: T) {
-        match &mut self.first {
-            None => self.first = Some(item),
-            Some(first) if item < *first => {
+        let Some(first) = &mut self.first else {
+            self.first = Some(item);
+            return;
+        };
+        match item.cmp(first) {
+            Ordering::Less => {
                 let later = std::mem::replace(first, item);
                 self.rest.insert(later);
             }
-            Some(first) if item == *first => {}
-            Some(_) => {
+            Ordering::Equal => {}
+            Ordering::Greater => {
                 self.rest.insert(item);
             }
         }
     }
 
+    /// Takes a member out.
     pub fn remove(&mut self, item: &T) {
         if self.first.as_ref() == Some(item) {
             self.first = self.rest.pop_first();
         } else {
             self.rest.remove(item);
         }
+    }
+}
+
+impl<T: Ord> Extend<T> for Front<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        for item in items {
+            self.insert(item);
+        }
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Front<T> {
+    type Item = &'a T;
+    type IntoIter = std::iter::Chain<std::option::Iter<'a, T>, std::collections::btree_set::Iter<'a, T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.iter().chain(&self.rest)
     }
 }
 
