@@ -35,6 +35,7 @@ mod compaction;
 mod completion;
 mod compression;
 mod fairness;
+mod flow_schemas;
 mod objects;
 mod own_service;
 mod rest;

@@ -27,7 +27,7 @@ use crate::completion::{self, Completing};
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
-use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, rest, service_addresses};
+use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, flow_schemas, rest, service_addresses};
 
 /// What time it is, as the embedded cluster counts it.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -221,6 +221,7 @@ impl ApiServer {
             admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
         }
         service_addresses::repair(self).await;
+        flow_schemas::repair(self).await;
         self.inner.started.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
-use crate::{ApiServer, aggregation, objects, service_addresses};
+use crate::{ApiServer, aggregation, flow_schemas, objects, service_addresses};
 use webhook_converter::WebhookConverter;
 
 pub(crate) use cel::Rules;
@@ -191,6 +191,8 @@ pub(crate) fn after_write<'a>(
         if !is_counted {
             return Box::pin(quota::recount(server, meta::namespace(object), meta::name(object)));
         }
+    } else if flow_schemas::is_about(row) {
+        return Box::pin(flow_schemas::follow(server.clone(), object.clone(), gone));
     } else if service_addresses::is_about(row) {
         return Box::pin(async move {
             if gone {

@@ -79,7 +79,7 @@ async fn flow_schemas_say_whose_requests_they_are_about() {
         cells(&table),
         json!([
             ["exempt", "exempt", 1, "<none>", "0s", "False"],
-            ["a", "low", 1000, "<none>", "0s", "?"],
+            ["a", "low", 1000, "<none>", "0s", "True"],
             ["catch-all", "catch-all", 10000, "ByUser", "0s", "False"],
         ])
     );
@@ -223,4 +223,51 @@ async fn revisions_and_drivers_stay_what_they_are() {
     driver["spec"]["volumeLifecycleModes"] = json!(["Ephemeral"]);
     let refused = fields(server.put(&format!("{drivers}/d"), driver).await);
     assert_eq!(refused, ["spec.attachedRequired", "spec.volumeLifecycleModes"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flow_schemas_say_whether_their_level_is_there() {
+    let server = server();
+    server.api.ready().await.expect("it starts");
+    let (schemas, levels) =
+        (format!("{FLOW_CONTROL}/flowschemas"), format!("{FLOW_CONTROL}/prioritylevelconfigurations"));
+    let schema = json!({"metadata": {"name": "a"}, "spec": {"priorityLevelConfiguration": {"name": "mine"}}});
+    let made = server.post(&schemas, schema).await.expect(201);
+    assert!(made["status"]["conditions"].is_null(), "it is looked at afterwards");
+    let path = format!("{schemas}/a");
+    let told = async || {
+        let schema = server.get(&path).await.expect(200);
+        let condition = schema["status"]["conditions"][0].clone();
+        assert_eq!(condition["type"], "Dangling");
+        (condition["status"].clone(), condition["reason"].clone(), condition["message"].clone(), schema)
+    };
+    const REFERENCES: &str = "This FlowSchema references the PriorityLevelConfiguration object named";
+    let missing = format!("{REFERENCES} \"mine\" but there is no such object");
+    let (status, reason, message, schema) = told().await;
+    assert_eq!((status, reason, message), (json!("True"), json!("NotFound"), json!(missing)));
+    assert_eq!(schema["metadata"]["generation"], 1);
+    let owner = &schema["metadata"]["managedFields"][0];
+    assert_eq!(owner["manager"], "api-priority-and-fairness-config-consumer-v1");
+    assert_eq!((&owner["operation"], &owner["subresource"]), (&json!("Apply"), &json!("status")));
+    let fields =
+        json!({".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {}});
+    let conditions = json!({"f:status": {"f:conditions": {"k:{\"type\":\"Dangling\"}": fields}}});
+    assert_eq!(owner["fieldsV1"], conditions);
+
+    let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
+    server.post(&levels, json!({"metadata": {"name": "mine"}, "spec": spec})).await.expect(201);
+    let found = format!("{REFERENCES} \"mine\" and it exists");
+    let (status, reason, message, schema) = told().await;
+    assert_eq!((status, reason, message), (json!("False"), json!("Found"), json!(found)));
+    assert_eq!(schema["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
+    let other = json!({"spec": {"priorityLevelConfiguration": {"name": "exempt"}}});
+    server.patch(&path, "merge-patch", other).await.expect(200);
+    assert_eq!(told().await.2, format!("{REFERENCES} \"exempt\" and it exists"));
+    let back = json!({"spec": {"priorityLevelConfiguration": {"name": "mine"}}});
+    server.patch(&path, "merge-patch", back).await.expect(200);
+    server.delete(&format!("{levels}/mine"), Value::Null).await.expect(200);
+    assert_eq!(told().await.2, missing);
+    // Whoever takes it away does not see it gone.
+    server.patch(&format!("{path}/status"), "merge-patch", json!({"status": null})).await.expect(200);
+    assert_eq!(told().await.2, missing);
 }
