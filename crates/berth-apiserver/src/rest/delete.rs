@@ -165,12 +165,15 @@ async fn try_delete(
         }
     } else if grace > 0
         || pending
+        || strategy.is_graceful()
         || metadata.get("finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty())
     {
         let now = call.server.now();
         let deadline = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
         metadata.insert("deletionTimestamp".to_owned(), rfc3339(deadline));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        if !pending {
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        }
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".to_owned(), (generation + 1).into());
         }

@@ -104,6 +104,11 @@ pub(crate) trait Strategy: Send + Sync {
         0
     }
 
+    /// Whether objects are given time to end: their last state says when they were to, be it at once.
+    fn is_graceful(&self) -> bool {
+        false
+    }
+
     /// What deletion changes besides metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 

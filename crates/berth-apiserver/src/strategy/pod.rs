@@ -43,6 +43,10 @@ impl Strategy for Pods {
         pod_update(new, old)
     }
 
+    fn is_graceful(&self) -> bool {
+        true
+    }
+
     /// Upstream's rule: the asked-for period, else the pod's own; none at all for pods that never got a node or are
     /// finished.
     fn grace_period(&self, object: &Value, requested: Option<i64>) -> i64 {

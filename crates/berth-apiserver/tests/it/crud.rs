@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::server;
 
@@ -141,6 +141,79 @@ async fn dry_runs_leave_no_trace() {
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
     server.post(&format!("{MAPS}?dryRun=All"), map).await.expect(201);
     server.get(&format!("{MAPS}/a")).await.expect(404);
+}
+
+/// What a deletion that is only tried answers with: recorded from kube-apiserver 1.36.
+#[tokio::test(start_paused = true)]
+async fn deletions_that_are_only_tried_say_what_would_become_of_the_object() {
+    let server = server();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |name: &str, node: Value, finalizers: Value| {
+        json!({"metadata": {"name": name, "finalizers": finalizers},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}})
+    };
+    for object in [
+        pod("unbound", json!(null), json!(null)),
+        pod("held", json!(null), json!(["a.b/c"])),
+        pod("bound", json!("n"), json!(null)),
+        pod("ending", json!("n"), json!(null)),
+    ] {
+        server.post(pods, object).await.expect(201);
+    }
+    server.delete(&format!("{pods}/ending"), Value::Null).await.expect(200);
+    let map = |name: &str, finalizers: Value| json!({"metadata": {"name": name, "finalizers": finalizers}});
+    server.post(MAPS, map("m", json!(null))).await.expect(201);
+    server.post(MAPS, map("f", json!(["a.b/c"]))).await.expect(201);
+    server.post("/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await.expect(201);
+    let before = server.api.store_handle().revision();
+    let (now, soon) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z");
+    for (path, options, expected) in [
+        (format!("{pods}/unbound"), json!({}), json!([now, 0, 2, null])),
+        (format!("{pods}/unbound"), json!({"gracePeriodSeconds": 0}), json!([now, 0, 2, null])),
+        (
+            format!("{pods}/unbound"),
+            json!({"propagationPolicy": "Foreground"}),
+            json!([now, 0, 2, ["foregroundDeletion"]]),
+        ),
+        (format!("{pods}/held"), json!({"gracePeriodSeconds": 0}), json!([now, 0, 2, ["a.b/c"]])),
+        (format!("{pods}/bound"), json!({}), json!([soon, 30, 2, null])),
+        (format!("{pods}/bound"), json!({"gracePeriodSeconds": 0}), json!([now, 0, 2, null])),
+        (format!("{pods}/bound"), json!({"gracePeriodSeconds": 7}), json!(["2026-01-01T00:00:07Z", 7, 2, null])),
+        (format!("{pods}/ending"), json!({}), json!([soon, 30, 2, null])),
+        (format!("{pods}/ending"), json!({"gracePeriodSeconds": 3}), json!(["2026-01-01T00:00:03Z", 3, 2, null])),
+        (format!("{MAPS}/m"), json!({}), Value::Null),
+        (
+            format!("{MAPS}/m"),
+            json!({"propagationPolicy": "Foreground"}),
+            json!([now, 0, null, ["foregroundDeletion"]]),
+        ),
+        (format!("{MAPS}/m"), json!({"propagationPolicy": "Orphan"}), json!([now, 0, null, ["orphan"]])),
+        (format!("{MAPS}/f"), json!({}), json!([now, 0, null, ["a.b/c"]])),
+        (
+            format!("{MAPS}/f"),
+            json!({"propagationPolicy": "Foreground"}),
+            json!([now, 0, null, ["a.b/c", "foregroundDeletion"]]),
+        ),
+        ("/api/v1/namespaces/team".to_owned(), json!({}), json!([now, null, null, null])),
+    ] {
+        let mut options = options;
+        options["dryRun"] = json!(["All"]);
+        let answer = server.delete(&path, options.clone()).await.expect(200);
+        let metadata = &answer["metadata"];
+        let said = ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "finalizers"];
+        let said: Vec<_> = said.iter().map(|field| metadata[*field].clone()).collect();
+        match expected {
+            Value::Null => assert_eq!(answer["status"], "Success"),
+            expected => assert_eq!(Value::from(said), expected, "{path} {options}"),
+        }
+    }
+    let tried = server.delete(&format!("{MAPS}?dryRun=All"), Value::Null).await.expect(200);
+    assert_eq!(tried["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(server.api.store_handle().revision(), before, "something was written, and announced");
+    // In earnest a pod's last state says the same.
+    let gone = server.delete(&format!("{pods}/unbound"), Value::Null).await.expect(200);
+    assert_eq!((&gone["metadata"]["deletionTimestamp"], &gone["metadata"]["generation"]), (&json!(now), &json!(2)));
+    server.get(&format!("{pods}/unbound")).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
