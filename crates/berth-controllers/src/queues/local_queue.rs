@@ -132,8 +132,7 @@ impl Reconciler for Controller {
         let (figures, sample) = {
             let now = self.brain.now();
             let mut engine = self.brain.engine();
-            let shared = queue.spec.fair_sharing.is_some();
-            let sample = shared.then(|| engine.sample_usage(&key.namespace, &key.name, now)).flatten();
+            let sample = engine.sample_usage(&key.namespace, &key.name, now);
             (engine.local_queue_status(&key.namespace, &key.name), sample)
         };
         let recorded = sample.is_some_and(|sample| sample.recorded);

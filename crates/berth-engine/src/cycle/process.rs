@@ -99,7 +99,7 @@ fn process(
             entry.status = EntryStatus::Evicted;
             entry.eviction = Some((
                 "NodeFailures",
-                format!("Workload was evicted as there was no replacement for unhealthy node(s): {}", nodes.join(", ")),
+                format!("Workload was evicted as there was no replacement for unhealthy node(s): {}", nodes.join(",")),
             ));
             return;
         }

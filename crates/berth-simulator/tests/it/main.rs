@@ -4,6 +4,7 @@ mod bad_input;
 mod election;
 mod examples;
 mod jobsets;
+mod local_queues;
 mod takeover;
 mod visibility;
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cluster;
 
-async fn create(client: &Client, object: Value) {
+pub async fn create(client: &Client, object: Value) {
     let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap_or(("", "v1"));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap()));
     let api: kube::Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
@@ -20,7 +20,7 @@ async fn create(client: &Client, object: Value) {
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.expect("created");
 }
 
-fn job(name: &str, queue: &str, class: &str) -> Value {
+pub fn job(name: &str, queue: &str, class: &str) -> Value {
     json!({"apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": queue}},
         "spec": {"template": {"spec": {"restartPolicy": "Never", "priorityClassName": class, "containers": [

@@ -121,7 +121,7 @@ fn local_queue(case: &Case) -> Verdict {
         apply(&mut engine, std::slice::from_ref(&workload), &namespace, at);
         engine.lab().charge(&translate::workload_key(&workload));
     }
-    let sample = queue.spec.fair_sharing.as_ref().and_then(|_| engine.sample_usage(&namespace, &name, at));
+    let sample = engine.sample_usage(&namespace, &name, at);
     let mut figures = engine.local_queue_status(&namespace, &name);
     if !data["pendingEntryPenalty"].is_null()
         && let Some(figures) = &mut figures
