@@ -4,6 +4,7 @@ mod cycle;
 mod explain;
 mod fairness;
 mod flavors;
+mod gates;
 mod map;
 mod node_failures;
 mod placement;
