@@ -163,3 +163,26 @@ fn what_a_queue_does_not_count_costs_its_local_queues_nothing() {
     platform.finish("bigger").submit(job("last", "modest", 1).created(0));
     assert_eq!(platform.cycle(), ["admit next on default x1"]);
 }
+
+#[test]
+fn of_local_queues_that_share_by_usage_the_one_that_used_most_makes_room_first() {
+    let victims = [true, false].map(|shares| {
+        let mut platform = Platform::with(|config| {
+            config.admission_fair_sharing = shares.then(|| AdmissionFairSharing {
+                usage_half_life: Duration::from_secs(600),
+                usage_sampling_interval: Duration::from_secs(300),
+                resource_weights_milli: Default::default(),
+            });
+        });
+        platform.flavor("default").queue(queue("q").flavor("default", 4).with(|queue| {
+            queue.admission_scope = Some(AdmissionScope::UsageBased);
+            queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+        }));
+        platform.local("busy", "q");
+        platform.local("idle", "q");
+        platform.submit(job("large", "busy", 3).priority(1)).submit(job("small", "idle", 1)).settle();
+        platform.submit(job("urgent", "q", 1).priority(9));
+        platform.cycle()
+    });
+    assert_eq!(victims, [["preempt large (InClusterQueue) for urgent"], ["preempt small (InClusterQueue) for urgent"]]);
+}

@@ -266,3 +266,17 @@ fn who_was_not_ready_in_time_queues_by_its_eviction_or_by_its_age() {
     });
     assert_eq!(lines, ["admit young on default x1", "admit late on default x1"]);
 }
+
+#[test]
+fn who_had_to_make_room_for_a_borrower_queues_behind_it_where_priority_does_not_decide() {
+    let lines = first_lines(both(|gates| &mut gates.priority_sorting_within_cohort), |platform| {
+        platform.flavor("default").queue(queue("a").flavor("default", 2));
+        platform.submit(job("victim", "a", 2).created(1).with(|workload| {
+            let reason = Name::from("InCohortReclaimWhileBorrowing");
+            workload.preempted = Some(Eviction { reason, at: Time::from_seconds(9) });
+        }));
+        platform.submit(job("young", "a", 2).created(5));
+        platform.cycle()
+    });
+    assert_eq!(lines, ["admit victim on default x1", "admit young on default x1"]);
+}
