@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::path::PathElement;
+use crate::builtin;
 use crate::schema::{AdditionalProperties, ListType as SchemaListType, Schema, Type};
 
 /// What a scalar may be.
@@ -94,6 +95,17 @@ pub struct Types {
 pub const DEDUCED: &str = "__untyped_deduced_";
 const UNTYPED_ATOMIC: &str = "__untyped_atomic_";
 
+/// Fills in the defaults of a built-in definition's fields: a port without a protocol is the one with TCP, for who owns it
+/// too.
+fn state_defaults(definition: &str, atom: &mut Atom) {
+    let Some(map) = &mut atom.map else { return };
+    for (name, field) in &mut Arc::make_mut(map).fields {
+        if field.default.is_none() {
+            field.default = builtin::default_of(definition, name).filter(|default| !default.is_object());
+        }
+    }
+}
+
 impl Types {
     /// The types of values without a schema.
     pub fn deduced() -> Self {
@@ -171,10 +183,11 @@ impl Types {
             if !self.named.contains_key(&name) {
                 // Announced before it is complete, so that a definition may mention itself.
                 self.named.insert(name.clone(), Atom::default());
-                let atom = match self.convert(schema.target_or_empty()) {
+                let mut atom = match self.convert(schema.target_or_empty()) {
                     TypeRef::Inline(atom) => atom,
                     named => self.resolve(&named).map(std::borrow::Cow::into_owned).unwrap_or_default(),
                 };
+                state_defaults(&name, &mut atom);
                 self.named.insert(name.clone(), atom);
             }
             return TypeRef::Named(name, schema.atomic_map.then_some(Relationship::Atomic));

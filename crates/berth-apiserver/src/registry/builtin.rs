@@ -180,11 +180,7 @@ const ROWS: &[Row] = &[
     namespaced(APPS, "ControllerRevision", "controllerrevisions"),
     namespaced(APPS, "DaemonSet", "daemonsets").short("ds").category("all").sub("status"),
     namespaced(APPS, "Deployment", "deployments").short("deploy").category("all").sub("scale status"),
-    namespaced(APPS, "ReplicaSet", "replicasets")
-        .short("rs")
-        .category("all")
-        .sub("scale status")
-        .fields(".status.replicas"),
+    namespaced(APPS, "ReplicaSet", "replicasets").short("rs").category("all").sub("scale status"),
     namespaced(APPS, "StatefulSet", "statefulsets").short("sts").category("all").sub("scale status"),
     cluster(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews").verbs(Verbs::Review),
     cluster(AUTHENTICATION, "TokenReview", "tokenreviews").verbs(Verbs::Review),

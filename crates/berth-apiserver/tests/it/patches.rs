@@ -126,3 +126,21 @@ async fn fields_have_owners_and_apply_respects_them() {
         .collect();
     assert_eq!(managers, ["three"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_port_without_a_protocol_is_its_owners_and_goes_with_him() {
+    let server = server();
+    let uri = "/api/v1/namespaces/default/podtemplates/t?fieldManager=me";
+    let template = |ports: serde_json::Value| {
+        json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": {"spec": {
+            "containers": [{"name": "c", "image": "i", "ports": ports}]}}})
+    };
+    let ports = json!([{"containerPort": 80}, {"containerPort": 443}]);
+    let made = server.patch(uri, "apply", template(ports)).await.expect(201);
+    let owned = &made["metadata"]["managedFields"][0]["fieldsV1"]["f:template"]["f:spec"]["f:containers"];
+    let port = &owned["k:{\"name\":\"c\"}"]["f:ports"]["k:{\"containerPort\":80,\"protocol\":\"TCP\"}"];
+    assert!(port.is_object(), "{made}");
+    let left = server.patch(uri, "apply", template(json!([{"containerPort": 80}]))).await.expect(200);
+    let left = &left["template"]["spec"]["containers"][0]["ports"];
+    assert_eq!(*left, json!([{"containerPort": 80, "protocol": "TCP"}]));
+}
