@@ -1,10 +1,12 @@
 //! LimitRanges: what follows from what is written for containers. A limit defaults to the largest allowed, a request to the
 //! default limit or else to the least allowed. And quotas, whose amounts are kept the same way.
 
+use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;
 use serde_json::{Map, Value, json};
 
 use super::Strategy;
+use super::limits_validation;
 use super::pod_defaults::canonical;
 
 pub(crate) struct LimitRanges;
@@ -32,6 +34,10 @@ impl Strategy for LimitRanges {
             take_over(item, "min", "defaultRequest");
         }
     }
+
+    fn validate(&self, range: &Value) -> Vec<Error> {
+        limits_validation::limit_range(range)
+    }
 }
 
 pub(crate) struct Quotas;
@@ -44,6 +50,14 @@ impl Strategy for Quotas {
     fn default(&self, quota: &mut Value) {
         let hard = quota.pointer_mut("/spec/hard").and_then(Value::as_object_mut);
         hard.into_iter().flat_map(Map::values_mut).for_each(canonical);
+    }
+
+    fn validate(&self, quota: &Value) -> Vec<Error> {
+        limits_validation::quota(quota)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        limits_validation::quota_update(new, old)
     }
 }
 

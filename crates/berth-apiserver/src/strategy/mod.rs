@@ -11,6 +11,7 @@ mod endpoints;
 mod flow_control;
 mod job;
 mod limit_range;
+mod limits_validation;
 mod meta_only;
 mod namespace;
 mod pod;
