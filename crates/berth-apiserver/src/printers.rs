@@ -12,8 +12,11 @@ mod network;
 mod pods;
 mod workloads;
 
-use berth_apimachinery::meta;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
 use berth_apimachinery::table::{Column, CustomColumn};
+use berth_apimachinery::{builtin, meta};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -57,16 +60,54 @@ fn column(name: &str, cell_type: &str, priority: i64, description: &str) -> Colu
     Column {
         name: name.to_owned(),
         column_type: cell_type.to_owned(),
-        format: if name == "Name" { "name".to_owned() } else { String::new() },
+        // An attachment's driver is shown as a name, too.
+        format: if matches!(name, "Name" | "Attacher") { "name".to_owned() } else { String::new() },
         description: description.to_owned(),
         priority,
     }
 }
 
+/// What the published documents say about the fields that are shown in columns, a line each: `group/Kind|column|definition|field`.
+static FIELDS: &str = include_str!("../data/columns.txt");
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// The fields behind the columns of built-in kinds, by `group/Kind` and column.
+fn fields() -> &'static BTreeMap<(&'static str, &'static str), (&'static str, &'static str)> {
+    static READ: OnceLock<BTreeMap<(&str, &str), (&str, &str)>> = OnceLock::new();
+    READ.get_or_init(|| {
+        let parts = FIELDS.lines().map(|line| line.split('|').collect::<Vec<_>>());
+        parts
+            .filter_map(|parts| match parts[..] {
+                [kind, column, definition, field] => Some(((kind, column), (definition, field))),
+                _ => None,
+            })
+            .collect()
+    })
+}
+
+/// What a column of a built-in kind means, if it is a field.
+fn described(kind: &str, column: &str) -> &'static str {
+    let of_all = || match column {
+        "Name" => Some(&(META, "name")),
+        "Age" => Some(&(META, "creationTimestamp")),
+        _ => None,
+    };
+    let Some((definition, field)) = fields().get(&(kind, column)).or_else(of_all) else { return "" };
+    let property = builtin::definition(definition).and_then(|it| it["properties"].get(*field));
+    property.and_then(|it| it["description"].as_str()).unwrap_or_default()
+}
+
 fn name_column() -> Column {
-    let description = "Name must be unique within a namespace. Is required when creating resources, although some \
-                       resources may allow a client to request the generation of an appropriate name automatically.";
-    column("Name", "string", 0, description)
+    column("Name", "string", 0, described("", "Name"))
+}
+
+/// What a column says that shows when an object was created.
+pub(crate) fn created() -> &'static str {
+    described("", "Age")
+}
+
+fn created_column(name: &str) -> Column {
+    column(name, "date", 0, created())
 }
 
 /// The columns of a kind's Table.
@@ -85,7 +126,7 @@ pub fn columns(row: &ResourceInfo, version: &VersionInfo) -> Vec<Column> {
             priority: own.priority,
         }));
         if version.columns.is_empty() {
-            columns.push(column("Age", "date", 0, CREATED));
+            columns.push(created_column("Age"));
         }
         return columns;
     }
@@ -95,12 +136,16 @@ pub fn columns(row: &ResourceInfo, version: &VersionInfo) -> Vec<Column> {
             if printer.named {
                 columns.push(name_column());
             }
+            let kind = format!("{}/{}", row.group, row.kind);
             columns.extend(
-                printer.headers.iter().map(|(name, cell_type, priority)| column(name, cell_type, *priority, "")),
+                printer
+                    .headers
+                    .iter()
+                    .map(|(name, cell_type, priority)| column(name, cell_type, *priority, described(&kind, name))),
             );
             columns
         }
-        None => vec![name_column(), column("Created At", "date", 0, CREATED)],
+        None => vec![name_column(), created_column("Created At")],
     }
 }
 
@@ -112,8 +157,6 @@ pub(crate) fn sort<T: std::borrow::Borrow<Value>>(row: &ResourceInfo, objects: &
         objects.sort_by_key(|object| object.borrow()["spec"]["matchingPrecedence"].as_i64().unwrap_or(0));
     }
 }
-
-const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created.";
 
 /// The cells of one object, as many as [`columns`]. `now` gives the ages.
 pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -313,6 +356,28 @@ mod tests {
                 ("Selector", json!("a=1,b=2")),
             ],
         );
+    }
+
+    #[test]
+    fn columns_that_are_fields_say_what_the_field_means() {
+        let registry = Registry::builtin();
+        for ((kind, name), (definition, field)) in fields() {
+            let (group, kind) = kind.split_once('/').expect("a group and a kind");
+            let row = registry.by_kind(group, kind).unwrap_or_else(|| panic!("{group}/{kind} is served"));
+            let columns = columns(row, &row.versions[0]);
+            let column = columns.iter().find(|column| column.name == *name);
+            let said = column.unwrap_or_else(|| panic!("{kind} has no column {name}")).description.as_str();
+            assert!(!said.is_empty(), "{definition} says nothing of {field}");
+        }
+        assert_eq!(fields().len(), FIELDS.lines().count());
+        let pods = registry.get("", "pods").expect("served");
+        let said = |name: &str| {
+            let columns = columns(pods, &pods.versions[0]);
+            columns.into_iter().find(|column| column.name == name).expect("a column").description
+        };
+        assert!(said("Age").ends_with("sig-architecture/api-conventions.md#metadata"), "{}", said("Age"));
+        assert!(said("Name").starts_with("Name must be unique within a namespace."));
+        assert!(said("IP").starts_with("podIP address allocated to the pod."));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use berth_apimachinery::meta;
 use serde_json::{Value, json};
 
+use crate::printers;
 use crate::registry::{
     CustomSchema, Origin, PrinterColumn, ResourceInfo, ScalePaths, SchemaSource, Subresource, VersionInfo,
 };
@@ -115,7 +116,7 @@ fn subresources(group: &str, version: &str, kind: &str, given: &Value) -> Vec<Su
 /// Without columns of its own a custom resource shows its age.
 fn columns(given: &Value) -> Vec<PrinterColumn> {
     let age = json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
-        "description": "CreationTimestamp is a timestamp representing the server time when this object was created."}]);
+        "description": printers::created()}]);
     let given = if given.as_array().is_some_and(|list| !list.is_empty()) { given } else { &age };
     given
         .as_array()

@@ -154,9 +154,6 @@ pub(super) const PRINTERS: &[Printer] = &[
         ],
         csi_driver,
     ),
-    printer("storage.k8s.io", "CSIStorageCapacity", &[("StorageClassName", S, 0), ("Capacity", S, 0)], |object, _| {
-        vec![text(object, "/storageClassName").into(), text_or(object, "/capacity", UNSET).into()]
-    }),
     printer("resource.k8s.io", "DeviceClass", &[AGE], |object, now| vec![age(object, now)]),
     printer("resource.k8s.io", "ResourceClaimTemplate", &[AGE], |object, now| vec![age(object, now)]),
     printer("resource.k8s.io", "ResourceClaim", &[("State", S, 0), AGE], resource_claim),
