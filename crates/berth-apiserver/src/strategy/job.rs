@@ -2,7 +2,7 @@
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
-use berth_apimachinery::{names, validation};
+use berth_apimachinery::names;
 use serde_json::{Map, Value, json};
 
 use super::pod_defaults;
@@ -270,9 +270,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
     }
     let template = path.child("template");
     let pod = template.child("spec");
-    let metadata = template.child("metadata");
-    errors.extend(validation::validate_labels(&spec["template"]["metadata"]["labels"], &metadata.child("labels")));
-    errors.extend(pod_validation::pod_spec(&spec["template"]["spec"], &pod));
+    errors.extend(pod_validation::pod_template(&spec["template"], &template));
     let policy = spec["template"]["spec"]["restartPolicy"].as_str().unwrap_or_default();
     if policy == "Always" {
         errors.push(Error::required(&pod.child("restartPolicy"), "valid values: \"OnFailure\", \"Never\""));

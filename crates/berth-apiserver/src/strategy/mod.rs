@@ -15,11 +15,16 @@ mod limits_validation;
 mod meta_only;
 mod namespace;
 mod pod;
+mod pod_container;
 mod pod_defaults;
 pub(crate) mod pod_ephemeral;
+mod pod_placement;
 pub(crate) mod pod_resize;
+mod pod_security;
 mod pod_validation;
+mod pod_volumes;
 mod priority_class;
+mod rules;
 mod secret;
 mod service;
 mod storage;
@@ -27,8 +32,8 @@ mod webhook_configuration;
 mod workloads;
 
 pub(crate) use autoscaler::default_behavior;
+pub(crate) use pod_container::is_extended as is_extended_resource;
 pub(crate) use pod_defaults::service_account as pod_service_account;
-pub(crate) use pod_validation::is_extended as is_extended_resource;
 pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;
 pub(crate) use service::{RANGE as SERVICE_RANGE, free_address};
 

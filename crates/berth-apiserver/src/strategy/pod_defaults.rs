@@ -12,22 +12,27 @@ pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     set_default_text(spec, "schedulerName", "default-scheduler");
     set_default(spec, "terminationGracePeriodSeconds", 30);
     set_default(spec, "securityContext", json!({}));
+    let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for item in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
             container(map_mut(item));
+            if host_network && kind != "ephemeralContainers" {
+                host_ports(item);
+            }
         }
     }
     for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
         self::volume(map_mut(volume));
-    }
-    for constraint in spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut).into_iter().flatten() {
-        set_default_text(map_mut(constraint), "whenUnsatisfiable", "DoNotSchedule");
     }
 }
 
 /// A pod of its own also gets `enableServiceLinks`, the old name of its service account, and no host network by default.
 pub(crate) fn pod(spec: &mut Map<String, Value>) {
     pod_spec(spec);
+    // Written before it had to be positive, a negative time still means the shortest.
+    if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
     set_default(spec, "enableServiceLinks", true);
     service_account(spec);
 }
@@ -42,6 +47,16 @@ pub(crate) fn service_account(spec: &mut Map<String, Value>) {
     }
 }
 
+/// On the host's network a container's port is the host's.
+fn host_ports(container: &mut Value) {
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let number = port["containerPort"].clone();
+        if port["hostPort"].as_i64().unwrap_or_default() == 0 && !number.is_null() {
+            port["hostPort"] = number;
+        }
+    }
+}
+
 fn container(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
     let policy = if is_latest(image) { "Always" } else { "IfNotPresent" };
@@ -53,8 +68,9 @@ fn container(container: &mut Map<String, Value>) {
         set_default_text(map_mut(port), "protocol", "TCP");
     }
     for variable in container.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(field) = variable.get_mut("valueFrom").and_then(|from| from.get_mut("fieldRef")) {
-            set_default_text(map_mut(field), "apiVersion", "v1");
+        let field = variable.get_mut("valueFrom").and_then(|from| from.get_mut("fieldRef"));
+        if let Some(Value::Object(field)) = field {
+            set_default_text(field, "apiVersion", "v1");
         }
     }
     for hook in ["postStart", "preStop"] {
@@ -68,7 +84,10 @@ fn container(container: &mut Map<String, Value>) {
             for (field, value) in
                 [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
             {
-                set_default(probe, field, value);
+                // Nothing and zero are the same here.
+                if probe.get(field).and_then(Value::as_i64).unwrap_or_default() == 0 {
+                    probe.insert(field.to_owned(), value.into());
+                }
             }
             if let Some(Value::Object(get)) = probe.get_mut("httpGet") {
                 http_get(get);
@@ -138,7 +157,7 @@ fn volume(volume: &mut Map<String, Value>) {
         downward(source.get_mut("downwardAPI"));
     }
     downward(volume.get_mut("downwardAPI"));
-    if volume.len() == 1 {
+    if volume.iter().all(|(field, value)| field == "name" || value.is_null()) {
         volume.insert("emptyDir".to_owned(), json!({}));
     }
 }
@@ -153,13 +172,36 @@ fn downward(source: Option<&mut Value>) {
     }
 }
 
-/// Whether an image has the tag `latest`, or none.
+/// Whether an image has the tag `latest`, or none. What is no reference to an image has neither.
 fn is_latest(image: &str) -> bool {
     if image.contains('@') {
         return false;
     }
-    let name = image.rsplit('/').next().unwrap_or_default();
-    name.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+    let (start, last) = image.rsplit_once('/').map_or((None, image), |(start, last)| (Some(start), last));
+    let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
+    if tag.is_some_and(|tag| tag != "latest") {
+        return false;
+    }
+    let steps: Vec<&str> = start.into_iter().flat_map(|start| start.split('/')).chain([last]).collect();
+    let is_host = |step: &str| {
+        step == "localhost" || step.contains(['.', ':']) || step.bytes().any(|byte| byte.is_ascii_uppercase())
+    };
+    let path = if steps.len() > 1 && is_host(steps[0]) { &steps[1..] } else { &steps[..] };
+    image.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
+}
+
+/// The longest name of an image.
+const IMAGE_NAME_MAX: usize = 255;
+
+/// Lower-case letters and digits, with separators between them.
+fn is_path_step(step: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = step.as_bytes();
+    bytes.first().is_some_and(|byte| alphanumeric(*byte))
+        && bytes.last().is_some_and(|byte| alphanumeric(*byte))
+        && step
+            .split(|it: char| it.is_ascii_lowercase() || it.is_ascii_digit())
+            .all(|between| matches!(between, "" | "." | "_" | "__") || between.bytes().all(|byte| byte == b'-'))
 }
 
 /// The quality-of-service class that requests and limits make.

@@ -1,14 +1,15 @@
 //! Validation of pods and pod templates: the required and the immutable fields, in upstream's words.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::{names, validation};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// Restart policies of pods.
-const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
-const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
-const MESSAGE_POLICIES: [&str; 2] = ["File", "FallbackToLogsOnError"];
+use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container};
+use super::rules::{items, named, supported, text};
+use super::{pod_placement, pod_security, pod_volumes};
+
+const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 /// What a container that was not there from the start cannot have.
 const NOT_EPHEMERAL: [&str; 8] = [
     "ports",
@@ -21,137 +22,152 @@ const NOT_EPHEMERAL: [&str; 8] = [
     "restartPolicy",
 ];
 
-/// Checks a PodSpec.
+/// Checks the PodSpec of a template.
 pub(crate) fn pod_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
+    named_pod_spec(spec, "", path)
+}
+
+/// Checks a PodTemplateSpec.
+pub(crate) fn pod_template(template: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    let containers = spec["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if containers.is_empty() {
-        errors.push(Error::required(&path.child("containers"), ""));
-    }
-    let volumes: Vec<&str> =
-        spec["volumes"].as_array().into_iter().flatten().filter_map(|volume| volume["name"].as_str()).collect();
-    check_volumes(&spec["volumes"], &path.child("volumes"), &mut errors);
-    let mut seen: Vec<String> = Vec::new();
-    for kind in ["containers", "initContainers"] {
-        let list = path.child(kind);
-        for (index, container) in spec[kind].as_array().into_iter().flatten().enumerate() {
-            check_container(container, &volumes, &mut seen, &list.index(index), &mut errors);
-        }
-    }
-    let ephemeral = path.child("ephemeralContainers");
-    for (index, container) in spec["ephemeralContainers"].as_array().into_iter().flatten().enumerate() {
-        let at = ephemeral.index(index);
-        check_container(container, &volumes, &mut seen, &at, &mut errors);
-        check_ephemeral(container, containers, &at, &mut errors);
-    }
-    let policy = spec["restartPolicy"].as_str().unwrap_or_default();
-    if !RESTART_POLICIES.contains(&policy) {
-        errors.push(Error::not_supported(&path.child("restartPolicy"), policy, &RESTART_POLICIES));
-    }
-    if let Some(seconds) = spec["terminationGracePeriodSeconds"].as_i64().filter(|seconds| *seconds < 0) {
-        let at = path.child("terminationGracePeriodSeconds");
-        errors.push(Error::invalid(&at, seconds, "must be greater than or equal to 0"));
-    }
-    if let Some(seconds) = spec["activeDeadlineSeconds"].as_i64().filter(|seconds| *seconds < 1) {
-        let detail = "must be between 1 and 2147483647, inclusive";
-        errors.push(Error::invalid(&path.child("activeDeadlineSeconds"), seconds, detail));
-    }
-    errors.extend(validation::validate_labels(&spec["nodeSelector"], &path.child("nodeSelector")));
-    for field in ["nodeName", "serviceAccountName", "priorityClassName"] {
-        if let Some(name) = spec[field].as_str().filter(|name| !name.is_empty()) {
-            for message in names::is_dns1123_subdomain(name) {
-                errors.push(Error::invalid(&path.child(field), name, message));
-            }
-        }
-    }
-    for field in ["hostname", "subdomain"] {
-        if let Some(name) = spec[field].as_str().filter(|name| !name.is_empty()) {
-            for message in names::is_dns1123_label(name) {
-                errors.push(Error::invalid(&path.child(field), name, message));
-            }
-        }
-    }
-    check_tolerations(&spec["tolerations"], &path.child("tolerations"), &mut errors);
-    let gates = path.child("schedulingGates");
-    for (index, gate) in spec["schedulingGates"].as_array().into_iter().flatten().enumerate() {
-        let name = gate["name"].as_str().unwrap_or_default();
-        for message in names::is_qualified_name(name) {
-            errors.push(Error::invalid(&gates.index(index).child("name"), name, message));
-        }
+    // Upstream's paths of these leave out that they are metadata.
+    let metadata = &template["metadata"];
+    errors.extend(validation::validate_labels(&metadata["labels"], &path.child("labels")));
+    errors.extend(validation::validate_annotations(&metadata["annotations"], &path.child("annotations")));
+    let spec = path.child("spec");
+    errors.extend(pod_spec(&template["spec"], &spec));
+    if !items(&template["spec"]["ephemeralContainers"]).is_empty() {
+        let detail = "ephemeral containers not allowed in pod template";
+        errors.push(Error::forbidden(&spec.child("ephemeralContainers"), detail));
     }
     errors
 }
 
-fn check_volumes(volumes: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, volume) in volumes.as_array().into_iter().flatten().enumerate() {
-        let at = path.index(index);
-        let name = volume["name"].as_str().unwrap_or_default();
-        if name.is_empty() {
-            errors.push(Error::required(&at.child("name"), ""));
-            continue;
+/// Checks the PodSpec of the pod called `name`.
+pub(crate) fn named_pod_spec(spec: &Value, name: &str, path: &Path<'_>) -> Vec<Error> {
+    let mut errors = Vec::new();
+    pod_volumes::volumes(&spec["volumes"], name, &path.child("volumes"), &mut errors);
+    resource_claims(&spec["resourceClaims"], &path.child("resourceClaims"), &mut errors);
+    containers(spec, path, &mut errors);
+    let policy = text(spec, "restartPolicy");
+    if policy.is_empty() {
+        errors.push(Error::required(&path.child("restartPolicy"), ""));
+    } else {
+        supported(spec, "restartPolicy", &RESTART_POLICIES, path, &mut errors);
+    }
+    supported(spec, "dnsPolicy", &DNS_POLICIES, path, &mut errors);
+    errors.extend(validation::validate_labels(&spec["nodeSelector"], &path.child("nodeSelector")));
+    pod_security::pod(spec, path, &mut errors);
+    pod_placement::affinity(&spec["affinity"], &path.child("affinity"), &mut errors);
+    pod_security::dns(spec, path, &mut errors);
+    pod_placement::gates(spec, path, &mut errors);
+    let constraints = path.child("topologySpreadConstraints");
+    pod_placement::spread(&spec["topologySpreadConstraints"], &constraints, &mut errors);
+    for (field, check) in [
+        ("serviceAccountName", names::is_dns1123_subdomain as fn(&str) -> Vec<String>),
+        ("nodeName", names::is_dns1123_subdomain),
+    ] {
+        if !text(spec, field).is_empty() {
+            named(text(spec, field), check, &path.child(field), &mut errors);
         }
-        for message in names::is_dns1123_label(name) {
-            errors.push(Error::invalid(&at.child("name"), name, message));
+    }
+    if let Some(seconds) = spec["activeDeadlineSeconds"].as_i64().filter(|n| !(1..=i64::from(i32::MAX)).contains(n)) {
+        let detail = "must be between 1 and 2147483647, inclusive";
+        errors.push(Error::invalid(&path.child("activeDeadlineSeconds"), seconds, detail));
+    }
+    for (field, check) in
+        [("hostname", names::is_dns1123_label as fn(&str) -> Vec<String>), ("subdomain", names::is_dns1123_label)]
+    {
+        if !text(spec, field).is_empty() {
+            named(text(spec, field), check, &path.child(field), &mut errors);
         }
-        if seen.contains(&name) {
-            errors.push(Error::duplicate(&at.child("name"), name));
+    }
+    pod_placement::tolerations(&spec["tolerations"], &path.child("tolerations"), &mut errors);
+    host_aliases(&spec["hostAliases"], &path.child("hostAliases"), &mut errors);
+    for field in ["priorityClassName", "runtimeClassName"] {
+        if !text(spec, field).is_empty() {
+            named(text(spec, field), names::is_dns1123_subdomain, &path.child(field), &mut errors);
         }
-        seen.push(name);
+    }
+    supported(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, &mut errors);
+    let system = text(&spec["os"], "name");
+    if !spec["os"].is_null() && !matches!(system, "linux" | "windows") {
+        errors.push(Error::not_supported(&path.child("os"), system, &["linux", "windows"]));
+    }
+    if !text(spec, "nodeName").is_empty() && !items(&spec["schedulingGates"]).is_empty() {
+        let detail = "cannot be set until all schedulingGates have been cleared";
+        errors.push(Error::forbidden(&path.child("nodeName"), detail));
+    }
+    errors
+}
+
+fn containers(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let mut pod = Pod::new(spec);
+    let main = items(&spec["containers"]);
+    if main.is_empty() {
+        errors.push(Error::required(&path.child("containers"), ""));
+    }
+    type Check = fn(&Value, &mut Pod<'_>, &Path<'_>, &mut Vec<Error>);
+    let lists: [(&str, Check); 3] =
+        [("containers", container), ("initContainers", init_container), ("ephemeralContainers", ephemeral_container)];
+    for (kind, check) in lists {
+        let list = path.child(kind);
+        for (index, container) in items(&spec[kind]).iter().enumerate() {
+            let at = list.index(index);
+            check(container, &mut pod, &at, errors);
+            if kind == "ephemeralContainers" {
+                check_ephemeral(container, main, &at, errors);
+            }
+        }
+        host_ports(&spec[kind], &list, errors);
     }
 }
 
-fn check_container(
-    container: &Value,
-    volumes: &[&str],
-    seen: &mut Vec<String>,
-    path: &Path<'_>,
-    errors: &mut Vec<Error>,
-) {
-    let name = container["name"].as_str().unwrap_or_default();
-    if name.is_empty() {
-        errors.push(Error::required(&path.child("name"), ""));
-    } else {
-        for message in names::is_dns1123_label(name) {
-            errors.push(Error::invalid(&path.child("name"), name, message));
-        }
-        if seen.iter().any(|other| other == name) {
-            errors.push(Error::duplicate(&path.child("name"), name));
-        }
-        seen.push(name.to_owned());
-    }
-    if container["image"].as_str().unwrap_or_default().is_empty() {
-        errors.push(Error::required(&path.child("image"), ""));
-    }
-    let env = path.child("env");
-    for (index, variable) in container["env"].as_array().into_iter().flatten().enumerate() {
-        let name = variable["name"].as_str().unwrap_or_default();
+/// Devices a pod names to share among its containers.
+fn resource_claims(claims: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, claim) in items(claims).iter().enumerate() {
+        let at = path.index(index);
+        let (name, name_at) = (text(claim, "name"), at.child("name"));
         if name.is_empty() {
-            errors.push(Error::required(&env.index(index).child("name"), ""));
+            errors.push(Error::required(&name_at, ""));
+        } else if seen.contains(&name) {
+            errors.push(Error::duplicate(&name_at, name));
         } else {
-            for message in names::is_env_var_name(name) {
-                errors.push(Error::invalid(&env.index(index).child("name"), name, message));
+            named(name, names::is_dns1123_label, &name_at, errors);
+            seen.push(name);
+        }
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        let given = sources.iter().filter(|field| !claim[**field].is_null()).count();
+        if given != 1 {
+            let detail = match given {
+                0 => "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+                _ => "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+            };
+            errors.push(Error::invalid(&at, claim.clone(), detail));
+        }
+        for field in sources {
+            if let Some(name) = claim[field].as_str() {
+                named(name, names::is_dns1123_subdomain, &at.child(field), errors);
             }
         }
     }
-    let mounts = path.child("volumeMounts");
-    for (index, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
-        let name = mount["name"].as_str().unwrap_or_default();
-        if name.is_empty() {
-            errors.push(Error::required(&mounts.index(index).child("name"), ""));
-        } else if !volumes.contains(&name) {
-            errors.push(Error::not_found(&mounts.index(index).child("name"), name));
+}
+
+fn host_aliases(aliases: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    for (index, alias) in items(aliases).iter().enumerate() {
+        let at = path.index(index);
+        let ip = text(alias, "ip");
+        // Old spellings of an address are read as ever; only what is none is refused.
+        for message in names::is_ip(ip).into_iter().filter(|message| message.starts_with("must be a valid")) {
+            errors.push(Error::invalid(&at.child("ip"), ip, message));
         }
-        if mount["mountPath"].as_str().unwrap_or_default().is_empty() {
-            errors.push(Error::required(&mounts.index(index).child("mountPath"), ""));
+        let names_at = at.child("hostnames");
+        for (index, name) in items(&alias["hostnames"]).iter().enumerate() {
+            let name = name.as_str().unwrap_or_default();
+            named(name, names::is_dns1123_subdomain, &names_at.index(index), errors);
         }
     }
-    for (field, known) in [("imagePullPolicy", &PULL_POLICIES[..]), ("terminationMessagePolicy", &MESSAGE_POLICIES)] {
-        if let Some(policy) = container[field].as_str().filter(|policy| !known.contains(policy)) {
-            errors.push(Error::not_supported(&path.child(field), policy, known));
-        }
-    }
-    check_resources(&container["resources"], &path.child("resources"), errors);
 }
 
 fn check_ephemeral(container: &Value, others: &[Value], path: &Path<'_>, errors: &mut Vec<Error>) {
@@ -169,85 +185,6 @@ fn check_ephemeral(container: &Value, others: &[Value], path: &Path<'_>, errors:
         };
         if !is_empty {
             errors.push(Error::forbidden(&path.child(field), "cannot be set for an Ephemeral Container"));
-        }
-    }
-}
-
-fn check_resources(resources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let empty = Map::new();
-    let list = |field: &str| resources[field].as_object().unwrap_or(&empty);
-    for field in ["limits", "requests"] {
-        let at = path.child(field);
-        for (name, amount) in list(field) {
-            let key = at.key(name);
-            for message in names::is_qualified_name(name) {
-                errors.push(Error::invalid(&key, name.as_str(), message));
-            }
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            match Quantity::parse(&text) {
-                Ok(_) if text.trim().starts_with('-') => {
-                    errors.push(Error::invalid(&key, text.as_str(), "must be greater than or equal to 0"));
-                }
-                Ok(_) => {}
-                Err(error) => errors.push(Error::invalid(&key, text.as_str(), error.to_string())),
-            }
-        }
-    }
-    let requests = path.child("requests");
-    for (name, request) in list("requests") {
-        let Some(limit) = list("limits").get(name) else {
-            if is_extended(name) {
-                let detail = "Limit must be set for non overcommitable resources";
-                errors.push(Error::required(&path.child("limits"), detail));
-            }
-            continue;
-        };
-        let parse = |value: &Value| Quantity::parse(value.as_str().unwrap_or_default()).ok();
-        let (Some(request), Some(limit)) = (parse(request), parse(limit)) else { continue };
-        let shown = request.to_string();
-        if is_extended(name) && request != limit {
-            let detail = format!("must be equal to {name} limit of {limit}");
-            errors.push(Error::invalid(&requests, shown, detail));
-        } else if request > limit {
-            let detail = format!("must be less than or equal to {name} limit of {limit}");
-            errors.push(Error::invalid(&requests, shown, detail));
-        }
-    }
-}
-
-/// Resources named `domain/name` outside kubernetes.io are counted in whole devices and never overcommitted.
-pub(crate) fn is_extended(name: &str) -> bool {
-    name.split_once('/').is_some_and(|(domain, _)| !(domain == "kubernetes.io" || domain.ends_with(".kubernetes.io")))
-}
-
-fn check_tolerations(tolerations: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    for (index, toleration) in tolerations.as_array().into_iter().flatten().enumerate() {
-        let at = path.index(index);
-        let text = |field: &str| toleration[field].as_str().unwrap_or_default();
-        if !text("key").is_empty() {
-            for message in names::is_qualified_name(text("key")) {
-                errors.push(Error::invalid(&at.child("key"), text("key"), message));
-            }
-        } else if text("operator") != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(Error::invalid(&at.child("operator"), text("operator"), detail));
-        }
-        match text("operator") {
-            "" | "Equal" => {}
-            "Exists" if text("value").is_empty() => {}
-            "Exists" => {
-                let detail = "value must be empty when `operator` is 'Exists'";
-                errors.push(Error::invalid(&at.child("operator"), "Exists", detail));
-            }
-            other => errors.push(Error::not_supported(&at.child("operator"), other, &["Equal", "Exists"])),
-        }
-        if !matches!(text("effect"), "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            let known = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-            errors.push(Error::not_supported(&at.child("effect"), text("effect"), &known));
-        }
-        if !toleration["tolerationSeconds"].is_null() && text("effect") != "NoExecute" {
-            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(Error::invalid(&at.child("effect"), text("effect"), detail));
         }
     }
 }

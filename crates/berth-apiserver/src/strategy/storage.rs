@@ -2,10 +2,13 @@
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::quantity::Quantity;
+use berth_apimachinery::{names, selector};
 use serde_json::{Map, Value, json};
 
 use super::pod_defaults::amounts;
-use super::{Context, Strategy, immutable, set_default, set_default_text, spec_mut};
+use super::rules::{items, named, required, supported, text};
+use super::{Context, Strategy, immutable, pod_placement, pod_volumes, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
 pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
@@ -13,6 +16,114 @@ pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     if let Some(Value::Object(resources)) = spec.get_mut("resources") {
         amounts(resources);
     }
+}
+
+/// How volumes can be used, as messages list it.
+const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
+
+/// Checks how a volume is to be used.
+fn check_access(modes: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let modes = items(modes);
+    for mode in modes {
+        let mode = mode.as_str().unwrap_or_default();
+        if !ACCESS_MODES.contains(&mode) {
+            errors.push(Error::not_supported(path, mode, &ACCESS_MODES));
+        }
+    }
+    if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
+        errors.push(Error::forbidden(path, "may not use ReadWriteOncePod with other access modes"));
+    }
+}
+
+/// Checks that a size is more than nothing.
+fn check_size(size: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let quantity = if size.is_null() { Quantity::parse("0") } else { Quantity::from_json(size) };
+    if let Ok(quantity) = quantity
+        && quantity.as_approximate_f64() <= 0.0
+    {
+        errors.push(Error::invalid(path, quantity.to_string(), "must be greater than zero"));
+    }
+}
+
+/// Checks what a claim asks for.
+pub(super) fn check_claim(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    errors.extend(selector::validate_object(&spec["selector"], &path.child("selector")));
+    let modes = path.child("accessModes");
+    if items(&spec["accessModes"]).is_empty() {
+        errors.push(Error::required(&modes, "at least 1 access mode is required"));
+    }
+    check_access(&spec["accessModes"], &modes, errors);
+    let resources = path.child("resources");
+    let size_at = resources.key("storage");
+    match spec["resources"]["requests"].get("storage") {
+        None => errors.push(Error::required(&size_at, "")),
+        Some(size) => check_size(size, &size_at, errors),
+    }
+    let class = path.child("storageClassName");
+    if !text(spec, "storageClassName").is_empty() {
+        named(text(spec, "storageClassName"), names::is_dns1123_subdomain, &class, errors);
+    }
+    supported(spec, "volumeMode", &VOLUME_MODES, path, errors);
+    for field in ["dataSource", "dataSourceRef"] {
+        let (source, at) = (&spec[field], path.child(field));
+        if !source.is_null() {
+            required(source, "name", &at, errors);
+            required(source, "kind", &at, errors);
+            if text(source, "apiGroup").is_empty() && source["kind"] != "PersistentVolumeClaim" {
+                let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+                errors.push(Error::invalid(&at, text(source, "kind"), detail));
+            }
+        }
+    }
+    if !text(spec, "volumeAttributesClassName").is_empty() {
+        let at = path.child("volumeAttributesClassName");
+        named(text(spec, "volumeAttributesClassName"), names::is_dns1123_subdomain, &at, errors);
+    }
+}
+
+/// Checks a volume of the cluster. Only its most used sources are looked into.
+fn check_volume(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let modes = path.child("accessModes");
+    if items(&spec["accessModes"]).is_empty() {
+        errors.push(Error::required(&modes, ""));
+    }
+    check_access(&spec["accessModes"], &modes, errors);
+    let (capacity, capacity_at) = (&spec["capacity"], path.child("capacity"));
+    let sizes = capacity.as_object();
+    if sizes.is_none_or(Map::is_empty) {
+        errors.push(Error::required(&capacity_at, ""));
+    }
+    if sizes.is_none_or(|sizes| sizes.len() != 1 || !sizes.contains_key("storage")) {
+        errors.push(Error::not_supported(&capacity_at, capacity.clone(), &["storage"]));
+    }
+    if let Some(size) = sizes.and_then(|sizes| sizes.get("storage")) {
+        check_size(size, &capacity_at.key("storage"), errors);
+    }
+    supported(spec, "persistentVolumeReclaimPolicy", &["Delete", "Recycle", "Retain"], path, errors);
+    let affinity = path.child("nodeAffinity");
+    if !spec["nodeAffinity"].is_null() {
+        let required = affinity.child("required");
+        if spec["nodeAffinity"]["required"].is_null() {
+            errors.push(Error::required(&required, "must specify required node constraints"));
+        } else {
+            pod_placement::node_selector(&spec["nodeAffinity"]["required"], &required, errors);
+        }
+    }
+    pod_volumes::persistent(spec, path, errors);
+    if spec["hostPath"]["path"] == "/" && spec["persistentVolumeReclaimPolicy"] == "Recycle" {
+        let detail = "may not be 'recycle' for a hostPath mount of '/'";
+        errors.push(Error::forbidden(&path.child("persistentVolumeReclaimPolicy"), detail));
+    }
+    if !spec["local"].is_null() && spec["nodeAffinity"].is_null() {
+        errors.push(Error::required(&affinity, "Local volume requires node affinity"));
+    }
+    for field in ["storageClassName", "volumeAttributesClassName"] {
+        if !text(spec, field).is_empty() {
+            named(text(spec, field), names::is_dns1123_subdomain, &path.child(field), errors);
+        }
+    }
+    supported(spec, "volumeMode", &VOLUME_MODES, path, errors);
 }
 
 pub(crate) struct Claims;
@@ -24,6 +135,12 @@ impl Strategy for Claims {
 
     fn prepare_create(&self, claim: &mut Value, _context: &Context<'_>) {
         map_mut(claim).insert("status".to_owned(), json!({"phase": "Pending"}));
+    }
+
+    fn validate(&self, claim: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        check_claim(&claim["spec"], &Path::new("spec"), &mut errors);
+        errors
     }
 }
 
@@ -43,6 +160,12 @@ impl Strategy for Volumes {
         let now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let status = json!({"phase": "Pending", "lastPhaseTransitionTime": now});
         map_mut(volume).insert("status".to_owned(), status);
+    }
+
+    fn validate(&self, volume: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        check_volume(&volume["spec"], &Path::new("spec"), &mut errors);
+        errors
     }
 }
 

@@ -2,9 +2,12 @@
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
-use berth_apimachinery::selector::LabelSelector;
+use berth_apimachinery::names;
+use berth_apimachinery::selector::{self, LabelSelector};
+use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
+use super::rules::{items, named, supported, text};
 use super::{
     Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, set_default, set_default_text,
     spec_mut, storage,
@@ -17,39 +20,132 @@ fn default_template(spec: &mut Map<String, Value>) {
     pod_defaults::service_account(pod);
 }
 
-/// Checks selector and template, which all four kinds share.
-fn validate_template(object: &Value) -> Vec<Error> {
-    let mut errors = Vec::new();
-    let path = Path::new("spec");
-    let spec = &object["spec"];
-    non_negative(&spec["replicas"], &path.child("replicas"), &mut errors);
-    let template = path.child("template");
-    if spec["selector"].is_null() {
-        errors.push(Error::required(&path.child("selector"), ""));
-    } else if let Ok(selector) = LabelSelector::from_object(&spec["selector"]) {
-        let empty = Map::new();
-        let labels = spec["template"]["metadata"]["labels"].as_object().unwrap_or(&empty);
-        if selector.is_empty() {
-            let detail = "empty selector is invalid for deployment";
-            errors.push(Error::invalid(&path.child("selector"), spec["selector"].clone(), detail));
-        } else if !selector.matches(labels) {
-            let metadata = template.child("metadata");
-            let detail = "`selector` does not match template `labels`";
-            errors.push(Error::invalid(&metadata.child("labels"), Value::Object(labels.clone()), detail));
-        }
-    }
-    let pod = template.child("spec");
-    errors.extend(pod_validation::pod_spec(&spec["template"]["spec"], &pod));
-    if let Some(policy) = spec["template"]["spec"]["restartPolicy"].as_str().filter(|policy| *policy != "Always") {
-        errors.push(Error::not_supported(&pod.child("restartPolicy"), policy, &["Always"]));
-    }
-    errors
+/// What the kinds that keep pods running call themselves where they check selector and template.
+struct Keeper {
+    /// In the message about a selector that takes everything.
+    noun: &'static str,
+    /// In the message about pods that end by themselves.
+    kind: &'static str,
+    /// What a selector that cannot be read is said to be; nothing when that is not said.
+    invalid: Option<&'static str>,
+    /// Whether there must be a selector.
+    needs_selector: bool,
 }
 
-fn validate_template_update(new: &Value, old: &Value) -> Vec<Error> {
-    let mut errors = validate_template(new);
-    immutable(new, old, &["spec", "selector"], &mut errors);
-    errors
+const REPLICA_SET: Keeper =
+    Keeper { noun: "deployment", kind: "ReplicaSet", invalid: Some("invalid label selector"), needs_selector: true };
+const STATEFUL_SET: Keeper =
+    Keeper { noun: "statefulset", kind: "StatefulSet", invalid: Some(""), needs_selector: true };
+const DAEMON_SET: Keeper = Keeper { noun: "daemonset", kind: "DaemonSet", invalid: None, needs_selector: false };
+
+impl Keeper {
+    /// Checks that the selector says something and the template's pods are what it says.
+    fn check(&self, spec: &Value, template: &Value, errors: &mut Vec<Error>) {
+        let path = Path::new("spec");
+        let at = path.child("selector");
+        let given = &spec["selector"];
+        errors.extend(selector::validate_object(given, &at));
+        let parsed = LabelSelector::from_object(given);
+        let readable = parsed.is_ok();
+        match parsed {
+            _ if given.is_null() => {
+                if self.needs_selector {
+                    errors.push(Error::required(&at, ""));
+                }
+                labels_differ(template, errors);
+            }
+            Ok(selector) if selector.is_empty() => {
+                let detail = format!("empty selector is invalid for {}", self.noun);
+                errors.push(Error::invalid(&at, shown_selector(given), detail));
+            }
+            Ok(selector) => {
+                let empty = Map::new();
+                if !selector.matches(template["metadata"]["labels"].as_object().unwrap_or(&empty)) {
+                    labels_differ(template, errors);
+                }
+            }
+            Err(_) => {
+                errors.extend(self.invalid.map(|detail| Error::invalid(&at, shown_selector(given), detail)));
+            }
+        }
+        if readable || self.invalid.is_none() {
+            errors.extend(pod_validation::pod_template(template, &path.child("template")));
+        }
+        if readable || self.invalid.is_none_or(str::is_empty) {
+            check_endless(template, self.kind, errors);
+        }
+    }
+}
+
+/// A selector without what it leaves empty, as messages show it.
+fn shown_selector(selector: &Value) -> Value {
+    let is_empty = |part: &Value| {
+        part.is_null() || part.as_object().is_some_and(Map::is_empty) || part.as_array().is_some_and(Vec::is_empty)
+    };
+    let parts = selector.as_object().into_iter().flatten().filter(|(_, part)| !is_empty(part));
+    Value::Object(parts.map(|(name, part)| (name.clone(), part.clone())).collect())
+}
+
+fn labels_differ(template: &Value, errors: &mut Vec<Error>) {
+    let detail = "`selector` does not match template `labels`";
+    let labels = template["metadata"]["labels"].clone();
+    errors.push(Error::invalid(&Path::new("spec.template.metadata.labels"), labels, detail));
+}
+
+/// Pods that are kept running are not meant to end.
+fn check_endless(template: &Value, kind: &str, errors: &mut Vec<Error>) {
+    let path = Path::new("spec.template.spec");
+    let policy = template["spec"]["restartPolicy"].as_str().unwrap_or_default();
+    if !matches!(policy, "" | "Always") {
+        errors.push(Error::not_supported(&path.child("restartPolicy"), policy, &["Always"]));
+    }
+    if !template["spec"]["activeDeadlineSeconds"].is_null() {
+        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(Error::forbidden(&path.child("activeDeadlineSeconds"), detail));
+    }
+}
+
+/// How many pods a rollout may add to or take from those wanted: a number or a share.
+struct Share<'a> {
+    value: &'a Value,
+    path: Path<'a>,
+}
+
+impl Share<'_> {
+    fn check(&self, errors: &mut Vec<Error>) {
+        match self.value.as_str() {
+            Some(share) => {
+                let messages = names::is_percent(share).into_iter();
+                errors.extend(messages.map(|message| Error::invalid(&self.path, share, message)));
+            }
+            None => non_negative(self.value, &self.path, errors),
+        }
+    }
+
+    /// The number before the percent sign, if any; zero when it is no number.
+    fn number(&self) -> i64 {
+        match self.value.as_str() {
+            Some(_) => self.percent().unwrap_or_default(),
+            None => self.value.as_i64().unwrap_or_default(),
+        }
+    }
+
+    fn percent(&self) -> Option<i64> {
+        self.value.as_str().and_then(|share| share.strip_suffix('%')).and_then(|share| share.parse().ok())
+    }
+
+    fn at_most_all(&self, errors: &mut Vec<Error>) {
+        if self.percent().is_some_and(|percent| percent > 100) {
+            errors.push(Error::invalid(&self.path, self.value.clone(), "must not be greater than 100%"));
+        }
+    }
+}
+
+fn check_numbers(spec: &Value, fields: &[&str], errors: &mut Vec<Error>) {
+    let path = Path::new("spec");
+    for field in fields {
+        non_negative(&spec[*field], &path.child(field), errors);
+    }
 }
 
 /// What a controller's template was at some time: never another.
@@ -86,6 +182,10 @@ impl Strategy for PodTemplates {
     fn default(&self, object: &mut Value) {
         default_template(map_mut(object));
     }
+
+    fn validate(&self, object: &Value) -> Vec<Error> {
+        pod_validation::pod_template(&object["template"], &Path::new("template"))
+    }
 }
 
 pub(crate) struct ReplicationControllers;
@@ -114,11 +214,37 @@ impl Strategy for ReplicationControllers {
         }
         let spec = spec_mut(object);
         set_default(spec, "replicas", 1);
-        default_template(spec);
+        if spec.get("template").is_some_and(Value::is_object) {
+            default_template(spec);
+        }
     }
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         map_mut(object).insert("status".to_owned(), json!({"replicas": 0}));
+    }
+
+    fn validate(&self, object: &Value) -> Vec<Error> {
+        let spec = &object["spec"];
+        let mut errors = Vec::new();
+        check_numbers(spec, &["minReadySeconds"], &mut errors);
+        let empty = Map::new();
+        let wanted = spec["selector"].as_object().unwrap_or(&empty);
+        if wanted.is_empty() {
+            errors.push(Error::required(&Path::new("spec.selector"), ""));
+        }
+        check_numbers(spec, &["replicas"], &mut errors);
+        let template = &spec["template"];
+        if template.is_null() {
+            errors.push(Error::required(&Path::new("spec.template"), ""));
+            return errors;
+        }
+        let labels = &template["metadata"]["labels"];
+        if !wanted.iter().all(|(name, value)| labels.get(name) == Some(value)) {
+            labels_differ(template, &mut errors);
+        }
+        errors.extend(pod_validation::pod_template(template, &Path::new("spec.template")));
+        check_endless(template, "ReplicationController", &mut errors);
+        errors
     }
 }
 
@@ -149,11 +275,46 @@ impl Strategy for Deployments {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        validate_template(object)
+        let spec = &object["spec"];
+        let mut errors = Vec::new();
+        check_numbers(spec, &["replicas"], &mut errors);
+        REPLICA_SET.check(spec, &spec["template"], &mut errors);
+        let strategy = &spec["strategy"];
+        let path = Path::new("spec.strategy");
+        let rolling_at = path.child("rollingUpdate");
+        match strategy["type"].as_str().unwrap_or_default() {
+            "Recreate" if !strategy["rollingUpdate"].is_null() => {
+                let detail = "may not be specified when strategy `type` is 'Recreate'";
+                errors.push(Error::forbidden(&rolling_at, detail));
+            }
+            "Recreate" => {}
+            "RollingUpdate" => {
+                let share = |field| Share { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
+                let (unavailable, surge) = (share("maxUnavailable"), share("maxSurge"));
+                unavailable.check(&mut errors);
+                surge.check(&mut errors);
+                if unavailable.number() == 0 && surge.number() == 0 {
+                    let detail = "may not be 0 when `maxSurge` is 0";
+                    errors.push(Error::invalid(&unavailable.path, unavailable.value.clone(), detail));
+                }
+                unavailable.at_most_all(&mut errors);
+            }
+            _ => errors.push(Error::not_supported(&path, strategy.clone(), &["Recreate", "RollingUpdate"])),
+        }
+        check_numbers(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &mut errors);
+        if let Some(deadline) = spec["progressDeadlineSeconds"].as_i64()
+            && deadline <= spec["minReadySeconds"].as_i64().unwrap_or_default()
+        {
+            let at = Path::new("spec.progressDeadlineSeconds");
+            errors.push(Error::invalid(&at, deadline, "must be greater than minReadySeconds"));
+        }
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        validate_template_update(new, old)
+        let mut errors = self.validate(new);
+        immutable(new, old, &["spec", "selector"], &mut errors);
+        errors
     }
 }
 
@@ -175,17 +336,46 @@ impl Strategy for ReplicaSets {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        validate_template(object)
+        let spec = &object["spec"];
+        let mut errors = Vec::new();
+        check_numbers(spec, &["replicas", "minReadySeconds"], &mut errors);
+        REPLICA_SET.check(spec, &spec["template"], &mut errors);
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        validate_template_update(new, old)
+        let mut errors = self.validate(new);
+        immutable(new, old, &["spec", "selector"], &mut errors);
+        errors
     }
 }
 
 pub(crate) struct StatefulSets;
 
+/// The template with a volume for each claim, which is what the pods get.
+fn with_claims(spec: &Value) -> Value {
+    let claims = items(&spec["volumeClaimTemplates"]);
+    let mut template = spec["template"].clone();
+    if claims.is_empty() || !template["spec"].is_object() {
+        return template;
+    }
+    let name = |claim: &Value| text(&claim["metadata"], "name").to_owned();
+    let volume = |name: &String| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let own = items(&spec["template"]["spec"]["volumes"]).iter();
+    let own = own.filter(|volume| !claims.iter().any(|claim| text(volume, "name") == name(claim)));
+    let mut names: Vec<String> = claims.iter().map(name).collect();
+    names.sort();
+    names.dedup();
+    let volumes: Vec<Value> = names.iter().map(volume).chain(own.cloned()).collect();
+    template["spec"]["volumes"] = Value::Array(volumes);
+    template
+}
+
 impl Strategy for StatefulSets {
+    fn name_check(&self) -> NameCheck {
+        names::is_dns1123_label
+    }
+
     fn has_generation(&self) -> bool {
         true
     }
@@ -221,11 +411,56 @@ impl Strategy for StatefulSets {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        validate_template(object)
+        let spec = &object["spec"];
+        let path = Path::new("spec");
+        let mut errors = Vec::new();
+        let policy = text(spec, "podManagementPolicy");
+        if !matches!(policy, "OrderedReady" | "Parallel") {
+            let detail = "must be 'OrderedReady' or 'Parallel'";
+            errors.push(Error::invalid(&path.child("podManagementPolicy"), policy, detail));
+        }
+        let (strategy, strategy_at) = (&spec["updateStrategy"], path.child("updateStrategy"));
+        let rolling_at = strategy_at.child("rollingUpdate");
+        match text(strategy, "type") {
+            "OnDelete" if !strategy["rollingUpdate"].is_null() => {
+                let detail = "only allowed for updateStrategy 'RollingUpdate'";
+                errors.push(Error::invalid(&rolling_at, strategy["rollingUpdate"].clone(), detail));
+            }
+            "OnDelete" => {}
+            "RollingUpdate" => {
+                let rolling = &strategy["rollingUpdate"];
+                non_negative(&rolling["partition"], &rolling_at.child("partition"), &mut errors);
+            }
+            _ => {
+                let detail = "must be 'RollingUpdate' or 'OnDelete'";
+                errors.push(Error::invalid(&strategy_at, strategy.clone(), detail));
+            }
+        }
+        let (keep, keep_at) =
+            (&spec["persistentVolumeClaimRetentionPolicy"], path.child("persistentVolumeClaimRetentionPolicy"));
+        for field in ["whenDeleted", "whenScaled"] {
+            supported(keep, field, &["Retain", "Delete"], &keep_at, &mut errors);
+        }
+        let claims_at = path.child("volumeClaimTemplates");
+        for (index, claim) in items(&spec["volumeClaimTemplates"]).iter().enumerate() {
+            let at = claims_at.index(index);
+            storage::check_claim(&claim["spec"], &at.child("spec"), &mut errors);
+        }
+        check_numbers(spec, &["replicas", "minReadySeconds"], &mut errors);
+        let ordinals = path.child("ordinals");
+        non_negative(&spec["ordinals"]["start"], &ordinals.child("start"), &mut errors);
+        if !text(spec, "serviceName").is_empty() {
+            let at = path.child("serviceName");
+            named(text(spec, "serviceName"), names::is_dns1123_label, &at, &mut errors);
+        }
+        STATEFUL_SET.check(spec, &with_claims(spec), &mut errors);
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        validate_template_update(new, old)
+        let mut errors = self.validate(new);
+        immutable(new, old, &["spec", "selector"], &mut errors);
+        errors
     }
 }
 
@@ -255,11 +490,39 @@ impl Strategy for DaemonSets {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        validate_template(object)
+        let spec = &object["spec"];
+        let path = Path::new("spec");
+        let mut errors = Vec::new();
+        DAEMON_SET.check(spec, &spec["template"], &mut errors);
+        check_numbers(spec, &["minReadySeconds"], &mut errors);
+        let (strategy, strategy_at) = (&spec["updateStrategy"], path.child("updateStrategy"));
+        let rolling_at = strategy_at.child("rollingUpdate");
+        match text(strategy, "type") {
+            "OnDelete" => {}
+            "RollingUpdate" => {
+                let share = |field| Share { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
+                let (unavailable, surge) = (share("maxUnavailable"), share("maxSurge"));
+                unavailable.check(&mut errors);
+                surge.check(&mut errors);
+                if unavailable.number() != 0 && surge.number() != 0 {
+                    let detail = "may not be set when maxUnavailable is non-zero";
+                    errors.push(Error::invalid(&surge.path, surge.value.clone(), detail));
+                } else if unavailable.number() == 0 && surge.number() == 0 {
+                    errors.push(Error::required(&unavailable.path, "cannot be 0 when maxSurge is 0"));
+                }
+                unavailable.at_most_all(&mut errors);
+                surge.at_most_all(&mut errors);
+            }
+            _ => errors.push(Error::not_supported(&strategy_at, strategy.clone(), &["RollingUpdate", "OnDelete"])),
+        }
+        check_numbers(spec, &["revisionHistoryLimit"], &mut errors);
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        validate_template_update(new, old)
+        let mut errors = self.validate(new);
+        immutable(new, old, &["spec", "selector"], &mut errors);
+        errors
     }
 }
 

@@ -1,0 +1,77 @@
+//! The checks many kinds share: something is there, is one of a list, is a name, is within bounds.
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::names;
+use berth_apimachinery::validation::NameCheck;
+use serde_json::Value;
+
+/// A text field, empty when absent.
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// The items of a list, none when it is absent.
+pub(super) fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A field as decoded: absent and null are zero.
+pub(super) fn number(value: &Value, field: &str) -> i64 {
+    value[field].as_i64().unwrap_or_default()
+}
+
+/// An error when a text field is empty; tells whether it has content.
+pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Error>) -> bool {
+    let missing = text(value, field).is_empty();
+    if missing {
+        errors.push(Error::required(&path.child(field), ""));
+    }
+    !missing
+}
+
+/// Errors for each message of a check of names.
+pub(super) fn named(name: &str, check: NameCheck, path: &Path<'_>, errors: &mut Vec<Error>) {
+    errors.extend(check(name).into_iter().map(|message| Error::invalid(path, name, message)));
+}
+
+/// An error when a field that is there has none of the known values.
+pub(super) fn supported(value: &Value, field: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
+    if let Some(given) = value[field].as_str().filter(|given| !known.contains(given)) {
+        errors.push(Error::not_supported(&path.child(field), given, known));
+    }
+}
+
+/// Errors when a number that is there is not a user or group id.
+pub(super) fn id(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if let Some(id) = value.as_i64() {
+        errors.extend(names::is_user_id(id).into_iter().map(|message| Error::invalid(path, id, message)));
+    }
+}
+
+/// Errors when a number is not that of a port.
+pub(super) fn port_number(port: i64, path: &Path<'_>, errors: &mut Vec<Error>) {
+    errors.extend(names::is_port_number(port).into_iter().map(|message| Error::invalid(path, port, message)));
+}
+
+/// Errors when a value is neither a port's number nor its name.
+pub(super) fn port(port: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    match port.as_str() {
+        Some(name) => named(name, names::is_port_name, path, errors),
+        None => port_number(port.as_i64().unwrap_or_default(), path, errors),
+    }
+}
+
+/// Errors when a path leads out of the folder it is below.
+pub(super) fn local_path(target: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if target.starts_with('/') {
+        errors.push(Error::invalid(path, target, "must be a relative path"));
+    }
+    no_backsteps(target, path, errors);
+}
+
+/// An error when a path goes up.
+pub(super) fn no_backsteps(target: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if target.split('/').any(|step| step == "..") {
+        errors.push(Error::invalid(path, target, "must not contain '..'"));
+    }
+}

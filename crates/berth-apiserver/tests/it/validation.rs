@@ -1,0 +1,412 @@
+//! What built-in kinds are refused for: one field made wrong, and the causes the answer names. One table for each kind.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, server};
+
+/// A change of an object: where, and what is put there (null takes the field away), and the causes of the refusal, all of
+/// them and in order; none means that it is accepted.
+type Case<'a> = (&'a str, Value, &'a [&'a str]);
+
+/// Puts each value into the object and compares what is said of it.
+async fn check(server: &Server, uri: &str, object: &Value, cases: &[Case<'_>]) {
+    let uri = format!("{uri}?dryRun=All");
+    for (pointer, value, expected) in cases {
+        let mut changed = object.clone();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let parent = changed.pointer_mut(parent).unwrap_or_else(|| panic!("no {parent}"));
+        match parent {
+            Value::Array(items) => items[field.parse::<usize>().unwrap()] = value.clone(),
+            Value::Object(map) if value.is_null() => drop(map.remove(field)),
+            other => other[field] = value.clone(),
+        }
+        let answer = server.post(&uri, changed).await;
+        let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();
+        let said: Vec<String> = causes
+            .iter()
+            .map(|cause| format!("{}: {}", cause["field"].as_str().unwrap(), cause["message"].as_str().unwrap()))
+            .collect();
+        // Messages that explain what a name may be are compared as far as the explanation.
+        let same = said.len() == expected.len()
+            && said.iter().zip(*expected).all(|(said, expected)| {
+                expected.strip_suffix('…').map_or(said == expected, |start| said.starts_with(start))
+            });
+        assert!(same, "{pointer} = {value}:\n{said:#?}\n{expected:#?}");
+        assert_eq!(answer.code, if expected.is_empty() { 201 } else { 422 }, "{pointer} = {value}: {}", answer.body);
+    }
+}
+
+fn pod_spec() -> Value {
+    json!({
+        "volumes": [
+            {"name": "work", "emptyDir": {}},
+            {"name": "told", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+            {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}}}}}},
+        ],
+        "containers": [{
+            "name": "main", "image": "shop:1",
+            "ports": [{"containerPort": 80, "hostPort": 8080}],
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+            "livenessProbe": {"httpGet": {"port": 80}},
+            "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+            "securityContext": {},
+            "resources": {"limits": {"example.com/gpu": "1"}},
+        }],
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        "securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]},
+    })
+}
+
+fn object(version: &str, kind: &str, spec: Value) -> Value {
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "default"}, "spec": spec})
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_make_no_sense_are_refused() {
+    let server = server();
+    let cases: &[Case<'_>] = &[
+        ("/spec/hostname", "a".into(), &[]),
+        (
+            "/spec/restartPolicy",
+            "Once".into(),
+            &[
+                "spec.restartPolicy: Unsupported value: \"Once\": supported values: \"Always\", \"OnFailure\", \"Never\"",
+            ],
+        ),
+        (
+            "/spec/dnsPolicy",
+            "None".into(),
+            &["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"],
+        ),
+        (
+            "/spec/dnsConfig",
+            json!({"nameservers": ["x"]}),
+            &[
+                "spec.dnsConfig.nameservers[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ],
+        ),
+        (
+            "/spec/terminationGracePeriodSeconds",
+            (-1).into(),
+            &["spec.containers[0].lifecycle.preStop.sleep: Invalid value: 5: must be non-negative and less than \
+             terminationGracePeriodSeconds (1)"],
+        ),
+        (
+            "/spec/hostNetwork",
+            true.into(),
+            &[
+                "spec.containers[0].ports[0].hostPort: Invalid value: 8080: must match `containerPort` when `hostNetwork` is true",
+                "spec.securityContext.sysctls[0].name: Invalid value: \"net.core.somaxconn\": may not be specified when 'hostNetwork' is true",
+            ],
+        ),
+        (
+            "/spec/hostAliases",
+            json!([{"ip": "x", "hostnames": ["_"]}]),
+            &[
+                "spec.hostAliases[0].ip: Invalid value: \"x\": must be a valid IP address…",
+                "spec.hostAliases[0].hostnames[0]: Invalid value: \"_\": a lowercase RFC 1123 subdomain must…",
+            ],
+        ),
+        (
+            "/spec/tolerations",
+            json!([{"operator": "Exists", "value": "x"}]),
+            &["spec.tolerations[0].operator: Invalid value: \"x\": value must be empty when `operator` is 'Exists'"],
+        ),
+        (
+            "/spec/schedulingGates",
+            json!([{"name": "a"}, {"name": "a"}]),
+            &["spec.schedulingGates[1]: Duplicate value: \"a\""],
+        ),
+        (
+            "/spec/topologySpreadConstraints/0/whenUnsatisfiable",
+            Value::Null,
+            &["spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: \"\": supported values: \
+             \"DoNotSchedule\", \"ScheduleAnyway\""],
+        ),
+        (
+            "/spec/affinity/nodeAffinity",
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": {}}),
+            &[
+                "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: \
+             must have at least one node selector term",
+            ],
+        ),
+        (
+            "/spec/affinity/podAffinity/preferredDuringSchedulingIgnoredDuringExecution",
+            json!([{"weight": 101, "podAffinityTerm": {"topologyKey": "zone"}}]),
+            &[
+                "spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 101: \
+             must be in the range 1-100",
+            ],
+        ),
+    ];
+    check(&server, "/api/v1/namespaces/default/pods", &object("v1", "Pod", pod_spec()), cases).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_have_one_source_and_what_it_needs() {
+    let server = server();
+    let cases: &[Case<'_>] = &[
+        ("/spec/volumes/0/emptyDir", Value::Null, &[]),
+        (
+            "/spec/volumes/0/hostPath",
+            json!({"path": "/x"}),
+            &["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"],
+        ),
+        (
+            "/spec/volumes/0",
+            json!({"name": "work", "hostPath": {"path": "/a/../b", "type": "Tape"}}),
+            &[
+                "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+                "spec.volumes[0].hostPath.type: Unsupported value: \"Tape\": supported values: \"\", \"BlockDevice\", \
+             \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"",
+            ],
+        ),
+        (
+            "/spec/volumes/0",
+            json!({"name": "work", "configMap": {"items": [{"key": "k", "path": "/p", "mode": 512}]}}),
+            &[
+                "spec.volumes[0].configMap.name: Required value",
+                "spec.volumes[0].configMap.items[0].path: Invalid value: \"/p\": must be a relative path",
+                "spec.volumes[0].configMap.items[0].mode: Invalid value: 512: must be a number between 0 and 0777 (octal), both inclusive",
+            ],
+        ),
+        (
+            "/spec/volumes/0",
+            json!({"name": "other"}),
+            &["spec.containers[0].volumeMounts[0].name: Not found: \"work\""],
+        ),
+        (
+            "/spec/volumes/1/projected/sources/0/serviceAccountToken/expirationSeconds",
+            60.into(),
+            &[
+                "spec.volumes[1].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 60: may not \
+             specify a duration less than 10 minutes",
+            ],
+        ),
+        (
+            "/spec/volumes/2/ephemeral/volumeClaimTemplate/spec",
+            json!({}),
+            &[
+                "spec.volumes[2].ephemeral.volumeClaimTemplate.spec.accessModes: Required value: at least 1 access mode is required",
+                "spec.volumes[2].ephemeral.volumeClaimTemplate.spec.resources[storage]: Required value",
+            ],
+        ),
+    ];
+    check(&server, "/api/v1/namespaces/default/pods", &object("v1", "Pod", pod_spec()), cases).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_are_checked_in_pods_and_in_every_template() {
+    let server = server();
+    let cases: &[Case<'_>] = &[
+        ("/ports/0/containerPort", 0.into(), &["ports[0].containerPort: Required value"]),
+        (
+            "/ports/0/protocol",
+            "ICMP".into(),
+            &["ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\""],
+        ),
+        (
+            "/env/0/value",
+            "x".into(),
+            &["env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty"],
+        ),
+        (
+            "/env/0/valueFrom/fieldRef/fieldPath",
+            "metadata.labels".into(),
+            &["env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"metadata.labels\": supported values: \
+             \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \
+             \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\""],
+        ),
+        (
+            "/volumeMounts/0/subPath",
+            "../x".into(),
+            &["volumeMounts.subPath: Invalid value: \"../x\": must not contain '..'"],
+        ),
+        ("/livenessProbe/httpGet", Value::Null, &["livenessProbe: Required value: must specify a handler type"]),
+        ("/livenessProbe/successThreshold", 2.into(), &["livenessProbe.successThreshold: Invalid value: 2: must be 1"]),
+        (
+            "/livenessProbe/tcpSocket",
+            json!({"port": 1}),
+            &["livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type"],
+        ),
+        (
+            "/securityContext/runAsUser",
+            (-1).into(),
+            &["securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive"],
+        ),
+        (
+            "/securityContext/seccompProfile",
+            json!({"type": "Localhost"}),
+            &[
+                "securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
+            ],
+        ),
+        (
+            "/resources/limits",
+            json!({"gpu": "1"}),
+            &[
+                "resources.limits[gpu]: Invalid value: \"gpu\": must be a standard resource type or fully qualified",
+                "resources.limits[gpu]: Invalid value: \"gpu\": must be a standard resource for containers",
+                "resources.requests[gpu]: Invalid value: \"gpu\": must be a standard resource type or fully qualified",
+                "resources.requests[gpu]: Invalid value: \"gpu\": must be a standard resource for containers",
+            ],
+        ),
+        (
+            "/resources/requests",
+            json!({"example.com/gpu": "2"}),
+            &["resources.requests: Invalid value: \"2\": must be equal to example.com/gpu limit of 1"],
+        ),
+    ];
+    let labels = json!({"app": "shop"});
+    let template = || json!({"metadata": {"labels": labels}, "spec": pod_spec()});
+    let selector = json!({"matchLabels": labels});
+    let kinds = [
+        ("/api/v1/namespaces/default/pods", "spec", object("v1", "Pod", pod_spec())),
+        (
+            "/api/v1/namespaces/default/replicationcontrollers",
+            "spec.template.spec",
+            object("v1", "ReplicationController", json!({"template": template()})),
+        ),
+        (
+            "/api/v1/namespaces/default/podtemplates",
+            "template.spec",
+            json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template()}),
+        ),
+        (
+            "/apis/apps/v1/namespaces/default/deployments",
+            "spec.template.spec",
+            object("apps/v1", "Deployment", json!({"selector": selector, "template": template()})),
+        ),
+        (
+            "/apis/apps/v1/namespaces/default/statefulsets",
+            "spec.template.spec",
+            object("apps/v1", "StatefulSet", json!({"selector": selector, "template": template()})),
+        ),
+        (
+            "/apis/apps/v1/namespaces/default/daemonsets",
+            "spec.template.spec",
+            object("apps/v1", "DaemonSet", json!({"selector": selector, "template": template()})),
+        ),
+    ];
+    for (uri, at, whole) in kinds {
+        for (field, value, expected) in cases {
+            let pointer = format!("/{}/containers/0{field}", at.replace('.', "/"));
+            let expected: Vec<String> = expected.iter().map(|cause| format!("{at}.containers[0].{cause}")).collect();
+            let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+            check(&server, uri, &whole, &[(&pointer, value.clone(), &expected)]).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_keep_pods_running_are_checked() {
+    let server = server();
+    let template =
+        json!({"metadata": {"labels": {"app": "shop"}}, "spec": {"containers": [{"name": "c", "image": "b"}]}});
+    let spec = json!({"selector": {"matchLabels": {"app": "shop"}}, "template": template});
+    let common: &[Case<'_>] = &[
+        (
+            "/spec/template/metadata/labels/app",
+            "x".into(),
+            &[
+                "spec.template.metadata.labels: Invalid value: {\"app\":\"x\"}: `selector` does not match template `labels`",
+            ],
+        ),
+        (
+            "/spec/template/spec/restartPolicy",
+            "Never".into(),
+            &["spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\""],
+        ),
+        (
+            "/spec/minReadySeconds",
+            (-1).into(),
+            &["spec.minReadySeconds: Invalid value: -1: must be greater than or equal to 0"],
+        ),
+    ];
+    let uri = |plural: &str| format!("/apis/apps/v1/namespaces/default/{plural}");
+    for (kind, plural) in [
+        ("Deployment", "deployments"),
+        ("ReplicaSet", "replicasets"),
+        ("StatefulSet", "statefulsets"),
+        ("DaemonSet", "daemonsets"),
+    ] {
+        check(&server, &uri(plural), &object("apps/v1", kind, spec.clone()), common).await;
+    }
+    let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+    check(&server, &uri("deployments"), &object("apps/v1", "Deployment", spec.clone()), &[
+        ("/spec/strategy", rolling(0.into(), 0.into()), &[
+            "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"]),
+        ("/spec/strategy", rolling("10".into(), "101%".into()), &[
+            "spec.strategy.rollingUpdate.maxSurge: Invalid value: \"10\": a valid percent string must be…",
+            "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"]),
+        ("/spec/progressDeadlineSeconds", 0.into(), &[
+            "spec.progressDeadlineSeconds: Invalid value: 0: must be greater than minReadySeconds"]),
+    ]).await;
+    check(&server, &uri("daemonsets"), &object("apps/v1", "DaemonSet", spec.clone()), &[
+        ("/spec/updateStrategy", rolling(1.into(), 1.into()), &[
+            "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero"]),
+    ]).await;
+    // What a StatefulSet's claims are called, its containers can mount.
+    let mut stateful = object("apps/v1", "StatefulSet", spec);
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    stateful["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": claim}]);
+    stateful["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "data", "mountPath": "/d"}]);
+    check(
+        &server,
+        &uri("statefulsets"),
+        &stateful,
+        &[
+            ("/spec/replicas", 2.into(), &[]),
+            (
+                "/spec/podManagementPolicy",
+                "Any".into(),
+                &["spec.podManagementPolicy: Invalid value: \"Any\": must be 'OrderedReady' or 'Parallel'"],
+            ),
+            (
+                "/spec/volumeClaimTemplates/0/spec/accessModes/0",
+                "Any".into(),
+                &["spec.volumeClaimTemplates[0].spec.accessModes: Unsupported value: \"Any\": supported values: \
+             \"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\", \"ReadWriteOncePod\""],
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_and_volumes_say_how_much_and_how() {
+    let server = server();
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    check(
+        &server,
+        "/api/v1/namespaces/default/persistentvolumeclaims",
+        &object("v1", "PersistentVolumeClaim", claim),
+        &[
+            (
+                "/spec/accessModes",
+                Value::Null,
+                &["spec.accessModes: Required value: at least 1 access mode is required"],
+            ),
+            (
+                "/spec/resources/requests/storage",
+                "0".into(),
+                &["spec.resources[storage]: Invalid value: \"0\": must be greater than zero"],
+            ),
+            ("/spec/storageClassName", "".into(), &[]),
+        ],
+    )
+    .await;
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}});
+    check(&server, "/api/v1/persistentvolumes", &volume, &[
+        ("/spec/hostPath", Value::Null, &["spec: Required value: must specify a volume type"]),
+        ("/spec/nfs", json!({}), &["spec.nfs: Forbidden: may not specify more than 1 volume type"]),
+        ("/spec/persistentVolumeReclaimPolicy", "Burn".into(), &[
+            "spec.persistentVolumeReclaimPolicy: Unsupported value: \"Burn\": supported values: \"Delete\", \"Recycle\", \"Retain\""]),
+    ]).await;
+}
