@@ -15,6 +15,8 @@
 //! A run makes one namespace and cluster-scoped objects whose names carry the run's id, and removes them. It needs the
 //! rights of an administrator (it impersonates).
 
+#[cfg(test)]
+mod clauses;
 mod embedded;
 mod expect;
 mod http2;

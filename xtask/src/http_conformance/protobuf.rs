@@ -201,7 +201,7 @@ mod tests {
         let bytes = encode(&object).expect("encoded");
         assert_eq!(
             bytes,
-            *b"k8s\0\x0a\x07\x0a\x02v1\x12\x01X\x12\x10\x0a\x03\x0a\x01n\x12\x03\x0a\x01k\x12\x03\x0a\x01l\x18\xac\x02"
+            *b"k8s\0\x0a\x07\x0a\x02v1\x12\x01X\x12\x12\x0a\x03\x0a\x01n\x12\x03\x0a\x01k\x12\x03\x0a\x01l\x18\xac\x02"
         );
         let differs = |fields: Value| {
             let expected = json!({"apiVersion": "v1", "kind": "X", "fields": fields});
