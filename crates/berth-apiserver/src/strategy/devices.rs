@@ -1,8 +1,12 @@
 //! Devices and claims on them: defaults (resource.k8s.io/v1).
 
+use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::names;
 use serde_json::{Map, Value};
 
+use super::pod_volumes::driver_name;
+use super::rules::{items, named, number, required, text};
 use super::{Strategy, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
@@ -48,5 +52,74 @@ impl Strategy for Templates {
         if let Some(Value::Object(spec)) = spec_mut(template).get_mut("spec") {
             claim_spec(spec);
         }
+    }
+}
+
+/// Devices that nodes offer.
+pub(crate) struct Slices;
+
+impl Strategy for Slices {
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, slice: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let (path, spec) = (Path::new("spec"), &slice["spec"]);
+        if required(spec, "driver", &path, &mut errors) {
+            driver_name(text(spec, "driver"), &path.child("driver"), &mut errors);
+        }
+        let (pool, pool_at) = (&spec["pool"], path.child("pool"));
+        if required(pool, "name", &pool_at, &mut errors) {
+            let (name, at) = (text(pool, "name"), pool_at.child("name"));
+            if name.len() > POOL_NAME_MAX {
+                errors.push(Error::too_long(&at, POOL_NAME_MAX as i64));
+            }
+            for part in name.split('/') {
+                named(part, names::is_dns1123_subdomain, &at, &mut errors);
+            }
+        }
+        let (count, generation) = (number(pool, "resourceSliceCount"), number(pool, "generation"));
+        if count <= 0 {
+            errors.push(Error::invalid(&pool_at.child("resourceSliceCount"), count, "must be greater than zero"));
+        }
+        if generation < 0 {
+            let detail = "must be greater than or equal to zero";
+            errors.push(Error::invalid(&pool_at.child("generation"), generation, detail));
+        }
+        check_nodes(spec, &path, &mut errors);
+        let list = path.child("devices");
+        let mut seen: Vec<&str> = Vec::new();
+        for (index, device) in items(&spec["devices"]).iter().enumerate() {
+            let (at, name) = (list.index(index), text(device, "name"));
+            named(name, names::is_dns1123_label, &at.child("name"), &mut errors);
+            if seen.contains(&name) {
+                errors.push(Error::duplicate(&at, name));
+            }
+            seen.push(name);
+        }
+        errors
+    }
+}
+
+/// The longest name of a pool of devices.
+const POOL_NAME_MAX: usize = 253;
+/// The ways to say which nodes reach the devices.
+const NODES: [&str; 4] = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
+
+/// Checks that the nodes are said in one way.
+fn check_nodes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if let Some(name) = spec["nodeName"].as_str() {
+        let at = path.child("nodeName");
+        if name.is_empty() {
+            errors.push(Error::invalid(&at, "", "must be either unset or set to a non-empty string"));
+        } else {
+            named(name, names::is_dns1123_subdomain, &at, errors);
+        }
+    }
+    let is_said = |field: &str| !matches!(&spec[field], Value::Null | Value::Bool(false)) && spec[field] != "";
+    if !NODES.into_iter().any(is_said) {
+        let detail = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+        errors.push(Error::required(path, detail));
     }
 }

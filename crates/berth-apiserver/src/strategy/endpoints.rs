@@ -1,8 +1,11 @@
 //! Where things listen and who may talk to them: defaults of endpoints, policies and ingresses.
 
+use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::names;
 use serde_json::{Value, json};
 
+use super::rules::{items, named, number, port_number, required, supported, text};
 use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 
 fn ports<'a>(list: Option<&'a mut Value>) -> impl Iterator<Item = &'a mut Value> + use<'a> {
@@ -22,6 +25,48 @@ impl Strategy for Endpoints {
                 set_default_text(map_mut(port), "protocol", "TCP");
             }
         }
+    }
+
+    fn validate(&self, endpoints: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let list = Path::new("subsets");
+        for (index, subset) in items(&endpoints["subsets"]).iter().enumerate() {
+            check_subset(subset, &list.index(index), &mut errors);
+        }
+        errors
+    }
+}
+
+/// Checks addresses that share their ports.
+fn check_subset(subset: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let lists = ["addresses", "notReadyAddresses"];
+    if lists.iter().all(|list| items(&subset[*list]).is_empty()) {
+        errors.push(Error::required(path, "must specify `addresses` or `notReadyAddresses`"));
+    }
+    for kind in lists {
+        let list = path.child(kind);
+        for (index, address) in items(&subset[kind]).iter().enumerate() {
+            let at = list.index(index);
+            let (ip, at) = (text(address, "ip"), at.child("ip"));
+            // Upstream asks twice: whether it is written well, and whether it is one at all.
+            let messages = names::is_ip(ip);
+            let is_none = messages.iter().any(|message| message.starts_with("must be a valid"));
+            errors.extend(messages.into_iter().map(|message| Error::invalid(&at, ip, message)));
+            if is_none {
+                errors.push(Error::invalid(&at, ip, "must be a valid IP address"));
+            }
+        }
+    }
+    let (given, list) = (items(&subset["ports"]), path.child("ports"));
+    for (index, port) in given.iter().enumerate() {
+        let at = list.index(index);
+        if text(port, "name").is_empty() && given.len() > 1 {
+            errors.push(Error::required(&at.child("name"), ""));
+        } else if !text(port, "name").is_empty() {
+            named(text(port, "name"), names::is_dns1123_label, &at.child("name"), errors);
+        }
+        port_number(number(port, "port"), &at.child("port"), errors);
+        supported(port, "protocol", &["SCTP", "TCP", "UDP"], &at, errors);
     }
 }
 
@@ -77,6 +122,9 @@ impl Strategy for Ingresses {
     }
 }
 
+/// The longest name of what serves ingresses.
+const CONTROLLER_NAME_MAX: usize = 250;
+
 pub(crate) struct IngressClasses;
 
 impl Strategy for IngressClasses {
@@ -88,6 +136,25 @@ impl Strategy for IngressClasses {
         if let Some(Value::Object(parameters)) = spec_mut(class).get_mut("parameters") {
             set_default_text(parameters, "scope", "Cluster");
         }
+    }
+
+    fn validate(&self, class: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let (path, spec) = (Path::new("spec"), &class["spec"]);
+        let (controller, at) = (text(spec, "controller"), path.child("controller"));
+        if required(spec, "controller", &path, &mut errors) {
+            if controller.len() > CONTROLLER_NAME_MAX {
+                errors.push(Error::too_long(&at, CONTROLLER_NAME_MAX as i64));
+            }
+            named(controller, names::is_domain_prefixed_path, &at, &mut errors);
+        }
+        if !spec["parameters"].is_null() {
+            let at = path.child("parameters");
+            for field in ["kind", "name"] {
+                required(&spec["parameters"], field, &at, &mut errors);
+            }
+        }
+        errors
     }
 }
 

@@ -256,7 +256,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
             }
         }
         Some(mode) => {
-            errors.push(Error::not_supported(&path.child("completionMode"), mode, &["Indexed", "NonIndexed"]));
+            errors.push(Error::not_supported(&path.child("completionMode"), mode, &["NonIndexed", "Indexed"]));
         }
     }
     if let Some(policy) =
@@ -272,7 +272,9 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
     let pod = template.child("spec");
     errors.extend(pod_validation::pod_template(&spec["template"], &template));
     let policy = spec["template"]["spec"]["restartPolicy"].as_str().unwrap_or_default();
-    if policy == "Always" {
+    if !matches!(policy, "" | "Always" | "OnFailure" | "Never") {
+        errors.push(Error::not_supported(&pod.child("restartPolicy"), policy, &["OnFailure", "Never"]));
+    } else if policy == "Always" {
         errors.push(Error::required(&pod.child("restartPolicy"), "valid values: \"OnFailure\", \"Never\""));
     } else if !spec["podFailurePolicy"].is_null() && policy != "Never" {
         let detail = "only \"Never\" is supported when podFailurePolicy is specified";

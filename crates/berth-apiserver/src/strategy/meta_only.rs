@@ -5,6 +5,7 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Value, json};
 
+use super::rules::{items, named, required, supported, text};
 use super::{Strategy, immutable};
 
 /// Custom resources: the schema says everything.
@@ -34,6 +35,29 @@ impl Strategy for WithGeneration {
     }
 }
 
+/// What runs containers in another way, by the name nodes know it by.
+pub(crate) struct RuntimeClasses;
+
+impl Strategy for RuntimeClasses {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, class: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        if required(class, "handler", &Path::root(), &mut errors) {
+            named(text(class, "handler"), names::is_dns1123_label, &Path::new("handler"), &mut errors);
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        immutable(new, old, &["handler"], &mut errors);
+        errors
+    }
+}
+
 /// Nodes: whoever registers one says what it has.
 pub(crate) struct Nodes;
 
@@ -42,12 +66,47 @@ impl Strategy for Nodes {
         false
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+    fn validate(&self, node: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
+        check_taints(&node["spec"]["taints"], &mut errors);
+        if let Some(range) = node["spec"]["podCIDR"].as_str().filter(|range| !range.is_empty()) {
+            let at = Path::new("spec.podCIDRs[0]");
+            // Old spellings of a range are read as ever; only what is none is refused.
+            let messages = names::is_cidr(range).into_iter().filter(|message| message.starts_with("must be a valid"));
+            errors.extend(messages.map(|message| Error::invalid(&at, range, message)));
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
         if old["spec"]["providerID"].as_str().is_some_and(|id| !id.is_empty()) {
             immutable(new, old, &["spec", "providerID"], &mut errors);
         }
         errors
+    }
+}
+
+/// Checks what keeps pods off a node. Upstream's paths say that taints are metadata.
+fn check_taints(taints: &Value, errors: &mut Vec<Error>) {
+    let list = Path::new("metadata.taints");
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for (index, taint) in items(taints).iter().enumerate() {
+        let at = list.index(index);
+        let (key, effect) = (text(taint, "key"), text(taint, "effect"));
+        named(key, names::is_qualified_name, &at.child("key"), errors);
+        named(text(taint, "value"), names::is_label_value, &at.child("value"), errors);
+        if effect.is_empty() {
+            errors.push(Error::required(&at.child("effect"), ""));
+        } else {
+            supported(taint, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], &at, errors);
+        }
+        if seen.contains(&(key, effect)) {
+            let mut twice = Error::duplicate(&at, taint.clone());
+            twice.detail = "taints must be unique by key and effect pair".to_owned();
+            errors.push(twice);
+        }
+        seen.push((key, effect));
     }
 }
 
@@ -128,6 +187,9 @@ fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut V
     }
 }
 
+/// Whom a role can be given to.
+const SUBJECTS: [&str; 3] = ["ServiceAccount", "User", "Group"];
+
 /// Role bindings and cluster role bindings.
 pub(crate) struct Bindings;
 
@@ -154,12 +216,23 @@ impl Strategy for Bindings {
     fn validate(&self, binding: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
         let role = Path::new("roleRef");
-        if binding["roleRef"]["name"].as_str().unwrap_or_default().is_empty() {
-            errors.push(Error::required(&role.child("name"), ""));
+        let kind = text(&binding["roleRef"], "kind");
+        let kinds: &[&str] = match binding["kind"].as_str() {
+            Some("ClusterRoleBinding") => &["ClusterRole"],
+            _ => &["ClusterRole", "Role"],
+        };
+        if !kinds.contains(&kind) {
+            errors.push(Error::not_supported(&role.child("kind"), kind, kinds));
         }
-        if !matches!(binding["roleRef"]["kind"].as_str(), Some("Role" | "ClusterRole")) {
-            let kind = binding["roleRef"]["kind"].as_str().unwrap_or_default();
-            errors.push(Error::not_supported(&role.child("kind"), kind, &["ClusterRole", "Role"]));
+        required(&binding["roleRef"], "name", &role, &mut errors);
+        let list = Path::new("subjects");
+        for (index, subject) in items(&binding["subjects"]).iter().enumerate() {
+            let at = list.index(index);
+            required(subject, "name", &at, &mut errors);
+            let kind = text(subject, "kind");
+            if !SUBJECTS.contains(&kind) {
+                errors.push(Error::not_supported(&at.child("kind"), kind, &SUBJECTS));
+            }
         }
         errors
     }

@@ -181,6 +181,87 @@ impl Strategy for Classes {
         set_default_text(class, "reclaimPolicy", "Delete");
         set_default_text(class, "volumeBindingMode", "Immediate");
     }
+
+    fn validate(&self, class: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let root = Path::root();
+        check_provisioner(class, "provisioner", &mut errors);
+        supported(class, "reclaimPolicy", &["Delete", "Retain"], &root, &mut errors);
+        supported(class, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &root, &mut errors);
+        errors
+    }
+}
+
+/// Checks the name of who makes volumes.
+fn check_provisioner(class: &Value, field: &str, errors: &mut Vec<Error>) {
+    if required(class, field, &Path::root(), errors) {
+        named(&text(class, field).to_lowercase(), names::is_qualified_name, &Path::new(field), errors);
+    }
+}
+
+/// What drivers are told of volumes that are made differently.
+pub(crate) struct AttributesClasses;
+
+impl Strategy for AttributesClasses {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, class: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        check_provisioner(class, "driverName", &mut errors);
+        if class["parameters"].as_object().is_none_or(Map::is_empty) {
+            let detail = "must contain at least one key/value pair";
+            errors.push(Error::required(&Path::new("parameters"), detail));
+        }
+        errors
+    }
+}
+
+/// The longest id a driver may give a node.
+const NODE_ID_MAX: usize = 256;
+
+/// The drivers a node has.
+pub(crate) struct NodeDrivers;
+
+impl Strategy for NodeDrivers {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, node: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let path = Path::new("spec");
+        let list = path.child("drivers");
+        let mut seen: Vec<&str> = Vec::new();
+        for (index, driver) in items(&node["spec"]["drivers"]).iter().enumerate() {
+            let at = list.index(index);
+            if required(driver, "name", &at, &mut errors) {
+                pod_volumes::driver_name(text(driver, "name"), &at.child("name"), &mut errors);
+            }
+            if required(driver, "nodeID", &at, &mut errors) && text(driver, "nodeID").len() > NODE_ID_MAX {
+                let detail = format!("must be {NODE_ID_MAX} characters or less");
+                errors.push(Error::invalid(&at.child("nodeID"), text(driver, "nodeID"), detail));
+            }
+            let mut keys: Vec<&str> = Vec::new();
+            for key in items(&driver["topologyKeys"]) {
+                let key = key.as_str().unwrap_or_default();
+                if key.is_empty() {
+                    errors.push(Error::required(&at, ""));
+                } else if keys.contains(&key) {
+                    errors.push(Error::duplicate(&at, key));
+                }
+                keys.push(key);
+                named(key, names::is_qualified_name, &at, &mut errors);
+            }
+            let name = text(driver, "name");
+            if seen.contains(&name) {
+                errors.push(Error::duplicate(&at.child("name"), name));
+            }
+            seen.push(name);
+        }
+        errors
+    }
 }
 
 pub(crate) struct Drivers;
@@ -214,5 +295,36 @@ pub(crate) struct Attachments;
 impl Strategy for Attachments {
     fn prepare_create(&self, attachment: &mut Value, _context: &Context<'_>) {
         map_mut(attachment).insert("status".to_owned(), json!({"attached": false}));
+    }
+
+    fn validate(&self, attachment: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let (path, spec) = (Path::new("spec"), &attachment["spec"]);
+        if required(spec, "attacher", &path, &mut errors) {
+            pod_volumes::driver_name(text(spec, "attacher"), &path.child("attacher"), &mut errors);
+        }
+        let (source, source_at) = (&spec["source"], path.child("source"));
+        match (source["persistentVolumeName"].as_str(), source["inlineVolumeSpec"].is_null()) {
+            (Some(name), true) => {
+                let at = source_at.child("persistentVolumeName");
+                if name.is_empty() {
+                    errors.push(Error::required(&at, "must specify non empty persistentVolumeName"));
+                }
+                named(name, names::is_dns1123_subdomain, &at, &mut errors);
+            }
+            (None, false) => {}
+            _ => {
+                let detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+                errors.push(Error::required(&source_at, detail));
+            }
+        }
+        named(text(spec, "nodeName"), names::is_dns1123_subdomain, &path.child("nodeName"), &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        immutable(new, old, &["spec"], &mut errors);
+        errors
     }
 }

@@ -528,6 +528,15 @@ impl Strategy for DaemonSets {
 
 pub(crate) struct CronJobs;
 
+/// A schedule has five parts, unless it is one of the words that begin with `@`.
+fn check_schedule(schedule: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let parts: Vec<&str> = schedule.split_whitespace().collect();
+    if !schedule.is_empty() && !schedule.starts_with('@') && parts.len() != 5 {
+        let detail = format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" "));
+        errors.push(Error::invalid(path, schedule, detail));
+    }
+}
+
 impl Strategy for CronJobs {
     fn has_generation(&self) -> bool {
         true
@@ -555,6 +564,11 @@ impl Strategy for CronJobs {
         if object["spec"]["schedule"].as_str().unwrap_or_default().is_empty() {
             errors.push(Error::required(&path.child("schedule"), ""));
         }
+        check_schedule(text(&object["spec"], "schedule"), &path.child("schedule"), &mut errors);
+        check_numbers(&object["spec"], &["startingDeadlineSeconds"], &mut errors);
+        if object["spec"]["timeZone"] == "" {
+            errors.push(Error::invalid(&path.child("timeZone"), "", "timeZone must be nil or non-empty string"));
+        }
         let policy = object["spec"]["concurrencyPolicy"].as_str().unwrap_or_default();
         if !matches!(policy, "Allow" | "Forbid" | "Replace") {
             errors.push(Error::not_supported(
@@ -565,6 +579,7 @@ impl Strategy for CronJobs {
         }
         let template = path.child("jobTemplate");
         errors.extend(job::validate_spec(&object["spec"]["jobTemplate"]["spec"], &template.child("spec")));
+        check_numbers(&object["spec"], &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &mut errors);
         errors
     }
 }

@@ -410,3 +410,151 @@ async fn claims_and_volumes_say_how_much_and_how() {
             "spec.persistentVolumeReclaimPolicy: Unsupported value: \"Burn\": supported values: \"Delete\", \"Recycle\", \"Retain\""]),
     ]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_nodes_and_storage_say_is_checked() {
+    let server = server();
+    let named = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}});
+    let mut node = named("v1", "Node");
+    node["spec"] = json!({"taints": [{"key": "a", "effect": "NoSchedule"}]});
+    check(&server, "/api/v1/nodes", &node, &[
+        ("/spec/taints/0/effect", "Never".into(), &["metadata.taints[0].effect: Unsupported value: \"Never\": supported values: \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\""]),
+        ("/spec/podCIDR", "x".into(), &["spec.podCIDRs[0]: Invalid value: \"x\": must be a valid CIDR value…"]),
+    ]).await;
+    let mut class = named("storage.k8s.io/v1", "StorageClass");
+    class["provisioner"] = "example.com/disks".into();
+    check(
+        &server,
+        "/apis/storage.k8s.io/v1/storageclasses",
+        &class,
+        &[
+            ("/provisioner", Value::Null, &["provisioner: Required value"]),
+            ("/volumeBindingMode", "WaitForFirstConsumer".into(), &[]),
+        ],
+    )
+    .await;
+    let mut attachment = named("storage.k8s.io/v1", "VolumeAttachment");
+    attachment["spec"] = json!({"attacher": "example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
+    check(
+        &server,
+        "/apis/storage.k8s.io/v1/volumeattachments",
+        &attachment,
+        &[
+            ("/spec/attacher", "".into(), &["spec.attacher: Required value"]),
+            (
+                "/spec/source",
+                json!({}),
+                &["spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName"],
+            ),
+        ],
+    )
+    .await;
+    let mut drivers = named("storage.k8s.io/v1", "CSINode");
+    drivers["spec"] = json!({"drivers": [{"name": "d.example.com", "nodeID": "n"}]});
+    check(
+        &server,
+        "/apis/storage.k8s.io/v1/csinodes",
+        &drivers,
+        &[
+            ("/spec/drivers/0/nodeID", Value::Null, &["spec.drivers[0].nodeID: Required value"]),
+            ("/spec/drivers/0/topologyKeys", json!(["a", "a"]), &["spec.drivers[0]: Duplicate value: \"a\""]),
+        ],
+    )
+    .await;
+    let mut slice = named("resource.k8s.io/v1", "ResourceSlice");
+    slice["spec"] = json!({"driver": "d.example.com", "nodeName": "n",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d"}]});
+    check(&server, "/apis/resource.k8s.io/v1/resourceslices", &slice, &[
+        ("/spec/nodeName", Value::Null, &["spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"]),
+        ("/spec/pool/resourceSliceCount", 0.into(), &["spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"]),
+        ("/spec/devices", json!([{"name": "d"}, {"name": "d"}]), &["spec.devices[1]: Duplicate value: \"d\""]),
+    ]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_classes_bindings_and_schedules_are_checked() {
+    let server = server();
+    let named = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}});
+    let mut endpoints = named("v1", "Endpoints");
+    endpoints["subsets"] = json!([{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}]}]);
+    check(
+        &server,
+        "/api/v1/namespaces/default/endpoints",
+        &endpoints,
+        &[
+            (
+                "/subsets/0/addresses",
+                json!([]),
+                &["subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`"],
+            ),
+            (
+                "/subsets/0/ports/0/port",
+                0.into(),
+                &["subsets[0].ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"],
+            ),
+        ],
+    )
+    .await;
+    let mut class = named("networking.k8s.io/v1", "IngressClass");
+    class["spec"] = json!({"controller": "example.com/x", "parameters": {"kind": "X", "name": "x"}});
+    check(
+        &server,
+        "/apis/networking.k8s.io/v1/ingressclasses",
+        &class,
+        &[
+            (
+                "/spec/controller",
+                "x".into(),
+                &["spec.controller: Invalid value: \"x\": must be a domain-prefixed path…"],
+            ),
+            ("/spec/parameters/name", Value::Null, &["spec.parameters.name: Required value"]),
+        ],
+    )
+    .await;
+    let mut runtime = named("node.k8s.io/v1", "RuntimeClass");
+    runtime["handler"] = "runc".into();
+    check(
+        &server,
+        "/apis/node.k8s.io/v1/runtimeclasses",
+        &runtime,
+        &[("/handler", Value::Null, &["handler: Required value"])],
+    )
+    .await;
+    let rbac = "rbac.authorization.k8s.io/v1";
+    let mut binding = named(rbac, "ClusterRoleBinding");
+    binding["roleRef"] = json!({"kind": "ClusterRole", "name": "cluster-admin"});
+    binding["subjects"] = json!([{"kind": "Group", "name": "g"}]);
+    check(&server, &format!("/apis/{rbac}/clusterrolebindings"), &binding, &[
+        ("/roleRef/kind", "Role".into(), &["roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\""]),
+        ("/subjects/0/kind", "Team".into(), &["subjects[0].kind: Unsupported value: \"Team\": supported values: \"ServiceAccount\", \"User\", \"Group\""]),
+    ]).await;
+    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "b"}]});
+    let cron = object(
+        "batch/v1",
+        "CronJob",
+        json!({"schedule": "@daily", "jobTemplate": {"spec": {"template": {"spec": pod}}}}),
+    );
+    check(
+        &server,
+        "/apis/batch/v1/namespaces/default/cronjobs",
+        &cron,
+        &[
+            (
+                "/spec/schedule",
+                "*/5 * * *".into(),
+                &["spec.schedule: Invalid value: \"*/5 * * *\": expected exactly 5 fields, found 4: [*/5 * * *]"],
+            ),
+            (
+                "/spec/timeZone",
+                "".into(),
+                &["spec.timeZone: Invalid value: \"\": timeZone must be nil or non-empty string"],
+            ),
+            (
+                "/spec/failedJobsHistoryLimit",
+                (-1).into(),
+                &["spec.failedJobsHistoryLimit: Invalid value: -1: must be greater than or equal to 0"],
+            ),
+        ],
+    )
+    .await;
+}
