@@ -187,6 +187,8 @@ fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut V
     }
 }
 
+/// The group of roles, and of users and groups that are given them.
+const GROUP: &str = "rbac.authorization.k8s.io";
 /// Whom a role can be given to.
 const SUBJECTS: [&str; 3] = ["ServiceAccount", "User", "Group"];
 
@@ -199,7 +201,6 @@ impl Strategy for Bindings {
     }
 
     fn default(&self, binding: &mut Value) {
-        const GROUP: &str = "rbac.authorization.k8s.io";
         if let Some(role) = binding.get_mut("roleRef").and_then(Value::as_object_mut) {
             super::set_default_text(role, "apiGroup", GROUP);
         }
@@ -217,9 +218,10 @@ impl Strategy for Bindings {
         let mut errors = Vec::new();
         let role = Path::new("roleRef");
         let kind = text(&binding["roleRef"], "kind");
+        supported(&binding["roleRef"], "apiGroup", &[GROUP], &role, &mut errors);
         let kinds: &[&str] = match binding["kind"].as_str() {
             Some("ClusterRoleBinding") => &["ClusterRole"],
-            _ => &["ClusterRole", "Role"],
+            _ => &["Role", "ClusterRole"],
         };
         if !kinds.contains(&kind) {
             errors.push(Error::not_supported(&role.child("kind"), kind, kinds));
@@ -230,8 +232,13 @@ impl Strategy for Bindings {
             let at = list.index(index);
             required(subject, "name", &at, &mut errors);
             let kind = text(subject, "kind");
-            if !SUBJECTS.contains(&kind) {
-                errors.push(Error::not_supported(&at.child("kind"), kind, &SUBJECTS));
+            match kind {
+                "ServiceAccount" if !text(subject, "name").is_empty() => {
+                    named(text(subject, "name"), names::is_dns1123_subdomain, &at.child("name"), &mut errors);
+                }
+                "ServiceAccount" => {}
+                "User" | "Group" => supported(subject, "apiGroup", &[GROUP], &at, &mut errors),
+                _ => errors.push(Error::not_supported(&at.child("kind"), kind, &SUBJECTS)),
             }
         }
         errors

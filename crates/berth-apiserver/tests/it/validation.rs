@@ -526,7 +526,17 @@ async fn addresses_classes_bindings_and_schedules_are_checked() {
     binding["subjects"] = json!([{"kind": "Group", "name": "g"}]);
     check(&server, &format!("/apis/{rbac}/clusterrolebindings"), &binding, &[
         ("/roleRef/kind", "Role".into(), &["roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\""]),
-        ("/subjects/0/kind", "Team".into(), &["subjects[0].kind: Unsupported value: \"Team\": supported values: \"ServiceAccount\", \"User\", \"Group\""]),
+        (
+                "/subjects/0",
+                json!({"kind": "User", "name": "u", "apiGroup": "x"}),
+                &["subjects[0].apiGroup: Unsupported value: \"x\": supported values: \"rbac.authorization.k8s.io\""],
+            ),
+            (
+                "/subjects/0",
+                json!({"kind": "ServiceAccount", "name": "_", "namespace": "default"}),
+                &["subjects[0].name: Invalid value: \"_\": a lowercase RFC 1123 subdomain must…"],
+            ),
+            ("/subjects/0/kind", "Team".into(), &["subjects[0].kind: Unsupported value: \"Team\": supported values: \"ServiceAccount\", \"User\", \"Group\""]),
     ]).await;
     let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "b"}]});
     let cron = object(
