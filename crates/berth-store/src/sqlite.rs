@@ -128,7 +128,7 @@ pub struct SqliteStore {
     least: Arc<Least>,
     writer: Option<JoinHandle<()>>,
     /// Held as long as the file is open; goes with the process, however that ends.
-    _lock: File,
+    lock: File,
 }
 
 impl SqliteStore {
@@ -156,7 +156,7 @@ impl SqliteStore {
             .name("berth-store".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| engine_error(rusqlite::Error::ToSqlConversionFailure(Box::new(error))))?;
-        Ok(SqliteStore { mvcc, queue, least, writer: Some(writer), _lock: lock })
+        Ok(SqliteStore { mvcc, queue, least, writer: Some(writer), lock })
     }
 }
 
@@ -167,6 +167,8 @@ impl Drop for SqliteStore {
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
+        // Closing it would leave it to a child process that has been forked and not yet started its program.
+        let _ = self.lock.unlock();
     }
 }
 
