@@ -128,7 +128,18 @@ pub struct SqliteStore {
     least: Arc<Least>,
     writer: Option<JoinHandle<()>>,
     /// Held as long as the file is open; goes with the process, however that ends.
-    lock: File,
+    #[expect(dead_code, reason = "dropping it is what gives it up")]
+    lock: Lock,
+}
+
+/// The lock on a store.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it would leave it to a child process that has been forked and not yet started its program.
+        let _ = self.0.unlock();
+    }
 }
 
 impl SqliteStore {
@@ -167,14 +178,12 @@ impl Drop for SqliteStore {
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
-        // Closing it would leave it to a child process that has been forked and not yet started its program.
-        let _ = self.lock.unlock();
     }
 }
 
 /// One process at a time has a store open. SQLite's own lock for that would keep out the thread that makes checkpoints too.
 /// What says so is beside the file itself, whatever links lead there.
-fn lock(path: &Path) -> Result<File, OpenError> {
+fn lock(path: &Path) -> Result<Lock, OpenError> {
     let unknown = |source| OpenError::Lock { path: path.display().to_string(), source };
     let mut file = path.canonicalize();
     if file.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -188,7 +197,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Lock { path: beside.display().to_string(), source };
     let file = File::options().create(true).truncate(false).write(true).open(&beside).map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.display().to_string() }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
