@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_apimachinery::meta;
 use bytes::Bytes;
-use http::{Method, Request, header};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
@@ -16,6 +16,8 @@ const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
+/// How often a condition is tried to be written while others write the schema.
+const ATTEMPTS: usize = 16;
 const DANGLING: &str = "Dangling";
 /// As whom the condition is applied: what upstream calls whoever reads the configuration.
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
@@ -51,8 +53,43 @@ fn level_of(schema: &Value) -> &str {
     schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default()
 }
 
-/// Writes the condition of a schema, unless that is what it says.
+/// Writes the condition of a schema, unless that is what it says. Guarded by the revision that was looked at: somebody who saw
+/// the level later may have written first.
 async fn tell(server: &ApiServer, schema: &Value) {
+    let name = meta::name(schema);
+    for _ in 0..ATTEMPTS {
+        let Some(current) = server.inner.objects.get(GROUP, SCHEMAS, "", name) else { return };
+        // Another one of this name is looked at when it is written.
+        if meta::uid(&current) != meta::uid(schema) {
+            return;
+        }
+        let Some(condition) = condition(server, &current) else { return };
+        let applied = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "FlowSchema",
+            "metadata": {
+                "name": name, "uid": meta::uid(schema), "resourceVersion": meta::resource_version(&current),
+            },
+            "status": {"conditions": [condition]},
+        });
+        let request = Request::builder()
+            .method(Method::PATCH)
+            .uri(format!("/apis/{GROUP}/{VERSION}/{SCHEMAS}/{name}/status?fieldManager={MANAGER}&force=true"))
+            .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
+            .body(Full::new(Bytes::from(applied.to_string())));
+        let Ok(request) = request else { return };
+        let response = completion::to_the_end(server.handle(request, UserInfo::master("system:apiserver"))).await;
+        if response.status() != StatusCode::CONFLICT {
+            if !response.status().is_success() {
+                tracing::debug!(name, status = %response.status(), "a FlowSchema does not say whether its level is there");
+            }
+            return;
+        }
+    }
+    tracing::debug!(name, "a FlowSchema is written too often to say whether its level is there");
+}
+
+/// What a schema should say and does not.
+fn condition(server: &ApiServer, schema: &Value) -> Option<Value> {
     let level = level_of(schema);
     let references = format!("This FlowSchema references the PriorityLevelConfiguration object named \"{level}\"");
     let (status, reason, message) = match server.inner.objects.get(GROUP, LEVELS, "", level) {
@@ -62,28 +99,11 @@ async fn tell(server: &ApiServer, schema: &Value) {
     let conditions = schema["status"]["conditions"].as_array().into_iter().flatten();
     let known = conditions.into_iter().find(|it| it["type"] == DANGLING);
     if known.is_some_and(|it| it["status"] == status && it["reason"] == reason && it["message"] == message) {
-        return;
+        return None;
     }
     let since = known.filter(|it| it["status"] == status).map(|it| it["lastTransitionTime"].clone());
-    let condition = json!({
+    Some(json!({
         "type": DANGLING, "status": status, "reason": reason, "message": message,
         "lastTransitionTime": since.filter(Value::is_string).unwrap_or_else(|| server.timestamp()),
-    });
-    let name = meta::name(schema);
-    let applied = json!({
-        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "FlowSchema",
-        // Another one of this name is looked at when it is written.
-        "metadata": {"name": name, "uid": meta::uid(schema)},
-        "status": {"conditions": [condition]},
-    });
-    let request = Request::builder()
-        .method(Method::PATCH)
-        .uri(format!("/apis/{GROUP}/{VERSION}/{SCHEMAS}/{name}/status?fieldManager={MANAGER}&force=true"))
-        .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
-        .body(Full::new(Bytes::from(applied.to_string())));
-    let Ok(request) = request else { return };
-    let response = completion::to_the_end(server.handle(request, UserInfo::master("system:apiserver"))).await;
-    if !response.status().is_success() {
-        tracing::debug!(name, status = %response.status(), "a FlowSchema does not say whether its level is there");
-    }
+    }))
 }
