@@ -129,6 +129,10 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     call.warnings.extend(call.strategy().warnings(&object, None));
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
     admission::validate(&call.server, &mut request).await?;
+    let converted = match &request.object {
+        Some(object) => call.converted(object)?,
+        None => None,
+    };
     let mut charge = quota::charge(&call.server, &request).await?;
     let (mut object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
@@ -139,7 +143,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         return Ok(Arc::new(object).into());
     }
     let charged = charge.is_charged.then(|| object.clone());
-    let stored = commit_new(call, object, name, Making { generated, asked, ports }, &mut charge).await;
+    let stored = commit_new(call, object, name, Making { generated, asked, ports, converted }, &mut charge).await;
     if let (Err(_), Some(object)) = (&stored, charged) {
         quota::released(&call.server, &call.row, &object, None).await;
     }
@@ -154,6 +158,22 @@ struct Making {
     asked: bool,
     /// It is a Service; which of its ports on nodes were drawn for it.
     ports: Option<service_ports::Drawn>,
+    /// It as it is to be stored, where a program elsewhere was asked for that.
+    converted: Option<Value>,
+}
+
+impl Call {
+    /// An object as it is to be stored, if a program elsewhere converts it. That may take its time: it is asked before anything
+    /// is held that others wait for.
+    pub(crate) fn converted(&self, object: &Value) -> Result<Option<Value>, Status> {
+        let view = self.view();
+        if !view.asks_elsewhere() {
+            return Ok(None);
+        }
+        let mut object = object.clone();
+        packed::pack(&mut object);
+        view.to_storage(object).map(Some)
+    }
 }
 
 /// Stores an object that nothing speaks against any more.
@@ -164,7 +184,7 @@ async fn commit_new(
     making: Making,
     charge: &mut quota::Charge,
 ) -> Result<Stored, TryError> {
-    let Making { generated, asked, ports } = making;
+    let Making { generated, asked, ports, converted } = making;
     // Until the end: what is stored is followed before another Service comes or goes.
     let held = match &ports {
         Some(ports) => {
@@ -180,7 +200,10 @@ async fn commit_new(
     };
     let view = call.view();
     let key = call.key_of(&name);
-    let value = view.to_storage(object)?;
+    let value = match converted {
+        Some(converted) => converted,
+        None => view.to_storage(object)?,
+    };
     let committed = match service_addresses::commit(&call.server, held.as_ref(), Write::Create { key, value }).await {
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {

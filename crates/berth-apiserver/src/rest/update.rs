@@ -176,6 +176,10 @@ async fn try_update(
     };
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
     admission::validate(&call.server, &mut request).await?;
+    let converted = match unscaled.as_ref().or(request.object.as_ref()) {
+        Some(object) => call.converted(object)?,
+        None => None,
+    };
     let mut charge = quota::charge(&call.server, &request).await?;
     let seen = request.object.take().unwrap_or_default();
     let (mut new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
@@ -190,7 +194,7 @@ async fn try_update(
         return Ok(Some(Arc::new(new).into()));
     }
     let charged = charge.is_charged.then(|| new.clone());
-    let stored = commit_change(call, record, old, new, Asked { address: asked, ports }, &mut charge).await;
+    let stored = commit_change(call, record, old, new, Asked { address: asked, ports, converted }, &mut charge).await;
     if let (Ok(None) | Err(_), Some(new)) = (&stored, charged) {
         quota::released(&call.server, &call.row, &new, Some(old)).await;
     }
@@ -203,6 +207,8 @@ struct Asked {
     address: bool,
     /// Which of its ports on nodes were drawn for it, if it may change them.
     ports: Option<service_ports::Drawn>,
+    /// It as it is to be stored, where a program elsewhere was asked for that.
+    converted: Option<Value>,
 }
 
 /// Stores what nothing speaks against any more; `None` when somebody else wrote first.
@@ -228,7 +234,10 @@ async fn commit_change(
         _ => Vec::new(),
     };
     let view = call.view();
-    let value = view.to_storage(new)?;
+    let value = match asked.converted {
+        Some(converted) => converted,
+        None => view.to_storage(new)?,
+    };
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };

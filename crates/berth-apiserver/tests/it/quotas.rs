@@ -1,8 +1,11 @@
 //! What a namespace's quotas and limit ranges allow.
 
+use std::sync::{Arc, Mutex, OnceLock};
+
+use berth_apiserver::{ApiServer, Converter};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, server};
+use crate::harness::{Server, config, server};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
@@ -102,4 +105,53 @@ async fn limit_ranges_fill_in_and_bound() {
                    cpu max limit to request ratio per Container is 4, but provided ratio is 30.000000, \
                    maximum cpu usage per Pod is 2, but limit is 3]";
     assert_eq!(refused["message"], message);
+}
+
+/// A program elsewhere that notes what a quota said when it was asked.
+#[derive(Default)]
+struct Onlooker {
+    server: OnceLock<ApiServer>,
+    used: Mutex<Vec<String>>,
+}
+
+impl Converter for Onlooker {
+    fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, String> {
+        object["apiVersion"] = to_api_version.into();
+        let quota = self.server.get().and_then(|server| server.objects().get("", "resourcequotas", "default", "q"));
+        if let Some(quota) = quota {
+            let used = quota["status"]["used"]["count/timers.example.com"].as_str().unwrap_or_default().to_owned();
+            self.used.lock().unwrap().push(used);
+        }
+        Ok(object)
+    }
+
+    fn asks_elsewhere(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_count_while_a_program_elsewhere_converts() {
+    let onlooker = Arc::new(Onlooker::default());
+    let mut config = config();
+    config.converters.insert(("example.com".to_owned(), "Timer".to_owned()), onlooker.clone());
+    let server = Server { api: ApiServer::new(config) };
+    assert!(onlooker.server.set(server.api.clone()).is_ok());
+    let version = |name: &str| {
+        json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
+            "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    let crd = json!({"metadata": {"name": "timers.example.com"}, "spec": {"group": "example.com",
+        "scope": "Namespaced", "names": {"plural": "timers", "kind": "Timer"}, "versions": [version("v1"), version("v2")]}});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
+    quota(&server, "q", json!({"count/timers.example.com": "5"})).await;
+    let timers = "/apis/example.com/v2/namespaces/default/timers";
+    server.post(timers, json!({"metadata": {"name": "t"}, "spec": {"a": 1}})).await.expect(201);
+    let asked = onlooker.used.lock().unwrap().first().cloned();
+    assert_eq!(asked.as_deref(), Some("0"), "it was converted before it was charged");
+    assert_eq!(used(&server, "q").await["count/timers.example.com"], "1");
+    let changed = server.patch(&format!("{timers}/t"), "merge-patch", json!({"spec": {"a": 2}})).await.expect(200);
+    assert_eq!(changed["spec"]["a"], 2);
+    let stored = server.get("/apis/example.com/v1/namespaces/default/timers/t").await.expect(200);
+    assert_eq!((&stored["apiVersion"], &stored["spec"]["a"]), (&json!("example.com/v1"), &json!(2)));
 }
