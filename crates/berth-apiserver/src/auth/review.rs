@@ -117,6 +117,13 @@ pub fn issue_token(
         let object = objects
             .get("", bound_kind.resource(), bound_kind.namespace(meta::namespace(account)), &name)
             .ok_or_else(|| Status::not_found(&GroupResource::new("", bound_kind.resource()), &name))?;
+        let runs_as = object["spec"]["serviceAccountName"].as_str().unwrap_or_default();
+        if bound_kind == BoundKind::Pod && runs_as != meta::name(account) {
+            return Err(Status::bad_request(format!(
+                "cannot bind token for serviceaccount {} to pod running with different serviceaccount name.",
+                field::quote(meta::name(account))
+            )));
+        }
         let wanted = reference("uid");
         if !wanted.is_empty() && wanted != meta::uid(&object) {
             let why = format!(

@@ -97,7 +97,10 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
         }
         let mut new = old.as_ref().clone();
         set_replicas(&mut new, &paths, &wanted);
-        meta::set(&mut new, "resourceVersion", meta::resource_version(&wanted));
+        // A scale without one is of whatever is there, also of kinds whose own replacements must say it.
+        if !meta::resource_version(&wanted).is_empty() {
+            meta::set(&mut new, "resourceVersion", meta::resource_version(&wanted));
+        }
         Ok((new, Tracking::Update(manager.clone())))
     })
     .await?;

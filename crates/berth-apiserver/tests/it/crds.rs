@@ -93,6 +93,12 @@ async fn status_and_scale_are_subresources() {
     assert_eq!((&updated["status"]["afloat"], &updated["spec"]["length"]), (&json!(true), &json!(5)));
     assert!(updated["metadata"].get("labels").is_none());
     assert_eq!(updated["metadata"]["generation"], 1);
+    let mut scale = server.get(&format!("{BOATS}/a/scale")).await.expect(200);
+    // A scale may leave out of which revision it is, though a boat may not.
+    scale["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    server.put(&format!("{BOATS}/a/scale"), scale.clone()).await.expect(200);
+    scale["metadata"]["resourceVersion"] = "1".into();
+    server.put(&format!("{BOATS}/a/scale"), scale).await.expect(409);
     let scale = server.get(&format!("{BOATS}/a/scale")).await.expect(200);
     assert_eq!((&scale["kind"], &scale["status"]["replicas"]), (&json!("Scale"), &json!(1)));
     let scale =

@@ -82,3 +82,18 @@ async fn keys_are_published() {
     let key = &keys["keys"][0];
     assert_eq!((&key["kty"], &key["crv"], &key["use"]), (&json!("EC"), &json!("P-256"), &json!("sig")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_bound_to_pods_of_its_own_account_only() {
+    let server = server();
+    server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
+    server.post(ACCOUNTS, json!({"metadata": {"name": "other"}})).await.expect(201);
+    let spec = json!({"serviceAccountName": "robot", "containers": [{"name": "c", "image": "i"}]});
+    server.post("/api/v1/namespaces/default/pods", json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
+    let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p"});
+    let request = json!({"spec": {"audiences": [], "boundObjectRef": bound}});
+    server.post(&format!("{ACCOUNTS}/robot/token"), request.clone()).await.expect(201);
+    let refused = server.post(&format!("{ACCOUNTS}/other/token"), request).await.expect(400);
+    let why = "cannot bind token for serviceaccount \"other\" to pod running with different serviceaccount name.";
+    assert_eq!(refused["message"], why);
+}
