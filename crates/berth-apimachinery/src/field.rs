@@ -3,6 +3,7 @@
 //! A [`Path`] is a chain of borrowed steps on the stack: walking an object allocates nothing until an error has to
 //! be written down. This module does not decide what is wrong with a value; it says so.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
@@ -260,13 +261,9 @@ impl std::error::Error for Error {}
 
 /// Joins several errors the way they appear in a Status message: alone, or bracketed and without repetitions.
 pub fn aggregate(errors: &[Error]) -> String {
-    let mut texts: Vec<String> = Vec::with_capacity(errors.len());
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
+    let mut seen: HashSet<String> = HashSet::with_capacity(errors.len());
+    let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.retain(|text| seen.insert(text.clone()));
     match texts.len() {
         1 => texts.swap_remove(0),
         _ => format!("[{}]", texts.join(", ")),

@@ -1,5 +1,7 @@
 //! Devices and claims on them: defaults (resource.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::names;
@@ -7,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::pod_volumes::driver_name;
 use super::rules::{items, named, number, required, text};
-use super::{Strategy, set_default, set_default_text, spec_mut};
+use super::{Strategy, immutable, pod_placement, same, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
 fn claim_spec(spec: &mut Map<String, Value>) {
@@ -43,6 +45,10 @@ impl Strategy for Claims {
     fn default(&self, claim: &mut Value) {
         claim_spec(spec_mut(claim));
     }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        fixed_spec(new, old)
+    }
 }
 
 pub(crate) struct Templates;
@@ -53,6 +59,18 @@ impl Strategy for Templates {
             claim_spec(spec);
         }
     }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        fixed_spec(new, old)
+    }
+}
+
+/// An error unless the specification stays.
+fn fixed_spec(new: &Value, old: &Value) -> Vec<Error> {
+    if same(&new["spec"], &old["spec"]) {
+        return Vec::new();
+    }
+    vec![Error::invalid(&Path::new("spec"), new["spec"].clone(), "field is immutable")]
 }
 
 /// Devices that nodes offer.
@@ -89,14 +107,21 @@ impl Strategy for Slices {
         }
         check_nodes(spec, &path, &mut errors);
         let list = path.child("devices");
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (index, device) in items(&spec["devices"]).iter().enumerate() {
             let (at, name) = (list.index(index), text(device, "name"));
             named(name, names::is_dns1123_label, &at.child("name"), &mut errors);
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.push(Error::duplicate(&at, name));
             }
-            seen.push(name);
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        for path in [&["spec", "pool", "name"][..], &["spec", "driver"], &["spec", "nodeName"]] {
+            immutable(new, old, path, &mut errors);
         }
         errors
     }
@@ -104,6 +129,7 @@ impl Strategy for Slices {
 
 /// The longest name of a pool of devices.
 const POOL_NAME_MAX: usize = 253;
+const ONE_WAY: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
 /// The ways to say which nodes reach the devices.
 const NODES: [&str; 4] = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
 
@@ -117,9 +143,28 @@ fn check_nodes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             named(name, names::is_dns1123_subdomain, &at, errors);
         }
     }
-    let is_said = |field: &str| !matches!(&spec[field], Value::Null | Value::Bool(false)) && spec[field] != "";
-    if !NODES.into_iter().any(is_said) {
-        let detail = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-        errors.push(Error::required(path, detail));
+    if !spec["nodeSelector"].is_null() {
+        let at = path.child("nodeSelector");
+        pod_placement::node_selector(&spec["nodeSelector"], &at, errors);
+        let terms = &spec["nodeSelector"]["nodeSelectorTerms"];
+        if items(terms).len() != 1 {
+            let detail = "must have exactly one node selector term";
+            errors.push(Error::invalid(&at.child("nodeSelectorTerms"), terms.clone(), detail));
+        }
+    }
+    for field in ["allNodes", "perDeviceNodeSelection"] {
+        if spec[field] == false {
+            errors.push(Error::invalid(&path.child(field), false, "must be either unset or set to true"));
+        }
+    }
+    let is_said = |field: &&str| !matches!(&spec[*field], Value::Null | Value::Bool(false)) && spec[*field] != "";
+    let said: Vec<String> = NODES.iter().copied().filter(is_said).map(|field| format!("`{field}`")).collect();
+    match said.len() {
+        0 => errors.push(Error::required(path, ONE_WAY)),
+        1 => {}
+        _ => {
+            let detail = format!("{ONE_WAY}, but multiple fields are set");
+            errors.push(Error::invalid(path, format!("{{{}}}", said.join(", ")), detail));
+        }
     }
 }

@@ -6,7 +6,7 @@ use berth_apimachinery::names;
 use serde_json::{Value, json};
 
 use super::rules::{items, named, number, port_number, required, supported, text};
-use super::{Context, Strategy, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, set_default, set_default_text, spec_mut};
 
 fn ports<'a>(list: Option<&'a mut Value>) -> impl Iterator<Item = &'a mut Value> + use<'a> {
     list.and_then(Value::as_array_mut).into_iter().flatten()
@@ -84,6 +84,12 @@ impl Strategy for Slices {
             set_default_text(port, "protocol", "TCP");
         }
     }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        immutable(new, old, &["addressType"], &mut errors);
+        errors
+    }
 }
 
 pub(crate) struct Policies;
@@ -154,6 +160,13 @@ impl Strategy for IngressClasses {
                 required(&spec["parameters"], field, &at, &mut errors);
             }
         }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        immutable(new, old, &["spec", "controller"], &mut errors);
+        errors.extend(self.validate(new));
         errors
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::pod_defaults;
 use super::pod_validation;
-use super::{Context, Strategy, immutable, non_negative, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, non_negative, same, set_default, set_default_text, spec_mut};
 
 const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
 const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
@@ -161,31 +161,6 @@ fn adopt_requests(template: &mut Value, old: &Value) {
             }
         }
     }
-}
-
-/// Equality that takes nothing, null and empty maps or lists for the same, as comparing decoded objects does.
-fn same(a: &Value, b: &Value) -> bool {
-    fn bare(value: &Value) -> Value {
-        match value {
-            Value::Object(map) => Value::Object(
-                map.iter()
-                    .map(|(key, value)| (key.clone(), bare(value)))
-                    .filter(|(_, value)| !is_empty(value))
-                    .collect::<Map<String, Value>>(),
-            ),
-            Value::Array(list) => Value::Array(list.iter().map(bare).collect()),
-            scalar => scalar.clone(),
-        }
-    }
-    fn is_empty(value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::Object(map) => map.is_empty(),
-            Value::Array(list) => list.is_empty(),
-            _ => false,
-        }
-    }
-    bare(a) == bare(b)
 }
 
 /// Defaults of a JobSpec.

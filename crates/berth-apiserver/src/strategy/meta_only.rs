@@ -1,5 +1,7 @@
 //! Kinds with nothing, or next to nothing, particular about them.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
@@ -90,7 +92,7 @@ impl Strategy for Nodes {
 /// Checks what keeps pods off a node. Upstream's paths say that taints are metadata.
 fn check_taints(taints: &Value, errors: &mut Vec<Error>) {
     let list = Path::new("metadata.taints");
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for (index, taint) in items(taints).iter().enumerate() {
         let at = list.index(index);
         let (key, effect) = (text(taint, "key"), text(taint, "effect"));
@@ -101,12 +103,11 @@ fn check_taints(taints: &Value, errors: &mut Vec<Error>) {
         } else {
             supported(taint, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], &at, errors);
         }
-        if seen.contains(&(key, effect)) {
+        if !seen.insert((key, effect)) {
             let mut twice = Error::duplicate(&at, taint.clone());
             twice.detail = "taints must be unique by key and effect pair".to_owned();
             errors.push(twice);
         }
-        seen.push((key, effect));
     }
 }
 
@@ -233,10 +234,17 @@ impl Strategy for Bindings {
             required(subject, "name", &at, &mut errors);
             let kind = text(subject, "kind");
             match kind {
-                "ServiceAccount" if !text(subject, "name").is_empty() => {
-                    named(text(subject, "name"), names::is_dns1123_subdomain, &at.child("name"), &mut errors);
+                "ServiceAccount" => {
+                    if !text(subject, "name").is_empty() {
+                        named(text(subject, "name"), names::is_dns1123_subdomain, &at.child("name"), &mut errors);
+                    }
+                    if !text(subject, "apiGroup").is_empty() {
+                        errors.push(Error::not_supported(&at.child("apiGroup"), text(subject, "apiGroup"), &[""]));
+                    }
+                    if binding["kind"] == "ClusterRoleBinding" {
+                        required(subject, "namespace", &at, &mut errors);
+                    }
                 }
-                "ServiceAccount" => {}
                 "User" | "Group" => supported(subject, "apiGroup", &[GROUP], &at, &mut errors),
                 _ => errors.push(Error::not_supported(&at.child("kind"), kind, &SUBJECTS)),
             }

@@ -211,6 +211,7 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("storage.k8s.io", "csidrivers") => &storage::Drivers,
         ("storage.k8s.io", "volumeattributesclasses") => &storage::AttributesClasses,
         ("storage.k8s.io", "csinodes") => &storage::NodeDrivers,
+        ("storage.k8s.io", "csistoragecapacities") => &storage::Capacities,
         ("node.k8s.io", "runtimeclasses") => &meta_only::RuntimeClasses,
         ("storage.k8s.io", "volumeattachments") => &storage::Attachments,
         ("networking.k8s.io", "ipaddresses") => &addresses::IpAddresses,
@@ -261,6 +262,31 @@ pub(crate) fn immutable(new: &Value, old: &Value, path: &[&str], errors: &mut Ve
     if new != old {
         errors.push(Error::invalid(&Path::new(&path.join(".")), new, "field is immutable"));
     }
+}
+
+/// Equality that takes nothing, null and empty maps or lists for the same, as comparing decoded objects does.
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
+    fn bare(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => Value::Object(
+                map.iter()
+                    .map(|(key, value)| (key.clone(), bare(value)))
+                    .filter(|(_, value)| !is_empty(value))
+                    .collect::<Map<String, Value>>(),
+            ),
+            Value::Array(list) => Value::Array(list.iter().map(bare).collect()),
+            scalar => scalar.clone(),
+        }
+    }
+    fn is_empty(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            _ => false,
+        }
+    }
+    bare(a) == bare(b)
 }
 
 /// An error when a number is below zero.

@@ -5,7 +5,7 @@ use berth_apimachinery::meta;
 use serde_json::{Value, json};
 
 use super::pod_defaults::{pod, qos_class};
-use super::pod_validation::{named_pod_spec, pod_update};
+use super::pod_validation::{Of, pod_spec, pod_update};
 use super::{Context, Strategy, spec_mut};
 
 pub(crate) struct Pods;
@@ -33,7 +33,7 @@ impl Strategy for Pods {
     fn validate(&self, object: &Value) -> Vec<Error> {
         let path = Path::new("spec");
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let mut errors = named_pod_spec(&object["spec"], name, &path);
+        let mut errors = pod_spec(&object["spec"], Of::Pod(name), &path);
         if object["spec"]["ephemeralContainers"].as_array().is_some_and(|list| !list.is_empty()) {
             errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
         }

@@ -1,10 +1,13 @@
 //! Containers: ports, environment, mounts, devices, probes, hooks and amounts.
 
+use std::collections::{HashMap, HashSet};
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use berth_apimachinery::quantity::Quantity;
 use serde_json::{Map, Value};
 
+use super::pod_validation::Of;
 use super::pod_volumes::{ENVIRONMENT_FIELDS, field_ref, resource_ref};
 use super::rules::{items, named, no_backsteps, number, port, port_number, required, supported, text};
 use super::{non_negative, pod_security};
@@ -44,26 +47,45 @@ const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 /// What of the pod the checks of its containers need.
 pub(super) struct Pod<'a> {
     spec: &'a Value,
+    of: Of<'a>,
+    /// Its volumes by name; of several of one name the first.
+    volumes: HashMap<&'a str, &'a Value>,
     /// Names of containers so far.
-    names: Vec<String>,
+    names: HashSet<String>,
 }
 
 impl<'a> Pod<'a> {
-    pub(super) fn new(spec: &'a Value) -> Self {
-        Pod { spec, names: Vec::new() }
+    pub(super) fn new(spec: &'a Value, of: Of<'a>) -> Self {
+        let mut volumes = HashMap::new();
+        for volume in items(&spec["volumes"]) {
+            volumes.entry(text(volume, "name")).or_insert(volume);
+        }
+        volumes.remove("");
+        Pod { spec, of, volumes, names: HashSet::new() }
     }
 
     fn volume(&self, name: &str) -> Option<&'a Value> {
-        items(&self.spec["volumes"]).iter().find(|volume| text(volume, "name") == name && !name.is_empty())
+        self.volumes.get(name).copied()
     }
 
     /// Counts the container's name; an error when it was there.
     fn claim_name(&mut self, name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
-        if self.names.iter().any(|other| other == name) {
+        if !self.names.insert(name.to_owned()) {
             errors.push(Error::duplicate(&path.child("name"), name));
         }
-        self.names.push(name.to_owned());
     }
+
+    /// The image of a pod is what it says; what templates make of blanks is their makers' business.
+    fn check_image(&self, container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+        if let Of::Pod(_) = self.of {
+            padded_image(container, path, errors);
+        }
+    }
+}
+
+/// What each item of a list says in a field.
+fn said<'a>(list: &'a Value, field: &str) -> HashSet<&'a str> {
+    items(list).iter().map(|item| text(item, field)).collect()
 }
 
 /// Checks one of the containers a pod is made of.
@@ -74,7 +96,7 @@ pub(super) fn container(container: &Value, pod: &mut Pod<'_>, path: &Path<'_>, e
     }
     handlers(container, pod, path, errors);
     supported(container, "restartPolicy", &RESTARTS, path, errors);
-    padded_image(container, path, errors);
+    pod.check_image(container, path, errors);
 }
 
 /// Checks a container that runs before, or, if it always restarts, beside the others.
@@ -93,16 +115,18 @@ pub(super) fn init_container(container: &Value, pod: &mut Pod<'_>, path: &Path<'
             }
         }
     }
-    padded_image(container, path, errors);
+    pod.check_image(container, path, errors);
 }
 
 /// Checks a container added for a look around.
 pub(super) fn ephemeral_container(container: &Value, pod: &mut Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     common(container, pod, path, errors);
     pod.claim_name(text(container, "name"), path, errors);
+    pod.check_image(container, path, errors);
 }
 
-fn padded_image(container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// An error when there are blanks around the name of an image.
+pub(super) fn padded_image(container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let image = text(container, "image");
     if image.trim() != image {
         errors.push(Error::invalid(&path.child("image"), image, "must not have leading or trailing whitespace"));
@@ -128,17 +152,17 @@ fn common(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Er
 }
 
 fn ports(ports: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, given) in items(ports).iter().enumerate() {
         let at = path.index(index);
         let name = text(given, "name");
         if !name.is_empty() {
             let before = errors.len();
             named(name, names::is_port_name, &at.child("name"), errors);
-            if errors.len() == before && seen.contains(&name) {
+            if errors.len() == before && seen.contains(name) {
                 errors.push(Error::duplicate(&at.child("name"), name));
             }
-            seen.push(name);
+            seen.insert(name);
         }
         match number(given, "containerPort") {
             0 => errors.push(Error::required(&at.child("containerPort"), "")),
@@ -158,7 +182,7 @@ fn ports(ports: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
 
 /// Checks that no two ports of the containers take the same one of the node.
 pub(super) fn host_ports(containers: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut taken: Vec<String> = Vec::new();
+    let mut taken: HashSet<String> = HashSet::new();
     for (index, container) in items(containers).iter().enumerate() {
         let at = path.index(index);
         let list = at.child("ports");
@@ -171,7 +195,7 @@ pub(super) fn host_ports(containers: &Value, path: &Path<'_>, errors: &mut Vec<E
             if taken.contains(&place) {
                 errors.push(Error::duplicate(&list.index(index).child("hostPort"), place.as_str()));
             }
-            taken.push(place);
+            taken.insert(place);
         }
     }
 }
@@ -247,8 +271,9 @@ fn environment_from(sources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
 /// Checks where volumes appear. Upstream's paths of what belongs to a mount leave out which.
 fn mounts(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let list = path.child("volumeMounts");
-    let devices = items(&container["volumeDevices"]);
-    let mut places: Vec<&str> = Vec::new();
+    let devices = &container["volumeDevices"];
+    let (device_names, device_places) = (said(devices, "name"), said(devices, "devicePath"));
+    let mut places: HashSet<&str> = HashSet::new();
     for (index, mount) in items(&container["volumeMounts"]).iter().enumerate() {
         let at = list.index(index);
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
@@ -257,14 +282,13 @@ fn mounts(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Er
             errors.push(Error::not_found(&at.child("name"), name));
         }
         required(mount, "mountPath", &at, errors);
-        if places.contains(&place) {
+        if !places.insert(place) {
             errors.push(Error::invalid(&at.child("mountPath"), place, "must be unique"));
         }
-        places.push(place);
-        if devices.iter().any(|device| text(device, "name") == name) {
+        if device_names.contains(name) {
             errors.push(Error::invalid(&at.child("name"), name, "must not already exist in volumeDevices"));
         }
-        if devices.iter().any(|device| text(device, "devicePath") == place) {
+        if device_places.contains(place) {
             let detail = "must not already exist as a path in volumeDevices";
             errors.push(Error::invalid(&at.child("mountPath"), place, detail));
         }
@@ -310,14 +334,15 @@ fn recursive_read_only(mount: &Value, path: &Path<'_>, errors: &mut Vec<Error>) 
 }
 
 fn devices(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mounts = items(&container["volumeMounts"]);
-    let (mut seen, mut places): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mounts = &container["volumeMounts"];
+    let (mount_names, mount_places) = (said(mounts, "name"), said(mounts, "mountPath"));
+    let (mut seen, mut places): (HashSet<&str>, HashSet<&str>) = (HashSet::new(), HashSet::new());
     for (index, device) in items(&container["volumeDevices"]).iter().enumerate() {
         let at = path.index(index);
         let (name, place) = (text(device, "name"), text(device, "devicePath"));
         let (name_at, place_at) = (at.child("name"), at.child("devicePath"));
         required(device, "name", &at, errors);
-        if seen.contains(&name) {
+        if seen.contains(name) {
             errors.push(Error::invalid(&name_at, name, "must be unique"));
         }
         match pod.volume(name) {
@@ -329,23 +354,23 @@ fn devices(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<E
             None => errors.push(Error::not_found(&name_at, name)),
         }
         required(device, "devicePath", &at, errors);
-        if places.contains(&place) {
+        if places.contains(place) {
             errors.push(Error::invalid(&place_at, place, "must be unique"));
         }
         if place.split('/').any(|step| step == "..") {
             errors.push(Error::invalid(&place_at, place, "can not contain backsteps ('..')"));
         } else {
-            places.push(place);
+            places.insert(place);
         }
-        if mounts.iter().any(|mount| text(mount, "name") == name) {
+        if mount_names.contains(name) {
             errors.push(Error::invalid(&name_at, name, "must not already exist in volumeMounts"));
         }
-        if mounts.iter().any(|mount| text(mount, "mountPath") == place) {
+        if mount_places.contains(place) {
             let detail = "must not already exist as a path in volumeMounts";
             errors.push(Error::invalid(&place_at, place, detail));
         }
         if !name.is_empty() {
-            seen.push(name);
+            seen.insert(name);
         }
     }
 }
@@ -434,13 +459,12 @@ fn handler(handler: &Value, grace: Option<i64>, path: &Path<'_>, errors: &mut Ve
 }
 
 fn resize_policy(policies: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, policy) in items(policies).iter().enumerate() {
         let resource = text(policy, "resourceName");
-        if seen.contains(&resource) {
+        if !seen.insert(resource) {
             errors.push(Error::duplicate(&path.index(index), resource));
         }
-        seen.push(resource);
         let restart = text(policy, "restartPolicy");
         let fields = [(resource, ["cpu", "memory"]), (restart, ["NotRequired", "RestartContainer"])];
         for (given, known) in fields {

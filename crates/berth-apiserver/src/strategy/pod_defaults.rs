@@ -12,13 +12,9 @@ pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     set_default_text(spec, "schedulerName", "default-scheduler");
     set_default(spec, "terminationGracePeriodSeconds", 30);
     set_default(spec, "securityContext", json!({}));
-    let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for item in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
             container(map_mut(item));
-            if host_network && kind != "ephemeralContainers" {
-                host_ports(item);
-            }
         }
     }
     for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -26,7 +22,8 @@ pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A pod of its own also gets `enableServiceLinks`, the old name of its service account, and no host network by default.
+/// A pod of its own also gets `enableServiceLinks`, the old name of its service account and, on the host's network, the host's
+/// ports; a template leaves those open, as its pods get them.
 pub(crate) fn pod(spec: &mut Map<String, Value>) {
     pod_spec(spec);
     // Written before it had to be positive, a negative time still means the shortest.
@@ -34,6 +31,11 @@ pub(crate) fn pod(spec: &mut Map<String, Value>) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
     set_default(spec, "enableServiceLinks", true);
+    if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
+        for kind in ["initContainers", "containers"] {
+            spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten().for_each(host_ports);
+        }
+    }
     service_account(spec);
 }
 
@@ -174,12 +176,11 @@ fn downward(source: Option<&mut Value>) {
 
 /// Whether an image has the tag `latest`, or none. What is no reference to an image has neither.
 fn is_latest(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let (start, last) = image.rsplit_once('/').map_or((None, image), |(start, last)| (Some(start), last));
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    let (start, last) = name.rsplit_once('/').map_or((None, name), |(start, last)| (Some(start), last));
     let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
-    if tag.is_some_and(|tag| tag != "latest") {
+    // What is said by its digest alone has no tag.
+    if tag.map_or(digest.is_some(), |tag| tag != "latest") || !digest.is_none_or(is_digest) {
         return false;
     }
     let steps: Vec<&str> = start.into_iter().flat_map(|start| start.split('/')).chain([last]).collect();
@@ -187,7 +188,19 @@ fn is_latest(image: &str) -> bool {
         step == "localhost" || step.contains(['.', ':']) || step.bytes().any(|byte| byte.is_ascii_uppercase())
     };
     let path = if steps.len() > 1 && is_host(steps[0]) { &steps[1..] } else { &steps[..] };
-    image.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
+    name.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
+}
+
+/// `sha256:` and such, and what it comes to.
+fn is_digest(digest: &str) -> bool {
+    let Some((algorithm, hash)) = digest.split_once(':') else { return false };
+    let length = match algorithm {
+        "sha256" => 64,
+        "sha384" => 96,
+        "sha512" => 128,
+        _ => return false,
+    };
+    hash.len() == length && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The longest name of an image.

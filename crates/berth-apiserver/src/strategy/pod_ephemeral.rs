@@ -1,11 +1,14 @@
 //! Containers added to a pod that runs (`pods/ephemeralcontainers`, what `kubectl debug` writes): they come and stay as
 //! they are, and nothing else changes.
 
+use std::collections::HashMap;
+
 use berth_apimachinery::field::{Error, Path, quote};
-use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::meta::{self, map_mut};
 use serde_json::Value;
 
-use super::pod_validation::pod_spec;
+use super::pod_validation::{Of, pod_spec};
+use super::rules::{items, text};
 
 const LIST: &str = "ephemeralContainers";
 /// Metadata such a write leaves alone.
@@ -34,15 +37,20 @@ fn put(object: &mut Value, field: &str, value: Option<Value>) {
 /// Checks that containers were only added.
 pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     let spec = Path::new("spec");
-    let mut errors = pod_spec(&new["spec"], &spec);
-    if !old["metadata"]["annotations"][MIRROR].is_null() {
+    let mut errors = pod_spec(&new["spec"], Of::Pod(meta::name(new)), &spec);
+    if !old["metadata"]["annotations"][MIRROR].is_null() && new["spec"] != old["spec"] {
         errors.push(Error::forbidden(&Path::root(), "static pods do not support ephemeral containers"));
     }
     let path = spec.child(LIST);
-    let given = new["spec"][LIST].as_array().map(Vec::as_slice).unwrap_or_default();
-    for before in old["spec"][LIST].as_array().into_iter().flatten() {
-        let name = before["name"].as_str().unwrap_or_default();
-        let what = match given.iter().find(|container| container["name"] == name) {
+    let given = items(&new["spec"][LIST]);
+    // Of several of one name the first counts.
+    let mut by_name: HashMap<&str, &Value> = HashMap::new();
+    for container in given {
+        by_name.entry(text(container, "name")).or_insert(container);
+    }
+    for before in items(&old["spec"][LIST]) {
+        let name = text(before, "name");
+        let what = match by_name.get(name).copied() {
             Some(container) if container == before => continue,
             Some(_) => "changed",
             None => "removed",

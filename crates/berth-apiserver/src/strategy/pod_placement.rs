@@ -1,5 +1,7 @@
 //! Where pods may run: affinity, tolerations, spreading, gates.
 
+use std::collections::{HashMap, HashSet};
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, selector, validation};
 use serde_json::Value;
@@ -173,20 +175,23 @@ pub(super) fn gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         named(text(gate, "conditionType"), names::is_qualified_name, &at.child("conditionType"), errors);
     }
     let scheduling = path.child("schedulingGates");
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, gate) in items(&spec["schedulingGates"]).iter().enumerate() {
         let (at, name) = (scheduling.index(index), text(gate, "name"));
         named(name, names::is_qualified_name, &at, errors);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&at, name));
         }
-        seen.push(name);
     }
 }
 
 /// Checks how pods are spread.
 pub(super) fn spread(constraints: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let constraints = items(constraints);
+    fn pair(constraint: &Value) -> (&str, &str) {
+        (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"))
+    }
+    let last: HashMap<(&str, &str), usize> = constraints.iter().map(pair).zip(0..).collect();
     for (index, constraint) in constraints.iter().enumerate() {
         let at = path.index(index);
         let positive = |field: &str, errors: &mut Vec<Error>| {
@@ -203,8 +208,7 @@ pub(super) fn spread(constraints: &Value, path: &Path<'_>, errors: &mut Vec<Erro
             let known = ["DoNotSchedule", "ScheduleAnyway"];
             errors.push(Error::not_supported(&at.child("whenUnsatisfiable"), action, &known));
         }
-        let same = |field: &str, other: &Value| text(constraint, field) == text(other, field);
-        if constraints[index + 1..].iter().any(|it| same("topologyKey", it) && same("whenUnsatisfiable", it)) {
+        if last.get(&pair(constraint)).is_some_and(|last| *last > index) {
             let pair = format!("{{{}, {action}}}", text(constraint, "topologyKey"));
             errors.push(Error::duplicate(&at.child("{topologyKey, whenUnsatisfiable}"), pair));
         }

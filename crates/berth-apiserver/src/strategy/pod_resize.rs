@@ -1,11 +1,11 @@
 //! Resizing a pod where it runs (`pods/resize`): CPU and memory of its containers change, nothing else does.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::meta::map_mut;
+use berth_apimachinery::meta::{self, map_mut};
 use serde_json::Value;
 
 use super::pod_defaults::qos_class;
-use super::pod_validation::pod_spec;
+use super::pod_validation::{Of, pod_spec};
 
 /// What a resize may change in a container.
 const FIELDS: [&str; 2] = ["resources", "resizePolicy"];
@@ -50,7 +50,7 @@ fn put(object: &mut Value, field: &str, value: Option<&Value>) {
 /// Checks what a resize changes.
 pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     let path = Path::new("spec");
-    let mut errors = pod_spec(&new["spec"], &path);
+    let mut errors = pod_spec(&new["spec"], Of::Pod(meta::name(new)), &path);
     for list in LISTS {
         let at = path.child(list);
         let containers = |pod: &Value| pod["spec"][list].as_array().cloned().unwrap_or_default();

@@ -1,9 +1,11 @@
 //! What pods and their containers run as, and what of the host they share.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use serde_json::{Value, json};
 
-use super::rules::{id, items, local_path, named, supported, text};
+use super::rules::{id, items, local_path, named, number, supported, text};
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 /// Kernel settings (exact or up to the star) that belong to the host when a pod shares this part of it.
@@ -13,14 +15,12 @@ const SHARED_SYSCTLS: [(&str, &[&str]); 2] =
 const NAME_PATTERN: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
 /// Checks a pod's security context together with what of the host the pod shares.
-pub(super) fn pod(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+pub(super) fn pod(spec: &Value, is_pod: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let context = &spec["securityContext"];
     if spec["hostNetwork"] == true {
-        for list in ["containers", "initContainers"] {
-            let list_path = path.child(list);
-            for (index, container) in items(&spec[list]).iter().enumerate() {
-                host_ports(container, &list_path.index(index), errors);
-            }
+        let list = path.child("containers");
+        for (index, container) in items(&spec["containers"]).iter().enumerate() {
+            host_ports(container, is_pod, &list.index(index), errors);
         }
     }
     let path = path.child("securityContext");
@@ -42,20 +42,20 @@ pub(super) fn pod(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     supported(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, errors);
 }
 
-/// On the host's network a container's port is the host's.
-fn host_ports(container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// On the host's network a container's port is the host's. A template may leave it open.
+fn host_ports(container: &Value, is_pod: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let ports = path.child("ports");
     for (index, port) in items(&container["ports"]).iter().enumerate() {
-        if port["hostPort"] != port["containerPort"] {
+        let given = number(port, "hostPort");
+        if (is_pod || given != 0) && given != number(port, "containerPort") {
             let detail = "must match `containerPort` when `hostNetwork` is true";
-            let given = port["hostPort"].as_i64().unwrap_or_default();
             errors.push(Error::invalid(&ports.index(index).child("hostPort"), given, detail));
         }
     }
 }
 
 fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, sysctl) in items(&spec["securityContext"]["sysctls"]).iter().enumerate() {
         let at = path.index(index);
         let at = at.child("name");
@@ -65,10 +65,10 @@ fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         } else if !is_sysctl(name) {
             let detail = format!("must have at most 253 characters and match regex {NAME_PATTERN}");
             errors.push(Error::invalid(&at, name, detail));
-        } else if seen.contains(&name) {
+        } else if seen.contains(name) {
             errors.push(Error::duplicate(&at, name));
         }
-        seen.push(name);
+        seen.insert(name);
         let dotted = name.replace('/', ".");
         for (shared, patterns) in SHARED_SYSCTLS {
             let belongs = patterns.iter().any(|pattern| match pattern.strip_suffix('*') {

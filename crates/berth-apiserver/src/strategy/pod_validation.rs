@@ -1,15 +1,18 @@
 //! Validation of pods and pod templates: the required and the immutable fields, in upstream's words.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, validation};
 use serde_json::Value;
 
-use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container};
-use super::rules::{items, named, supported, text};
+use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container, padded_image};
+use super::rules::{items, named, required, supported, text};
 use super::{pod_placement, pod_security, pod_volumes};
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+const NOT_FOR_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 /// What a container that was not there from the start cannot have.
 const NOT_EPHEMERAL: [&str; 8] = [
     "ports",
@@ -22,9 +25,13 @@ const NOT_EPHEMERAL: [&str; 8] = [
     "restartPolicy",
 ];
 
-/// Checks the PodSpec of a template.
-pub(crate) fn pod_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
-    named_pod_spec(spec, "", path)
+/// Whose PodSpec it is.
+#[derive(Clone, Copy)]
+pub(crate) enum Of<'a> {
+    /// That of pods to come, which may leave some things open.
+    Template,
+    /// That of the pod of this name.
+    Pod(&'a str),
 }
 
 /// Checks a PodTemplateSpec.
@@ -35,7 +42,7 @@ pub(crate) fn pod_template(template: &Value, path: &Path<'_>) -> Vec<Error> {
     errors.extend(validation::validate_labels(&metadata["labels"], &path.child("labels")));
     errors.extend(validation::validate_annotations(&metadata["annotations"], &path.child("annotations")));
     let spec = path.child("spec");
-    errors.extend(pod_spec(&template["spec"], &spec));
+    errors.extend(pod_spec(&template["spec"], Of::Template, &spec));
     if !items(&template["spec"]["ephemeralContainers"]).is_empty() {
         let detail = "ephemeral containers not allowed in pod template";
         errors.push(Error::forbidden(&spec.child("ephemeralContainers"), detail));
@@ -43,12 +50,12 @@ pub(crate) fn pod_template(template: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks the PodSpec of the pod called `name`.
-pub(crate) fn named_pod_spec(spec: &Value, name: &str, path: &Path<'_>) -> Vec<Error> {
+/// Checks a PodSpec.
+pub(crate) fn pod_spec(spec: &Value, of: Of<'_>, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    pod_volumes::volumes(&spec["volumes"], name, &path.child("volumes"), &mut errors);
+    pod_volumes::volumes(&spec["volumes"], of, &path.child("volumes"), &mut errors);
     resource_claims(&spec["resourceClaims"], &path.child("resourceClaims"), &mut errors);
-    containers(spec, path, &mut errors);
+    containers(spec, of, path, &mut errors);
     let policy = text(spec, "restartPolicy");
     if policy.is_empty() {
         errors.push(Error::required(&path.child("restartPolicy"), ""));
@@ -57,7 +64,7 @@ pub(crate) fn named_pod_spec(spec: &Value, name: &str, path: &Path<'_>) -> Vec<E
     }
     supported(spec, "dnsPolicy", &DNS_POLICIES, path, &mut errors);
     errors.extend(validation::validate_labels(&spec["nodeSelector"], &path.child("nodeSelector")));
-    pod_security::pod(spec, path, &mut errors);
+    pod_security::pod(spec, matches!(of, Of::Pod(_)), path, &mut errors);
     pod_placement::affinity(&spec["affinity"], &path.child("affinity"), &mut errors);
     pod_security::dns(spec, path, &mut errors);
     pod_placement::gates(spec, path, &mut errors);
@@ -101,12 +108,13 @@ pub(crate) fn named_pod_spec(spec: &Value, name: &str, path: &Path<'_>) -> Vec<E
     errors
 }
 
-fn containers(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut pod = Pod::new(spec);
+fn containers(spec: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let mut pod = Pod::new(spec, of);
     let main = items(&spec["containers"]);
     if main.is_empty() {
         errors.push(Error::required(&path.child("containers"), ""));
     }
+    let targets: HashSet<&str> = main.iter().map(|container| text(container, "name")).collect();
     type Check = fn(&Value, &mut Pod<'_>, &Path<'_>, &mut Vec<Error>);
     let lists: [(&str, Check); 3] =
         [("containers", container), ("initContainers", init_container), ("ephemeralContainers", ephemeral_container)];
@@ -116,7 +124,7 @@ fn containers(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             let at = list.index(index);
             check(container, &mut pod, &at, errors);
             if kind == "ephemeralContainers" {
-                check_ephemeral(container, main, &at, errors);
+                check_ephemeral(container, &targets, &at, errors);
             }
         }
         host_ports(&spec[kind], &list, errors);
@@ -125,17 +133,17 @@ fn containers(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
 
 /// Devices a pod names to share among its containers.
 fn resource_claims(claims: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, claim) in items(claims).iter().enumerate() {
         let at = path.index(index);
         let (name, name_at) = (text(claim, "name"), at.child("name"));
         if name.is_empty() {
             errors.push(Error::required(&name_at, ""));
-        } else if seen.contains(&name) {
+        } else if seen.contains(name) {
             errors.push(Error::duplicate(&name_at, name));
         } else {
             named(name, names::is_dns1123_label, &name_at, errors);
-            seen.push(name);
+            seen.insert(name);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
         let given = sources.iter().filter(|field| !claim[**field].is_null()).count();
@@ -170,9 +178,9 @@ fn host_aliases(aliases: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-fn check_ephemeral(container: &Value, others: &[Value], path: &Path<'_>, errors: &mut Vec<Error>) {
+fn check_ephemeral(container: &Value, others: &HashSet<&str>, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(target) = container["targetContainerName"].as_str().filter(|target| !target.is_empty())
-        && !others.iter().any(|other| other["name"] == target)
+        && !others.contains(target)
     {
         errors.push(Error::not_found(&path.child("targetContainerName"), target));
     }
@@ -184,7 +192,15 @@ fn check_ephemeral(container: &Value, others: &[Value], path: &Path<'_>, errors:
             _ => false,
         };
         if !is_empty {
-            errors.push(Error::forbidden(&path.child(field), "cannot be set for an Ephemeral Container"));
+            errors.push(Error::forbidden(&path.child(field), NOT_FOR_EPHEMERAL));
+        }
+    }
+    let mounts = path.child("volumeMounts");
+    for (index, mount) in items(&container["volumeMounts"]).iter().enumerate() {
+        for field in ["subPath", "subPathExpr"] {
+            if !text(mount, field).is_empty() {
+                errors.push(Error::forbidden(&mounts.index(index).child(field), NOT_FOR_EPHEMERAL));
+            }
         }
     }
 }
@@ -196,29 +212,18 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let path = Path::new("spec");
     let (new_spec, old_spec) = (&new["spec"], &old["spec"]);
     let gated = old_spec["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
-    let gates = |spec: &Value| spec["schedulingGates"].as_array().cloned().unwrap_or_default();
-    if let Some(added) = gates(new_spec).iter().find(|gate| !gates(old_spec).contains(gate)) {
-        let detail = format!(
-            "only deletion is allowed, but found new scheduling gate '{}'",
-            added["name"].as_str().unwrap_or_default()
-        );
+    let had: HashSet<&str> = items(&old_spec["schedulingGates"]).iter().map(|gate| text(gate, "name")).collect();
+    let mut gates = items(&new_spec["schedulingGates"]).iter().map(|gate| text(gate, "name"));
+    if let Some(added) = gates.find(|gate| !had.contains(gate)) {
+        let detail = format!("only deletion is allowed, but found new scheduling gate '{added}'");
         errors.push(Error::forbidden(&path.child("schedulingGates"), detail));
     }
-    let tolerations = |spec: &Value| spec["tolerations"].as_array().cloned().unwrap_or_default();
-    let kept = |old: &Value| {
-        tolerations(new_spec).iter().any(|new| {
-            let mut new = new.clone();
-            let mut old = old.clone();
-            // The time a pod stays may be changed.
-            for toleration in [&mut new, &mut old] {
-                if let Some(map) = toleration.as_object_mut() {
-                    map.remove("tolerationSeconds");
-                }
-            }
-            new == old
-        })
-    };
-    if !tolerations(old_spec).iter().all(kept) {
+    // The time a pod stays may be changed.
+    fn tolerated(toleration: &Value) -> [&str; 4] {
+        ["key", "operator", "value", "effect"].map(|field| text(toleration, field))
+    }
+    let tolerations: HashSet<[&str; 4]> = items(&new_spec["tolerations"]).iter().map(tolerated).collect();
+    if !items(&old_spec["tolerations"]).iter().all(|old| tolerations.contains(&tolerated(old))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(Error::forbidden(&path.child("tolerations"), detail));
     }
@@ -238,6 +243,11 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
         };
     }
     for kind in ["containers", "initContainers"] {
+        let at = path.child(kind);
+        for (index, container) in items(&new_spec[kind]).iter().enumerate() {
+            required(container, "image", &at.index(index), &mut errors);
+            padded_image(container, &at.index(index), &mut errors);
+        }
         let old_list = old_spec[kind].as_array();
         let new_list = fields.get_mut(kind).and_then(Value::as_array_mut);
         if let (Some(new_list), Some(old_list)) = (new_list, old_list) {

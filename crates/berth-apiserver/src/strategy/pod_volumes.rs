@@ -1,15 +1,18 @@
 //! Volumes of pods: one source each, and what each source needs.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::{names, validation};
 use serde_json::Value;
 
+use super::pod_validation::Of;
 use super::rules::{items, local_path, named, no_backsteps, number, required, supported, text};
 use super::storage;
 
 /// Sources of which nothing but the presence of some texts is checked.
-const NEEDS: [(&str, &[&str]); 18] = [
+const NEEDS: [(&str, &[&str]); 17] = [
     ("awsElasticBlockStore", &["volumeID"]),
     ("gitRepo", &["repository"]),
     ("glusterfs", &["endpoints", "path"]),
@@ -21,7 +24,6 @@ const NEEDS: [(&str, &[&str]); 18] = [
     ("portworxVolume", &["volumeID"]),
     ("scaleIO", &["gateway", "system", "volumeName"]),
     ("storageos", &["volumeName"]),
-    ("image", &["reference"]),
     ("iscsi", &["targetPortal", "iqn"]),
     ("rbd", &["image"]),
     ("persistentVolumeClaim", &["claimName"]),
@@ -63,7 +65,7 @@ const SOURCES: [&str; 30] = [
     "image",
 ];
 /// The sources of volumes of the cluster, in the order they are looked at.
-const PERSISTENT: [&str; 22] = [
+pub(super) const PERSISTENT: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -106,18 +108,21 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// Checks the volumes of a pod; `pod` is its name, empty in a template.
-pub(super) fn volumes(volumes: &Value, pod: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+/// Checks the volumes of a pod.
+pub(super) fn volumes(volumes: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, volume) in items(volumes).iter().enumerate() {
         let at = path.index(index);
-        source(volume, &at, errors);
+        source(volume, of, &at, errors);
         let (name, name_at) = (text(volume, "name"), at.child("name"));
         if name.is_empty() {
             errors.push(Error::required(&name_at, ""));
             continue;
         }
-        if !volume["ephemeral"].is_null() && !pod.is_empty() {
+        if let Of::Pod(pod) = of
+            && !volume["ephemeral"].is_null()
+            && !pod.is_empty()
+        {
             // The claim made for it is called after both.
             let claim = format!("{pod}-{name}");
             for message in names::is_dns1123_subdomain(&claim) {
@@ -126,15 +131,14 @@ pub(super) fn volumes(volumes: &Value, pod: &str, path: &Path<'_>, errors: &mut 
             }
         }
         named(name, names::is_dns1123_label, &name_at, errors);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&name_at, name));
         }
-        seen.push(name);
     }
 }
 
 /// Checks that a volume comes from one place.
-fn source(volume: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+fn source(volume: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut found = false;
     for kind in SOURCES {
         let source = &volume[kind];
@@ -148,6 +152,10 @@ fn source(volume: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         }
         found = true;
         self::kind(kind, source, path, errors);
+        // What a template leaves open, somebody says before its pods are made.
+        if let ("image", Of::Pod(_)) = (kind, of) {
+            required(source, "reference", &at, errors);
+        }
     }
     if !found {
         errors.push(Error::required(path, "must specify a volume type"));
@@ -483,13 +491,12 @@ fn projected(volume: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
                     }
                 }
             }
-            let mut paths: Vec<&str> = Vec::new();
+            let mut paths: HashSet<&str> = HashSet::new();
             let targets = items(&given["items"]).iter().map(|item| text(item, "path"));
             for target in targets.filter(|target| !target.is_empty()) {
-                if paths.contains(&target) {
+                if !paths.insert(target) {
                     errors.push(Error::invalid(path, target, "conflicting duplicate paths"));
                 }
-                paths.push(target);
             }
         }
     }

@@ -40,7 +40,7 @@ impl Strategy for Services {
         if spec["type"] == "LoadBalancer" {
             set_default(spec, "allocateLoadBalancerNodePorts", true);
         }
-        if matches!(spec["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
+        if is_external(spec) {
             set_default_text(spec, "externalTrafficPolicy", "Cluster");
         }
         for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -68,8 +68,9 @@ impl Strategy for Services {
 
     fn prepare_update(&self, new: &mut Value, old: &Value, context: &Context<'_>) {
         service_ports::keep(new, old);
-        let (had_balancer, had_policy) = (old["spec"]["type"] == "LoadBalancer", is_external(old));
-        let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_external(new));
+        let is_reached = |service: &Value| service["spec"].as_object().is_some_and(is_external);
+        let (had_balancer, had_policy) = (old["spec"]["type"] == "LoadBalancer", is_reached(old));
+        let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_reached(new));
         let spec = spec_mut(new);
         let is_external_name = spec.get("type").is_some_and(|kind| kind == "ExternalName");
         // What only the former type had goes with that; what is asked for is refused.
@@ -181,7 +182,8 @@ impl Strategy for Services {
             errors.push(Error::invalid(&path.index(0), new["spec"]["clusterIP"].clone(), detail));
         }
         let both_check = service_ports::needs_health_check(old) && service_ports::needs_health_check(new);
-        if both_check && new["spec"]["healthCheckNodePort"] != old["spec"]["healthCheckNodePort"] {
+        let had = service_ports::health_check(old).filter(|_| both_check);
+        if had.is_some() && service_ports::health_check(new) != had {
             let path = Path::new("spec");
             errors.push(Error::forbidden(&path.child("healthCheckNodePort"), "field is immutable"));
         }
@@ -190,11 +192,12 @@ impl Strategy for Services {
 }
 
 /// Whether it can be reached from outside, so that it matters which nodes pass traffic on.
-fn is_external(service: &Value) -> bool {
-    let spec = &service["spec"];
-    match spec["type"].as_str() {
+fn is_external(spec: &Map<String, Value>) -> bool {
+    match spec.get("type").and_then(Value::as_str) {
         Some("NodePort" | "LoadBalancer") => true,
-        Some("ClusterIP") => spec["externalIPs"].as_array().is_some_and(|addresses| !addresses.is_empty()),
+        Some("ClusterIP") => {
+            spec.get("externalIPs").and_then(Value::as_array).is_some_and(|addresses| !addresses.is_empty())
+        }
         _ => false,
     }
 }
@@ -219,7 +222,7 @@ fn check_node_ports(service: &Value, path: &Path, errors: &mut Vec<Error>) {
     let at = path.child("externalTrafficPolicy");
     match policy.as_str() {
         None | Some("") => {}
-        Some(_) if !is_external(service) => {
+        Some(_) if !spec.as_object().is_some_and(is_external) => {
             let detail = "may only be set for externally-accessible services";
             errors.push(Error::invalid(&at, policy.clone(), detail));
         }

@@ -1,5 +1,7 @@
 //! Volumes and what provides them: defaults, and what of drivers stays. Nobody binds claims here; they wait as in a cluster without a provisioner.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::quantity::Quantity;
@@ -7,8 +9,9 @@ use berth_apimachinery::{names, selector};
 use serde_json::{Map, Value, json};
 
 use super::pod_defaults::amounts;
+use super::pod_volumes::PERSISTENT;
 use super::rules::{items, named, required, supported, text};
-use super::{Context, Strategy, immutable, pod_placement, pod_volumes, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, pod_placement, pod_volumes, same, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
 pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
@@ -142,6 +145,61 @@ impl Strategy for Claims {
         check_claim(&claim["spec"], &Path::new("spec"), &mut errors);
         errors
     }
+
+    /// What was asked for stays; a claim that is bound may ask for more.
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        let is_bound = new["status"]["phase"] == "Bound";
+        let (mut before, mut after) = (old["spec"].clone(), new["spec"].clone());
+        let mut adopt = |field: &str| put(&mut after, field, old["spec"].get(field));
+        if old["spec"]["storageClassName"].is_null() {
+            // It may be said once, by who finds the class that is meant.
+            adopt("storageClassName");
+        }
+        if is_bound {
+            adopt("volumeAttributesClassName");
+            if after["resources"]["requests"].is_object() {
+                let size = &old["spec"]["resources"]["requests"];
+                put(&mut after["resources"]["requests"], "storage", size.get("storage"));
+            }
+        }
+        if text(&old["spec"], "volumeName").is_empty() {
+            put(&mut before, "volumeName", new["spec"].get("volumeName"));
+        }
+        let path = Path::new("spec");
+        if !same(&before, &after) {
+            let detail = "spec is immutable after creation except resources.requests and \
+                          volumeAttributesClassName for bound claims";
+            errors.push(Error::forbidden(&path, detail));
+        }
+        let size = |size: &Value| if size.is_null() { Some(Quantity::ZERO) } else { Quantity::from_json(size).ok() };
+        let asked = |claim: &Value| size(&claim["spec"]["resources"]["requests"]["storage"]);
+        // Less than was asked for is fine as long as it is more than there is: who asked for too much may take it back.
+        if let (Some(new), Some(old), Some(has)) = (asked(new), asked(old), size(&old["status"]["capacity"]["storage"]))
+            && new < old
+            && new <= has
+        {
+            errors.push(Error::forbidden(
+                &Path::new("spec.resources.requests.storage"),
+                "field can not be less than status.capacity",
+            ));
+        }
+        volume_mode(new, old, &mut errors);
+        let class = "volumeAttributesClassName";
+        if new["spec"][class] != old["spec"][class] && !old["status"]["currentVolumeAttributesClassName"].is_null() {
+            let nothing = match new["spec"][class].as_str() {
+                None => Some("nil"),
+                Some("") => Some("empty string"),
+                Some(_) => None,
+            };
+            errors.extend(nothing.map(|nothing| {
+                let detail =
+                    format!("update to {nothing} is forbidden when status.currentVolumeAttributesClassName is not nil");
+                Error::forbidden(&path.child(class), detail)
+            }));
+        }
+        errors
+    }
 }
 
 pub(crate) struct Volumes;
@@ -167,6 +225,57 @@ impl Strategy for Volumes {
         check_volume(&volume["spec"], &Path::new("spec"), &mut errors);
         errors
     }
+
+    /// What it is made of stays.
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = self.validate(new);
+        let source = |volume: &Value| {
+            let mut source: Map<String, Value> = Map::new();
+            for kind in PERSISTENT {
+                if let Some(given) = volume["spec"].get(kind).filter(|given| !given.is_null()) {
+                    source.insert(kind.to_owned(), given.clone());
+                }
+            }
+            Value::Object(source)
+        };
+        let (mut given, before) = (source(new), source(old));
+        // The secret for making it larger may be said later.
+        if before["csi"].is_object() && before["csi"]["controllerExpandSecretRef"].is_null() && given["csi"].is_object()
+        {
+            put(&mut given["csi"], "controllerExpandSecretRef", None);
+        }
+        if !same(&given, &before) {
+            let detail = "spec.persistentvolumesource is immutable after creation";
+            errors.push(Error::forbidden(&Path::new("spec.persistentvolumesource"), detail));
+        }
+        volume_mode(new, old, &mut errors);
+        let affinity = "nodeAffinity";
+        if !old["spec"][affinity].is_null() && !same(&new["spec"][affinity], &old["spec"][affinity]) {
+            let detail = "field is immutable, except for updating from beta label to GA";
+            errors.push(Error::invalid(&Path::new(affinity), new["spec"][affinity].clone(), detail));
+        }
+        let class = "volumeAttributesClassName";
+        if !old["spec"][class].is_null() && new["spec"][class].is_null() {
+            let detail = "update from non-nil value to nil is forbidden";
+            errors.push(Error::forbidden(&Path::new("spec").child(class), detail));
+        }
+        errors
+    }
+}
+
+fn put(object: &mut Value, field: &str, value: Option<&Value>) {
+    match value {
+        Some(value) => map_mut(object).insert(field.to_owned(), value.clone()),
+        None => map_mut(object).remove(field),
+    };
+}
+
+/// An error unless a volume is used in the same form. Upstream's path leaves out where the field is.
+fn volume_mode(new: &Value, old: &Value, errors: &mut Vec<Error>) {
+    let (given, before) = (&new["spec"]["volumeMode"], &old["spec"]["volumeMode"]);
+    if given != before {
+        errors.push(Error::invalid(&Path::new("volumeMode"), given.clone(), "field is immutable"));
+    }
 }
 
 pub(crate) struct Classes;
@@ -188,6 +297,16 @@ impl Strategy for Classes {
         check_provisioner(class, "provisioner", &mut errors);
         supported(class, "reclaimPolicy", &["Delete", "Retain"], &root, &mut errors);
         supported(class, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &root, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
+            if !same(&new[field], &old[field]) {
+                errors.push(Error::invalid(&Path::new(field), new[field].clone(), "field is immutable"));
+            }
+        }
         errors
     }
 }
@@ -216,6 +335,17 @@ impl Strategy for AttributesClasses {
         }
         errors
     }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for field in ["driverName", "parameters"] {
+            if !same(&new[field], &old[field]) {
+                errors.push(Error::forbidden(&Path::new(field), format!("updates to {field} are forbidden.")));
+            }
+        }
+        errors.extend(self.validate(new));
+        errors
+    }
 }
 
 /// The longest id a driver may give a node.
@@ -233,7 +363,7 @@ impl Strategy for NodeDrivers {
         let mut errors = Vec::new();
         let path = Path::new("spec");
         let list = path.child("drivers");
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (index, driver) in items(&node["spec"]["drivers"]).iter().enumerate() {
             let at = list.index(index);
             if required(driver, "name", &at, &mut errors) {
@@ -243,22 +373,20 @@ impl Strategy for NodeDrivers {
                 let detail = format!("must be {NODE_ID_MAX} characters or less");
                 errors.push(Error::invalid(&at.child("nodeID"), text(driver, "nodeID"), detail));
             }
-            let mut keys: Vec<&str> = Vec::new();
+            let mut keys: HashSet<&str> = HashSet::new();
             for key in items(&driver["topologyKeys"]) {
                 let key = key.as_str().unwrap_or_default();
                 if key.is_empty() {
                     errors.push(Error::required(&at, ""));
-                } else if keys.contains(&key) {
+                } else if !keys.insert(key) {
                     errors.push(Error::duplicate(&at, key));
                 }
-                keys.push(key);
                 named(key, names::is_qualified_name, &at, &mut errors);
             }
             let name = text(driver, "name");
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.push(Error::duplicate(&at.child("name"), name));
             }
-            seen.push(name);
         }
         errors
     }
@@ -286,6 +414,22 @@ impl Strategy for Drivers {
             errors.push(Error::invalid(&path.child("attachedRequired"), value, "field is immutable"));
         }
         immutable(new, old, &["spec", "volumeLifecycleModes"], &mut errors);
+        errors
+    }
+}
+
+/// How much a driver can still make of one class for some nodes.
+pub(crate) struct Capacities;
+
+impl Strategy for Capacities {
+    /// What was asked stays; the answer changes.
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for field in ["nodeTopology", "storageClassName"] {
+            if !same(&new[field], &old[field]) {
+                errors.push(Error::invalid(&Path::new(field), new[field].clone(), "field is immutable"));
+            }
+        }
         errors
     }
 }

@@ -1,5 +1,7 @@
 //! Deployments, ReplicaSets, StatefulSets, DaemonSets, CronJobs: defaults and the few rules their controllers rely on.
 
+use std::collections::BTreeSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
@@ -9,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::rules::{items, named, supported, text};
 use super::{
-    Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, set_default, set_default_text,
+    Context, Strategy, immutable, job, non_negative, pod_defaults, pod_validation, same, set_default, set_default_text,
     spec_mut, storage,
 };
 
@@ -352,6 +354,17 @@ impl Strategy for ReplicaSets {
 
 pub(crate) struct StatefulSets;
 
+/// What of a StatefulSet may change.
+const STATEFUL_SET_FIELDS: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
 /// The template with a volume for each claim, which is what the pods get.
 fn with_claims(spec: &Value) -> Value {
     let claims = items(&spec["volumeClaimTemplates"]);
@@ -362,10 +375,8 @@ fn with_claims(spec: &Value) -> Value {
     let name = |claim: &Value| text(&claim["metadata"], "name").to_owned();
     let volume = |name: &String| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
     let own = items(&spec["template"]["spec"]["volumes"]).iter();
-    let own = own.filter(|volume| !claims.iter().any(|claim| text(volume, "name") == name(claim)));
-    let mut names: Vec<String> = claims.iter().map(name).collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<String> = claims.iter().map(name).collect();
+    let own = own.filter(|volume| !names.contains(text(volume, "name")));
     let volumes: Vec<Value> = names.iter().map(volume).chain(own.cloned()).collect();
     template["spec"]["volumes"] = Value::Array(volumes);
     template
@@ -459,7 +470,17 @@ impl Strategy for StatefulSets {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
-        immutable(new, old, &["spec", "selector"], &mut errors);
+        let rest = |object: &Value| {
+            let mut spec = object["spec"].clone();
+            map_mut(&mut spec).retain(|field, _| !STATEFUL_SET_FIELDS.contains(&field.as_str()));
+            spec
+        };
+        if !same(&rest(new), &rest(old)) {
+            let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+                          'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
+                          'minReadySeconds' are forbidden";
+            errors.push(Error::forbidden(&Path::new("spec"), detail));
+        }
         errors
     }
 }

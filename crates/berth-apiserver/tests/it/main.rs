@@ -25,6 +25,7 @@ mod quota_races;
 mod quotas;
 mod races;
 mod tokens;
+mod updates;
 mod validation;
 mod watches;
 mod webhooks;

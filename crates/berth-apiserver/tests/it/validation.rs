@@ -466,6 +466,8 @@ async fn what_nodes_and_storage_say_is_checked() {
         "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d"}]});
     check(&server, "/apis/resource.k8s.io/v1/resourceslices", &slice, &[
         ("/spec/nodeName", Value::Null, &["spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"]),
+        ("/spec/allNodes", true.into(), &["spec: Invalid value: \"{`nodeName`, `allNodes`}\": exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set"]),
+        ("/spec/allNodes", false.into(), &["spec.allNodes: Invalid value: false: must be either unset or set to true"]),
         ("/spec/pool/resourceSliceCount", 0.into(), &["spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"]),
         ("/spec/devices", json!([{"name": "d"}, {"name": "d"}]), &["spec.devices[1]: Duplicate value: \"d\""]),
     ]).await;
@@ -535,6 +537,11 @@ async fn addresses_classes_bindings_and_schedules_are_checked() {
                 "/subjects/0",
                 json!({"kind": "ServiceAccount", "name": "_", "namespace": "default"}),
                 &["subjects[0].name: Invalid value: \"_\": a lowercase RFC 1123 subdomain must…"],
+            ),
+            (
+                "/subjects/0",
+                json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"}),
+                &["subjects[0].apiGroup: Unsupported value: \"x\": supported values: \"\"", "subjects[0].namespace: Required value"],
             ),
             ("/subjects/0/kind", "Team".into(), &["subjects[0].kind: Unsupported value: \"Team\": supported values: \"ServiceAccount\", \"User\", \"Group\""]),
     ]).await;
