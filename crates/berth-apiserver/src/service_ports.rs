@@ -53,7 +53,8 @@ pub(crate) fn of(service: &Value) -> BTreeSet<i64> {
     ports.filter_map(|port| set(&port["nodePort"])).collect()
 }
 
-fn health_check(service: &Value) -> Option<i64> {
+/// The port its load balancer asks, if it has one.
+pub(crate) fn health_check(service: &Value) -> Option<i64> {
     set(&service["spec"]["healthCheckNodePort"])
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
     if needs_health_check(service) {
         match health_check(service) {
             // Whether it may be another one than before is a matter of validation.
-            Some(_) if before.is_some_and(needs_health_check) => {}
+            Some(_) if before.is_some_and(|before| needs_health_check(before) && health_check(before).is_some()) => {}
             Some(given) => free.take(given).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {given}: {why}"))
             })?,
@@ -220,14 +221,17 @@ pub(crate) fn keep(new: &mut Value, old: &Value) {
                 port["nodePort"] = (*had).into();
             }
         }
-    } else if may_have(old) && !may_have(new) && of(old) == of(new) {
+    } else if may_have(old) && !may_have(new) && of(old).is_superset(&of(new)) {
         for port in new["spec"]["ports"].as_array_mut().into_iter().flatten() {
             remove(port, "nodePort");
         }
     }
     match (needs_health_check(old), needs_health_check(new)) {
         (true, true) if health_check(new).is_none() => {
-            new["spec"]["healthCheckNodePort"] = old["spec"]["healthCheckNodePort"].clone();
+            // One that is older than these ports has none yet; it gets one as a new Service does.
+            if let Some(port) = health_check(old) {
+                new["spec"]["healthCheckNodePort"] = port.into();
+            }
         }
         (true, false) if health_check(old) == health_check(new) => remove(&mut new["spec"], "healthCheckNodePort"),
         _ => {}

@@ -1,5 +1,7 @@
 //! Validation of an object about to be stored: metadata, schema, the kind's own rules, CEL.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{self, ErrorKind, Path};
 use berth_apimachinery::schema::Root;
 use berth_apimachinery::status::Status;
@@ -23,6 +25,9 @@ pub(crate) enum Target {
     /// Everything: the server itself knows what it does (binding, finalizing).
     Whole,
 }
+
+/// As many mistakes are told of at once: more than anybody reads, of a body that may have a million.
+const ERRORS_MAX: usize = 1000;
 
 /// Metadata a client may change.
 const CHANGEABLE: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
@@ -49,22 +54,36 @@ impl Call {
         } else {
             validation::validate_object_meta_update(new_meta, old_meta, &path)
         };
-        errors.extend(match target {
-            Target::Main => self.strategy().validate_update(object, old),
-            Target::Status => self.strategy().validate_status_update(object, old),
-            Target::Resize => pod_resize::validate(object, old),
-            Target::Ephemeral => pod_ephemeral::validate(object, old),
-            Target::Whole => Vec::new(),
-        });
+        errors.extend(self.changed_for_worse(target, object, old));
         let forgiven = self.check_schema(object, Some(old), &mut errors);
         self.warnings.extend(forgiven);
         self.refuse(object, errors)
     }
 
-    fn refuse(&self, object: &Value, errors: Vec<field::Error>) -> Result<(), Status> {
+    /// What the rules of the kind say against an update, and not against what is stored as it is: an object that was stored
+    /// before there was some rule stays as good as it was, or else its finalizers could not even be taken away. What may not
+    /// change at all is as it was in an update that changes nothing.
+    fn changed_for_worse(&self, target: Target, object: &Value, old: &Value) -> Vec<field::Error> {
+        let rules = |object: &Value| match target {
+            Target::Main => self.strategy().validate_update(object, old),
+            Target::Status => self.strategy().validate_status_update(object, old),
+            Target::Resize => pod_resize::validate(object, old),
+            Target::Ephemeral => pod_ephemeral::validate(object, old),
+            Target::Whole => Vec::new(),
+        };
+        let mut errors = rules(object);
+        if !errors.is_empty() {
+            let before: HashSet<String> = rules(old).iter().map(ToString::to_string).collect();
+            errors.retain(|error| !before.contains(&error.to_string()));
+        }
+        errors
+    }
+
+    fn refuse(&self, object: &Value, mut errors: Vec<field::Error>) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
         }
+        errors.truncate(ERRORS_MAX);
         Err(Status::invalid(&self.group_kind(), meta::name(object), &errors))
     }
 

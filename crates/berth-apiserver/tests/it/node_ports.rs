@@ -55,6 +55,17 @@ async fn a_port_on_the_nodes_is_drawn_kept_and_given_back() {
     made(&server, "e", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30090}]})).await;
     server.delete(&format!("{SERVICES}/e"), Value::Null).await.expect(200);
     made(&server, "e", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30090}]})).await;
+    // Ports that go with the type may go at once; new ones may not come.
+    let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
+    let two = made(&server, "two", json!({"type": "NodePort", "ports": ports})).await;
+    let kept = json!([two["ports"][0]]);
+    let other = json!({"type": "ClusterIP", "ports": [{"name": "a", "port": 80, "nodePort": 30091}]});
+    server.patch(&format!("{SERVICES}/two"), "merge-patch", json!({"spec": other})).await.expect(422);
+    let inside = changed(&server, "two", json!({"type": "ClusterIP", "ports": kept})).await;
+    assert_eq!((node_ports(&inside), inside["ports"].as_array().unwrap().len()), (vec![], 1));
+    // Addresses of others' make it reachable, too.
+    let reached = changed(&server, "two", json!({"externalIPs": ["1.2.3.4"]})).await;
+    assert_eq!(reached["externalTrafficPolicy"], "Cluster");
     // A dry run takes nothing.
     let dry = server.post(&format!("{SERVICES}?dryRun=All"), service("f", json!({"type": "NodePort"}))).await;
     let would = node_ports(&dry.expect(201)["spec"]);

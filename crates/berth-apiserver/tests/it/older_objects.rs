@@ -102,3 +102,113 @@ async fn policies_see_what_is_older_than_a_default_with_it() {
     age(&server, &store, "/core/pods/default/p", "/spec").await;
     server.delete(&path, json!({"gracePeriodSeconds": 0})).await.expect(200);
 }
+
+/// Changes what is stored behind the server's back, as if it had been stored when there were fewer rules.
+async fn meddle(server: &Server, key: &str, change: impl FnOnce(&mut Value)) {
+    let store = server.api.store_handle();
+    let record = store.get(key).expect("it is stored");
+    let mut value = record.value().as_ref().clone();
+    change(&mut value);
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
+    store.commit(write).await.expect("stored");
+}
+
+/// What a refusal is about.
+fn causes(refused: &Value) -> Vec<&str> {
+    let causes = refused["details"]["causes"].as_array().expect("causes");
+    causes.iter().map(|cause| cause["field"].as_str().expect("a text")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_balancer_that_is_older_than_its_health_check_gets_a_port_for_it() {
+    let server = crate::harness::server();
+    let services = "/api/v1/namespaces/default/services";
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    server.post(services, json!({"metadata": {"name": "s"}, "spec": spec})).await.expect(201);
+    let (path, key) = (format!("{services}/s"), "/core/services/default/s");
+    let forget = |service: &mut Value| drop(service["spec"].as_object_mut().unwrap().remove("healthCheckNodePort"));
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    meddle(&server, key, forget).await;
+    let changed = server.patch(&path, "merge-patch", label.clone()).await.expect(200);
+    let port = changed["spec"]["healthCheckNodePort"].as_i64().expect("a port");
+    assert!((30_000..=32_767).contains(&port));
+    // Who asks for one, gets that; and after that it stays.
+    meddle(&server, key, forget).await;
+    let wanted = json!({"spec": {"healthCheckNodePort": 31_234}});
+    let changed = server.patch(&path, "merge-patch", wanted).await.expect(200);
+    assert_eq!(changed["spec"]["healthCheckNodePort"], 31_234);
+    let other = json!({"spec": {"healthCheckNodePort": 31_235}});
+    let refused = server.patch(&path, "merge-patch", other).await.expect(422);
+    assert_eq!(causes(&refused), ["spec.healthCheckNodePort"]);
+    let changed = server.patch(&path, "merge-patch", json!({"spec": {"healthCheckNodePort": null}})).await.expect(200);
+    assert_eq!(changed["spec"]["healthCheckNodePort"], 31_234);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_older_than_a_rule_can_be_changed_and_made_no_worse() {
+    let server = crate::harness::server();
+    let services = "/api/v1/namespaces/default/services";
+    let metadata = json!({"name": "s", "finalizers": ["example.com/f"]});
+    server.post(services, json!({"metadata": metadata, "spec": {"ports": [{"port": 80}]}})).await.expect(201);
+    let path = format!("{services}/s");
+    meddle(&server, "/core/services/default/s", |service| service["spec"]["ports"][0]["name"] = "Not_A_Name".into())
+        .await;
+    let refused = server.patch(&path, "merge-patch", json!({"spec": {"type": "Any"}})).await.expect(422);
+    assert_eq!(causes(&refused), ["spec.type"], "what was wrong before is not told again");
+    server.patch(&path, "merge-patch", json!({"spec": {"sessionAffinity": "ClientIP"}})).await.expect(200);
+    server.delete(&path, Value::Null).await.expect(200);
+    server.patch(&path, "merge-patch", json!({"metadata": {"finalizers": null}})).await.expect(200);
+    server.get(&path).await.expect(404);
+
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = json!({"metadata": {"name": "j"}, "spec": {"suspend": true, "template": {"spec": pod_spec()}}});
+    server.post(jobs, job).await.expect(201);
+    let path = format!("{jobs}/j");
+    let spoil = |job: &mut Value| job["spec"]["template"]["spec"]["containers"][0]["image"] = "".into();
+    meddle(&server, "/batch/jobs/default/j", spoil).await;
+    server.patch(&path, "merge-patch", json!({"spec": {"suspend": false}})).await.expect(200);
+    let worse = json!({"spec": {"parallelism": -1, "completions": 2}});
+    let refused = server.patch(&path, "merge-patch", worse).await.expect(422);
+    assert_eq!(causes(&refused), ["spec.parallelism", "spec.completions"]);
+    let mut whole = server.get(&path).await.expect(200);
+    whole["spec"]["template"]["spec"]["containers"][0]["name"] = "D".into();
+    let refused = server.put(&path, whole).await.expect(422);
+    assert_eq!(causes(&refused), ["spec.template.spec.containers[0].name", "spec.template"]);
+
+    let sets = "/apis/apps/v1/namespaces/default/statefulsets";
+    let labels = json!({"app": "a"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"selector": {"matchLabels": labels}, "template": template});
+    server.post(sets, json!({"metadata": {"name": "s"}, "spec": spec})).await.expect(201);
+    meddle(&server, "/apps/statefulsets/default/s", |set| set["spec"]["podManagementPolicy"] = "Any".into()).await;
+    let path = format!("{sets}/s");
+    server.patch(&path, "merge-patch", json!({"spec": {"replicas": 3}})).await.expect(200);
+    server.patch(&format!("{path}/scale"), "merge-patch", json!({"spec": {"replicas": 4}})).await.expect(200);
+    let mended = json!({"spec": {"podManagementPolicy": "Parallel"}});
+    assert_eq!(causes(&server.patch(&path, "merge-patch", mended).await.expect(422)), ["spec"], "that never changes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_older_than_a_rule_can_be_resized_and_looked_into() {
+    let server = crate::harness::server();
+    let pods = "/api/v1/namespaces/default/pods";
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
+    for name in ["p", "mirror"] {
+        let pod = json!({"metadata": {"name": name}, "spec": {"containers": [container]}});
+        server.post(pods, pod).await.expect(201);
+        meddle(&server, &format!("/core/pods/default/{name}"), |pod| {
+            pod["spec"]["hostname"] = "Not_A_Name".into();
+            if name == "mirror" {
+                pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+            }
+        })
+        .await;
+    }
+    let larger = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}});
+    server.patch(&format!("{pods}/p/resize"), "strategic-merge-patch", larger).await.expect(200);
+    let debugger = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
+    let path = |name: &str| format!("{pods}/{name}/ephemeralcontainers");
+    server.patch(&path("p"), "strategic-merge-patch", debugger.clone()).await.expect(200);
+    let refused = server.patch(&path("mirror"), "strategic-merge-patch", debugger).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("static pods do not support"), "{refused}");
+}
