@@ -135,9 +135,13 @@ impl Model {
             usage: Amounts::new(),
             level: 0,
             no_fit: None,
-            scan: Scan { tried: Vec::new(), generation, cycle: self.cycle },
+            scan: Scan { tried: Vec::new(), ends: Vec::new(), generation, cycle: self.cycle },
         };
         let scan = entry.scan.as_ref().filter(|_| pins.is_none());
+        if let Some(earlier) = scan {
+            assignment.scan.ends = earlier.ends.clone();
+            assignment.scan.ends.push(earlier.tried.clone());
+        }
         for (at, set) in entry.job.sets.iter().enumerate() {
             let start = scan.and_then(|scan| *scan.tried.get(at)?).map_or(0, |last| last + 1);
             let mut best: Option<(Grade, usize, [AssignmentMode; RESOURCES], u32)> = None;

@@ -246,9 +246,9 @@ impl Model {
             }
         }
         let started = matches!(answer, Answer::Preempt(_)) || head.deferred;
-        let more = scan.tried.iter().any(Option::is_some) && !started;
+        let more = scan.has_more() && !started;
         let entry = self.jobs.get_mut(&name).expect("heads are there");
-        entry.scan = (!started).then_some(scan);
+        entry.scan = more.then_some(scan);
         let class = entry.class();
         if head.requeue == RequeueReason::PendingPreemption {
             self.rooms[queue].preemptor = Some(name.clone());

@@ -70,8 +70,26 @@ pub struct Held {
 struct Scan {
     /// Last flavor tried per pod set that got one; nothing when it was the last there is.
     tried: Vec<Option<usize>>,
+    /// Where the searches before it ended, since one began at the first flavors.
+    ends: Vec<Vec<Option<usize>>>,
     generation: u64,
     cycle: u64,
+}
+
+impl Scan {
+    /// Flavors are left that were not tried, and the searches do not go round (§4.4, §8.12): this one has not ended where
+    /// the last did whose number is a power of two.
+    fn has_more(&self) -> bool {
+        let left = |end: &[Option<usize>]| {
+            let left = end.iter().enumerate().filter_map(|(set, last)| Some((set, (*last)?)));
+            left.collect::<Vec<(usize, usize)>>()
+        };
+        let goes_round = self.ends.len().checked_ilog2().is_some_and(|power| {
+            let earlier = &self.ends[(1 << power) - 1];
+            left(earlier) == left(&self.tried)
+        });
+        !left(&self.tried).is_empty() && !goes_round && self.ends.len() + 1 < 1024
+    }
 }
 
 /// What a queue remembers.
