@@ -93,13 +93,11 @@ impl Metrics {
         self.inner.lock().expect("no code panics while holding the metrics' lock")
     }
 
-    /// A scheduling cycle ended.
+    /// A scheduling cycle ended, or a part of it: it is counted once.
     pub fn cycle(&self, outcome: &CycleOutcome) {
-        if outcome.decisions.is_empty() {
-            return;
+        if let Some(result) = outcome.result {
+            self.lock().add("kueue_admission_attempts_total", &[("result", result.as_str())], 1.0);
         }
-        let result = if outcome.is_success() { "success" } else { "inadmissible" };
-        self.lock().add("kueue_admission_attempts_total", &[("result", result)], 1.0);
     }
 
     /// The figures of a cluster queue.

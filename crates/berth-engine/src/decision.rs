@@ -9,11 +9,16 @@ use std::sync::Arc;
 use crate::ids::Name;
 use crate::model::{Admission, ResourceList, Time, WorkloadKey};
 
-/// Everything one scheduling cycle decided.
+/// What a scheduling cycle decided, or a part of it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CycleOutcome {
-    /// Number of this cycle, from 1.
+    /// Number of the cycle, from 1. Its parts have the same.
     pub cycle: u64,
+    /// True if some of the cycle's heads are still to be answered: the next call goes on with them.
+    pub goes_on: bool,
+    /// What came of the whole cycle, all its parts taken together; `None` while it goes on, and if nobody was there to be
+    /// answered.
+    pub result: Option<CycleResult>,
     /// Decisions, in the order they were taken.
     pub decisions: Vec<Decision>,
     /// Workloads that were set aside unseen because an equivalent one just failed (§4.8), with the reason to show.
@@ -22,7 +27,7 @@ pub struct CycleOutcome {
     pub skipped_preemptions: BTreeMap<Name, u32>,
     /// Per cluster queue and result (`new_targets`, `deferred_fit`, `skipped`), recomputed preemption targets.
     pub target_recomputations: BTreeMap<Name, BTreeMap<&'static str, u32>>,
-    /// True when another cycle right now could decide something more.
+    /// True when another call right now could decide something more: the rest of this cycle, or another one.
     pub more: bool,
     /// When to call `cycle` next even if no event comes (back-offs, flush delays, second passes); see
     /// [`crate::Engine::next_wakeup`].
@@ -30,9 +35,28 @@ pub struct CycleOutcome {
 }
 
 impl CycleOutcome {
-    /// True if something was admitted or evicted (§5.12).
-    pub fn is_success(&self) -> bool {
+    /// True if something was admitted or evicted here.
+    pub(crate) fn is_success(&self) -> bool {
         self.decisions.iter().any(|decision| matches!(decision.verdict, Verdict::Admit(_) | Verdict::Evict { .. }))
+    }
+}
+
+/// What came of a cycle (§5.12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CycleResult {
+    /// Something was admitted or evicted.
+    Success,
+    /// Nothing was.
+    Inadmissible,
+}
+
+impl CycleResult {
+    /// Upstream's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CycleResult::Success => "success",
+            CycleResult::Inadmissible => "inadmissible",
+        }
     }
 }
 

@@ -26,6 +26,8 @@
 //!   It ends by the object showing the reservation, by `AdmissionFailed`, or by `WorkloadRemoved`.
 //! * **Requeue.** The engine keeps the newest object itself; whatever did not get in goes back to its place in its queue
 //!   inside `cycle`. Nothing needs to be requeued from outside.
+//! * **Parts.** [`Engine::cycle_part`] answers a cycle some cohort trees at a time, with the same decisions: what was decided
+//!   can be written, and events be applied, before the other trees had their turn.
 //! * **Wake.** Call `cycle` after every batch of events, again at once while `more` is true, and at
 //!   [`Engine::next_wakeup`] (back-offs that end, flushes that were collected, second passes that are due).
 //!   Conditions that depend on time alone (Requeued=True after a back-off, PodsReady timeouts, maximum execution time)
@@ -68,12 +70,12 @@ pub use config::{
     RequeuingTimestamp,
 };
 pub use decision::{
-    Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, Decision, EntryStatus, Exclusion, Finding,
-    FlavorAttempt, LayerShortage, LevelRoom, PendingReason, PodSetConsidered, PreemptionBar, PreemptionMode,
+    Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, CycleResult, Decision, EntryStatus, Exclusion,
+    Finding, FlavorAttempt, LayerShortage, LevelRoom, PendingReason, PodSetConsidered, PreemptionBar, PreemptionMode,
     PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyProblem, TopologyShortage, Verdict, Victim,
     VictimFate, VictimSearch, Wait,
 };
-pub use engine::{Effects, Engine};
+pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;
 pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 pub use front::Front;

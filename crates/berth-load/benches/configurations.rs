@@ -2,7 +2,8 @@
 //!
 //! Engine time is what events and cycles take; building objects and keeping the plan's books is the drive's and not counted,
 //! nor is reading the clock, which takes a fair part of what an event takes.
-//! Besides criterion's figures it prints, once per configuration, the schedule and the spread of cycle times.
+//! Besides criterion's figures it prints, once per configuration, the schedule and how long decisions keep everybody else
+//! waiting: the spread of the times of the parts in which cycles are answered, and that of whole cycles.
 
 #[path = "../../berth-engine/benches/measure.rs"]
 mod measure;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_engine::model::Time;
-use berth_engine::{CycleOutcome, Effects, Engine, EngineConfig, Event};
+use berth_engine::{CycleOutcome, Effects, Engine, EngineConfig, Event, HEADS_PER_PART};
 use berth_load::drive::{Outcome, Spread};
 use berth_load::{Config, Plan, Probe, drive};
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -30,7 +31,10 @@ const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/pe
 /// Adds up what the engine takes.
 struct Stopwatch {
     events: Duration,
+    parts: Vec<Duration>,
+    /// The same by whole cycles; the last is not over while `goes_on`.
     cycles: Vec<Duration>,
+    goes_on: bool,
     /// The least that reading the clock adds to what is measured.
     clock: Duration,
 }
@@ -38,7 +42,13 @@ struct Stopwatch {
 impl Stopwatch {
     fn new() -> Stopwatch {
         let clock = (0..10_000).map(|_| timed(|| ()).0).min();
-        Stopwatch { events: Duration::ZERO, cycles: Vec::new(), clock: clock.unwrap_or_default() }
+        Stopwatch {
+            events: Duration::ZERO,
+            parts: Vec::new(),
+            cycles: Vec::new(),
+            goes_on: false,
+            clock: clock.unwrap_or_default(),
+        }
     }
 
     fn total(&self) -> Duration {
@@ -54,8 +64,14 @@ impl Probe for Stopwatch {
     }
 
     fn cycle(&mut self, engine: &mut Engine, now: Time) -> CycleOutcome {
-        let (time, outcome) = timed(|| engine.cycle(now));
-        self.cycles.push(time.saturating_sub(self.clock));
+        let (time, outcome) = timed(|| engine.cycle_part(HEADS_PER_PART, now));
+        let time = time.saturating_sub(self.clock);
+        self.parts.push(time);
+        match self.cycles.last_mut().filter(|_| self.goes_on) {
+            Some(cycle) => *cycle += time,
+            None => self.cycles.push(time),
+        }
+        self.goes_on = outcome.goes_on;
         outcome
     }
 }
@@ -72,9 +88,7 @@ fn describe(name: &str, plan: &Plan) {
     let (mut stopwatch, outcome) = run(plan);
     let seconds = stopwatch.total().as_secs_f64();
     let cycles: Duration = stopwatch.cycles.iter().sum();
-    let longest = stopwatch.cycles.iter().max().copied().unwrap_or_default();
     let (events, clock) = (stopwatch.events, stopwatch.clock);
-    let spread = Spread::of(&mut stopwatch.cycles);
     println!(
         "{name}: {} workloads, {} admissions in {seconds:.3} s of engine time ({events:.3?} events, {cycles:.3?} cycles): \
          {:.0}/s",
@@ -82,11 +96,18 @@ fn describe(name: &str, plan: &Plan) {
         outcome.admissions,
         outcome.admissions as f64 / seconds,
     );
-    println!(
-        "{name}: {} cycles, mean {:.1?}, median {:.1?}, p99 {:.1?}, longest {longest:.1?}; reading the clock took {clock:.0?} \
-         each time besides",
-        outcome.cycles, spread.mean, spread.median, spread.p99,
-    );
+    for (what, times) in [("parts", &mut stopwatch.parts), ("whole cycles", &mut stopwatch.cycles)] {
+        let spread = Spread::of(times);
+        println!(
+            "{name}: {} {what}, mean {:.1?}, median {:.1?}, p99 {:.1?}, longest {:.1?}",
+            times.len(),
+            spread.mean,
+            spread.median,
+            spread.p99,
+            times.last().copied().unwrap_or_default(),
+        );
+    }
+    println!("{name}: reading the clock took {clock:.0?} each time besides");
     println!(
         "{name}: schedule {:.2} s, lower bound {:.2} s, quota use {:.1} %, {} unfinished",
         outcome.wall.as_secs_f64(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use berth_engine::model::{Eviction, Time, Workload, WorkloadKey};
-use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event, Name, Verdict};
+use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event, HEADS_PER_PART, Name, Verdict};
 
 use crate::plan::Plan;
 
@@ -25,9 +25,9 @@ pub trait Probe {
         engine.apply(event, now)
     }
 
-    /// Runs a cycle.
+    /// Runs a part of a cycle, as the controllers do.
     fn cycle(&mut self, engine: &mut Engine, now: Time) -> CycleOutcome {
-        engine.cycle(now)
+        engine.cycle_part(HEADS_PER_PART, now)
     }
 }
 
@@ -200,16 +200,24 @@ impl<P: Probe> Drive<'_, P> {
     /// Cycles until nothing more is decided at this instant.
     fn decide(&mut self) {
         for _ in 0..CYCLES_PER_INSTANT_MAX {
-            self.wake = false;
-            let outcome = self.probe.cycle(&mut self.engine, self.now);
             self.outcome.cycles += 1;
-            let mut changed = false;
+            if !self.cycle() {
+                return;
+            }
+        }
+    }
+
+    /// A whole cycle, part by part. True if another one at this instant may decide more.
+    fn cycle(&mut self) -> bool {
+        self.wake = false;
+        let mut changed = false;
+        loop {
+            let outcome = self.probe.cycle(&mut self.engine, self.now);
             for decision in outcome.decisions {
                 changed |= self.carry_out(decision);
             }
-            let goes_on = outcome.more || (changed && self.wake);
-            if !goes_on {
-                return;
+            if !outcome.goes_on {
+                return outcome.more || (changed && self.wake);
             }
         }
     }

@@ -1,11 +1,12 @@
-//! The loop: cycle after cycle until the engine has nothing more to decide, then sleep until it says so or is woken.
+//! The loop: cycle after cycle until the engine has nothing more to decide, then sleep until it says so or is woken. Of a
+//! cycle over many cohort trees the first decisions are on their way while the others are still to be taken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::model::WorkloadKey;
-use berth_engine::{CycleOutcome, Effects, Event, Verdict};
+use berth_engine::{CycleOutcome, Effects, Event, HEADS_PER_PART, Verdict};
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use tokio::time::Instant;
 
@@ -17,8 +18,8 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
-/// Cycles run in one go before other tasks get a turn.
-const CYCLES_PER_TURN_MAX: usize = 256;
+/// Parts of cycles run in one go before other tasks get a turn.
+const PARTS_PER_TURN_MAX: usize = 256;
 
 /// A turn that took longer than this is followed by a rest of [`REST_FACTOR`] times as long, at most [`REST_MAX`]. Where a look
 /// at what waits is costly (many queues whose heads look for victims), looking after each workload that ends would leave
@@ -84,12 +85,12 @@ impl Reconciler for Scheduler {
 
 impl Scheduler {
     fn turn(&self) -> Result<Action, Error> {
-        for _ in 0..CYCLES_PER_TURN_MAX {
+        for _ in 0..PARTS_PER_TURN_MAX {
             if !self.writes.has_room() {
                 return Ok(Action::Wait);
             }
             let now = self.brain.now();
-            let outcome = self.brain.engine().cycle(now);
+            let outcome = self.brain.engine().cycle_part(HEADS_PER_PART, now);
             let more = outcome.more;
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome);

@@ -2,7 +2,7 @@
 //! answer has already changed.
 //!
 //! [`nominate`] works out what each head would get if it were alone, [`order`] says who goes first, [`process`] goes
-//! through them. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
+//! through them, [`parts`] says whose heads may be answered apart from others. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
 //! rolled back at the end, and only then is what was admitted counted for good.
 
 #![expect(clippy::vec_box, reason = "entries are large, and a cycle sorts them and hands them on")]
@@ -10,6 +10,7 @@
 mod claims;
 pub(crate) mod nominate;
 pub(crate) mod order;
+mod parts;
 pub(crate) mod process;
 mod tournament;
 
@@ -18,8 +19,8 @@ use std::sync::Arc;
 
 use crate::assignment::{AskedPodSet, Assignment};
 use crate::decision::{
-    Admit, AssignmentMode, Considered, CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason, Verdict,
-    Victim, Wait,
+    Admit, AssignmentMode, Considered, CycleOutcome, CycleResult, Decision, EntryStatus, PendingReason, RequeueReason,
+    Verdict, Victim, Wait,
 };
 use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::model::Time;
@@ -29,6 +30,8 @@ use crate::topology::Places;
 use crate::waiting::Rooms;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
+
+pub(crate) use parts::Parts;
 
 /// One head and what becomes of it.
 #[derive(Debug)]
@@ -129,25 +132,55 @@ impl Entry {
     }
 }
 
-/// Runs one cycle.
-pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutcome {
-    world.cycle += 1;
-    let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
-    let mut progress = false;
-    let mut entries = second_passes(world, rooms, now);
-    let queues = queues_by_tree(world, rooms);
-    if entries.is_empty() && queues.is_empty() {
-        return outcome;
+/// Runs a part of a cycle: of the one that was begun and not finished, or of a new one. Takes whole cohort trees until there
+/// are so many heads; what has to be answered together may be more.
+pub(crate) fn run(world: &mut World, rooms: &mut Rooms, parts: &mut Parts, heads: usize, now: Time) -> CycleOutcome {
+    let mut entries = Vec::new();
+    if parts.is_done() {
+        world.cycle += 1;
+        entries = second_passes(world, rooms, now);
+        *parts = Parts::begin(world, rooms, &entries);
     }
+    let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
+    let queues = parts.next(world, heads);
+    if !(entries.is_empty() && queues.is_empty()) {
+        parts.progress |= answer(world, rooms, entries, &queues, &mut outcome, now);
+    }
+    parts.answered |= !outcome.decisions.is_empty();
+    parts.succeeded |= outcome.is_success();
+    if parts.is_done() {
+        outcome.more = parts.progress && rooms.has_schedulable_candidates(world);
+        outcome.result = parts.answered.then_some(match parts.succeeded {
+            true => CycleResult::Success,
+            false => CycleResult::Inadmissible,
+        });
+    } else {
+        outcome.more = true;
+        outcome.goes_on = true;
+    }
+    outcome
+}
+
+/// Answers second passes and the heads of these queues, those of one cohort tree together. True if the next cycle may
+/// decide something it could not decide in this one.
+fn answer(
+    world: &mut World,
+    rooms: &mut Rooms,
+    mut entries: Vec<Box<Entry>>,
+    queues: &[(NodeId, QueueId)],
+    outcome: &mut CycleOutcome,
+    now: Time,
+) -> bool {
+    let mut progress = false;
     outcome.decisions.reserve(entries.len() + queues.len());
     let base = world.mark();
-    entries.retain_mut(|entry| consider(world, rooms, entry, &mut outcome, &mut progress, now));
+    entries.retain_mut(|entry| consider(world, rooms, entry, outcome, &mut progress, now));
     for tree in queues.chunk_by(|(a, _), (b, _)| a == b) {
         let first = entries.len();
         for (_, queue) in tree {
             let Some((id, is_preemptor)) = rooms.pop(world, *queue) else { continue };
             let mut entry = Box::new(Entry::new(id, *queue, is_preemptor, false));
-            if consider(world, rooms, &mut entry, &mut outcome, &mut progress, now) {
+            if consider(world, rooms, &mut entry, outcome, &mut progress, now) {
                 entries.push(entry);
             }
         }
@@ -157,16 +190,15 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, now: Time) -> CycleOutco
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
         for mut entry in done {
             process::give_up(&mut entry);
-            progress |= put_back(world, rooms, &mut entry, &mut outcome, now);
+            progress |= put_back(world, rooms, &mut entry, outcome, now);
         }
     }
-    let entries = process::run(world, entries, &mut outcome, now);
+    let entries = process::run(world, entries, outcome, now);
     world.rollback(base);
     for entry in entries {
-        progress |= conclude(world, rooms, entry, &mut outcome, now);
+        progress |= conclude(world, rooms, entry, outcome, now);
     }
-    outcome.more = progress && rooms.has_schedulable_candidates(world);
-    outcome
+    progress
 }
 
 /// The workloads whose second pass is due.
@@ -177,16 +209,6 @@ fn second_passes(world: &World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>>
         Some(Box::new(Entry::new(id, holding.queue, false, true)))
     });
     due.collect()
-}
-
-/// The queues that give a head to this cycle (§4.9), with the root of each, those of one cohort tree together.
-fn queues_by_tree(world: &World, rooms: &Rooms) -> Vec<(NodeId, QueueId)> {
-    let queues = rooms.queues_with_candidates().into_iter();
-    let active = queues.filter(|queue| world.queue(*queue).is_active());
-    let mut queues: Vec<_> = active.map(|queue| (world.tree.node(world.queue(queue).node).root, queue)).collect();
-    // Stable: queues of a tree stay in order.
-    queues.sort_by_key(|(root, _)| *root);
-    queues
 }
 
 /// Nominates an entry. False when it is done with: it cannot be considered.

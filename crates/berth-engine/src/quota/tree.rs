@@ -109,6 +109,8 @@ pub(crate) struct QuotaTree {
     changed: Vec<NodeId>,
     /// Queues of each tree, by root, in order.
     queues: Vec<Vec<QueueId>>,
+    /// Counts changes of nodes' roots.
+    roots_version: u64,
 }
 
 impl QuotaTree {
@@ -256,6 +258,7 @@ impl QuotaTree {
         let root = self.path_to_root(id).last().unwrap_or(id);
         let node = &mut self.nodes[id.index()];
         let before = std::mem::replace(&mut node.root, root);
+        self.roots_version += u64::from(before != root);
         let Some(queue) = node.queue.filter(|_| before != root) else { return };
         if let Ok(at) = self.queues[before.index()].binary_search(&queue) {
             self.queues[before.index()].remove(at);
@@ -263,6 +266,11 @@ impl QuotaTree {
         if let Err(at) = self.queues[root.index()].binary_search(&queue) {
             self.queues[root.index()].insert(at, queue);
         }
+    }
+
+    /// The state of all nodes' roots: another one when one has changed.
+    pub fn roots_version(&self) -> u64 {
+        self.roots_version
     }
 
     fn leads_to_cycle(&self, start: NodeId) -> bool {

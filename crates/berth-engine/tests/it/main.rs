@@ -7,6 +7,7 @@ mod flavors;
 mod gates;
 mod map;
 mod node_failures;
+mod parts;
 mod placement;
 mod platform;
 mod preemption;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::model::{
-    self, Eviction, FlavorFungibility, FlavorQuotas, Labels, LocalQueue, PodTemplate, PreemptionPolicies,
-    ResourceFlavor, ResourceGroup, StopPolicy, Taint, TaintEffect, Time, Toleration, Workload,
+    self, Eviction, FlavorFungibility, FlavorQuotas, Labels, LocalQueue, Node, PodTemplate, PreemptionPolicies,
+    ResourceFlavor, ResourceGroup, StopPolicy, Taint, TaintEffect, Time, Toleration, Topology, TopologyMode,
+    TopologyRequest, Workload,
 };
 use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, FairSharing, Name, Verdict};
 
@@ -40,6 +41,25 @@ pub fn cohort_name(at: usize) -> Name {
     Name::from(format!("c{at}"))
 }
 
+/// The label that is a node's own.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// A node of a plan.
+fn node(plan: &Plan, at: usize) -> Event {
+    let name = Name::from(format!("n{at}"));
+    let mut allocatable: model::ResourceList =
+        RESOURCE_NAMES.iter().zip(plan.nodes[at]).map(|(name, amount)| (Name::from(*name), amount)).collect();
+    allocatable.insert(Name::from("pods"), 100);
+    Event::NodeUpserted(Node {
+        labels: [(Name::from(HOSTNAME), name.clone()), (Name::from("tier"), Name::from("other"))].into(),
+        name,
+        taints: Vec::new(),
+        allocatable,
+        ready: true,
+        unschedulable: false,
+    })
+}
+
 fn quotas(flavor: usize, quotas: &[Quota]) -> FlavorQuotas {
     let quota = |quota: &Quota| model::Quota {
         nominal: Amount::Bounded(quota.nominal),
@@ -60,6 +80,14 @@ pub fn configuration(plan: &Plan) -> Vec<Event> {
     let mut events = vec![Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() }];
     for at in 0..FLAVORS {
         let mut flavor = ResourceFlavor { name: flavor_name(at), ..ResourceFlavor::default() };
+        if at == 0 && !plan.nodes.is_empty() {
+            flavor.topology = Some(Name::from("hosts"));
+            events.push(Event::TopologyUpserted(Topology {
+                name: Name::from("hosts"),
+                levels: vec![Name::from(HOSTNAME)],
+            }));
+            events.extend((0..plan.nodes.len()).map(|at| node(plan, at)));
+        }
         if at == 1 {
             flavor.node_labels.insert(Name::from("tier"), Name::from("f1"));
         }
@@ -148,21 +176,22 @@ impl Host {
                 effect: None,
             });
         }
-        let template = Arc::new(template);
-        workload.pod_sets = job
-            .sets
-            .iter()
-            .enumerate()
-            .map(|(at, set)| model::PodSet {
+        let sets = job.sets.iter().enumerate().map(|(at, set)| {
+            let requests: model::ResourceList =
+                RESOURCE_NAMES.iter().zip(set.requests).map(|(name, it)| (Name::from(*name), it)).collect();
+            model::PodSet {
                 name: Name::from(format!("s{at}")),
                 count: set.count,
                 min_count: set.least,
                 reclaimable: 0,
-                requests: RESOURCE_NAMES.iter().zip(set.requests).map(|(name, it)| (Name::from(*name), it)).collect(),
-                template: template.clone(),
-                topology: None,
-            })
-            .collect();
+                requests: requests.clone(),
+                template: Arc::new(PodTemplate { requests, ..template.clone() }),
+                topology: job
+                    .placed
+                    .then(|| TopologyRequest { mode: Some(TopologyMode::Unconstrained), ..TopologyRequest::default() }),
+            }
+        });
+        workload.pod_sets = sets.collect();
         self.see(name, workload);
     }
 
@@ -187,8 +216,29 @@ impl Host {
 
     /// A cycle, and its decisions written to the objects.
     pub fn cycle(&mut self) -> CycleOutcome {
+        let outcome = self.engine.cycle(self.now);
+        self.write(&outcome);
+        self.tick();
+        outcome
+    }
+
+    /// The same in parts of so many heads, each written before the next.
+    pub fn cycle_in_parts(&mut self, heads: usize) -> Vec<CycleOutcome> {
+        let mut parts = Vec::new();
+        loop {
+            let part = self.engine.cycle_part(heads, self.now);
+            self.write(&part);
+            let goes_on = part.goes_on;
+            parts.push(part);
+            if !goes_on {
+                self.tick();
+                return parts;
+            }
+        }
+    }
+
+    fn write(&mut self, outcome: &CycleOutcome) {
         let now = self.now;
-        let outcome = self.engine.cycle(now);
         for decision in &outcome.decisions {
             match &decision.verdict {
                 Verdict::Admit(admit) => self.change(&decision.workload.name, |workload| {
@@ -207,8 +257,6 @@ impl Host {
                 Verdict::Wait(_) | Verdict::Evict { .. } => {}
             }
         }
-        self.tick();
-        outcome
     }
 
     /// Workloads that are being evicted and still hold quota.

@@ -113,7 +113,7 @@ fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestC
 }
 
 /// Everything a user could see of the state.
-fn fingerprint(host: &mut Host, plan: &Plan) -> String {
+pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     let mut text = String::new();
     for at in 0..plan.queues.len() {
         let name = queue_name(at);

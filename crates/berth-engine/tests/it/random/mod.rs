@@ -2,13 +2,14 @@
 //!
 //! [`plan`] describes a platform and a history in plain numbers, [`host`] carries a plan out on an engine as a cluster
 //! would: victims stop, quota returns, workloads queue again. [`agreement`] holds every cycle against the slow model in
-//! [`crate::reference`]; [`invariants`] are the rest.
+//! [`crate::reference`]; [`parts`] holds cycles answered in parts against whole ones; [`invariants`] are the rest.
 //!
 //! `BERTH_PROPERTY_CASES` sets the number of cases of every property here, for a longer run than CI's.
 
 mod agreement;
 mod host;
 mod invariants;
+mod parts;
 pub mod plan;
 
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};

@@ -67,6 +67,8 @@ pub struct Job {
     pub selects: bool,
     /// Tolerates the third flavor's taint.
     pub tolerates: bool,
+    /// Asks for places on nodes.
+    pub placed: bool,
 }
 
 /// What happens next.
@@ -88,6 +90,8 @@ pub struct Plan {
     pub fair: Option<Vec<PreemptionStrategy>>,
     pub cohorts: Vec<Cohort>,
     pub queues: Vec<Queue>,
+    /// Cpu and memory of the nodes of the first flavor; it has a topology if there are any.
+    pub nodes: Vec<[i64; RESOURCES]>,
     pub steps: Vec<Step>,
 }
 
@@ -114,6 +118,13 @@ fn queue_flavors() -> impl Strategy<Value = Vec<(usize, [Quota; RESOURCES])>> {
     })
 }
 
+/// Limits mean something only to a parent.
+fn lift_limits(quotas: &mut [(usize, [Quota; RESOURCES])]) {
+    for quota in quotas.iter_mut().flat_map(|(_, quotas)| quotas) {
+        (quota.borrowing, quota.lending) = (None, None);
+    }
+}
+
 /// Weights in thousandths; zero is a weight of its own.
 fn weight() -> impl Strategy<Value = i64> {
     prop_oneof![6 => Just(1000_i64), 1 => Just(0), 2 => Just(500), 2 => Just(3000)]
@@ -124,10 +135,7 @@ fn cohort(at: usize) -> impl Strategy<Value = Cohort> {
     let own = prop_oneof![3 => Just(Vec::new()), 2 => quotas(at > 0, 1)];
     (parent, own, weight()).prop_map(|(parent, mut quotas, weight)| {
         if parent.is_none() {
-            // Limits mean something only to a parent.
-            for quota in quotas.iter_mut().flat_map(|(_, quotas)| quotas) {
-                (quota.borrowing, quota.lending) = (None, None);
-            }
+            lift_limits(&mut quotas);
         }
         Cohort { parent, quotas, weight }
     })
@@ -161,9 +169,7 @@ fn queue(cohorts: usize) -> impl Strategy<Value = Queue> {
     (parent, queue_flavors(), weight(), policies).prop_map(|(cohort, mut flavors, weight, policies)| {
         let (strategy, when_can_borrow, when_can_preempt, preference, within_queue, reclaim, borrow) = policies;
         if cohort.is_none() {
-            for quota in flavors.iter_mut().flat_map(|(_, quotas)| quotas) {
-                (quota.borrowing, quota.lending) = (None, None);
-            }
+            lift_limits(&mut flavors);
         }
         Queue {
             cohort,
@@ -190,8 +196,9 @@ fn pod_set() -> impl Strategy<Value = PodSet> {
 
 fn job(queues: usize) -> impl Strategy<Value = Job> {
     let priority = prop_oneof![3 => Just(0_i64), 2 => Just(5), 1 => Just(10)];
-    (0..queues, priority, vec(pod_set(), 1..3), any::<bool>(), any::<bool>())
-        .prop_map(|(queue, priority, sets, selects, tolerates)| Job { queue, priority, sets, selects, tolerates })
+    (0..queues, priority, vec(pod_set(), 1..3), any::<bool>(), any::<bool>()).prop_map(
+        |(queue, priority, sets, selects, tolerates)| Job { queue, priority, sets, selects, tolerates, placed: false },
+    )
 }
 
 fn step(queues: usize) -> impl Strategy<Value = Step> {
@@ -220,7 +227,39 @@ pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
             let tree: Vec<_> = (0..cohorts).map(cohort).collect();
             let leaves: Vec<_> = (0..queues).map(|_| queue(cohorts)).collect();
             (strategies(), tree, leaves, vec(step(queues), steps.clone()))
-                .prop_map(|(fair, cohorts, queues, steps)| Plan { fair, cohorts, queues, steps })
+                .prop_map(|(fair, cohorts, queues, steps)| Plan { fair, cohorts, queues, nodes: Vec::new(), steps })
+        },
+    )
+}
+
+/// The same with more trees: some cohorts and queues are taken out of theirs. More arrives between two cycles, so that more
+/// queues have a head. On some platforms there is one flavor, and it has less room on nodes than there is quota.
+pub fn wide_plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
+    let nodes = prop_oneof![3 => Just(Vec::new()), 2 => vec([1_i64..6, 2_i64..7], 1..3)];
+    let apart = || vec(proptest::bool::weighted(0.5), 5);
+    let chosen = |part: f64| vec(proptest::bool::weighted(part), 60);
+    (plan(steps), apart(), apart(), nodes, chosen(0.9), chosen(0.3)).prop_map(
+        |(mut plan, cohorts_apart, queues_apart, nodes, placed, kept)| {
+            let mut kept = kept.into_iter();
+            plan.steps.retain(|step| !matches!(step, Step::Cycle) || kept.next().unwrap_or(true));
+            for (cohort, _) in plan.cohorts.iter_mut().zip(cohorts_apart).filter(|(_, apart)| *apart) {
+                cohort.parent = None;
+                lift_limits(&mut cohort.quotas);
+            }
+            for (queue, _) in plan.queues.iter_mut().zip(queues_apart).filter(|(_, apart)| *apart) {
+                queue.cohort = None;
+                lift_limits(&mut queue.flavors);
+            }
+            for queue in plan.queues.iter_mut().filter(|_| !nodes.is_empty()) {
+                let plenty = Quota { nominal: 20, borrowing: None, lending: None };
+                queue.flavors = vec![(0, [plenty; RESOURCES])];
+            }
+            let jobs = plan.steps.iter_mut().filter_map(|step| match step {
+                Step::Arrive(job) => Some(job),
+                _ => None,
+            });
+            jobs.zip(placed).for_each(|(job, placed)| job.placed = placed && !nodes.is_empty());
+            Plan { nodes, ..plan }
         },
     )
 }
