@@ -21,7 +21,8 @@ use crate::gates::Gates;
 /// only has to be long enough for what happens at once to come together.
 const FLUSH_DELAY: Duration = Duration::from_millis(1);
 
-/// What the controllers do and how. [`Config::default`] is what Kueue does with the configuration it ships.
+/// What the controllers do and how. [`Config::default`] is what they do without a file: what Kueue does by default, with every
+/// integration there is.
 ///
 /// It can be read from JSON as it is, without defaults of the file or checks, which recorded cases need; a file goes
 /// through [`crate::configuration::read`].
@@ -30,7 +31,7 @@ const FLUSH_DELAY: Duration = Duration::from_millis(1);
 pub struct Config {
     /// Manage jobs that name no queue too: they stay suspended until someone names one.
     pub manage_jobs_without_queue_name: bool,
-    /// Namespaces in which jobs are managed; by default all but `kube-system` and `kueue-system`.
+    /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers' own.
     pub managed_jobs_namespace_selector: LabelSelector,
     /// Evict workloads whose pods do not become ready; absent: do not.
     pub wait_for_pods_ready: Option<WaitForPodsReady>,
@@ -52,6 +53,10 @@ pub struct Config {
     /// What the client lets through; absent: no limit. Whoever makes the client holds it to this; here it says how late
     /// the order of writes may be decided.
     pub client_limit: Option<ClientLimit>,
+    /// Report quotas, reservations and usage per flavor and resource too.
+    pub resource_metrics: bool,
+    /// How many objects of a `Kind.group` may be reconciled at once; others as many as is good for them.
+    pub concurrency_max: BTreeMap<String, usize>,
 }
 
 /// A limit of the client, per kind of object (`clientConnection` of the file).
@@ -64,10 +69,10 @@ pub struct ClientLimit {
 }
 
 impl ClientLimit {
-    /// As Kueue reads it: a negative rate is none, and what is absent is 20 a second and 30 at once.
+    /// As Kueue reads it: a negative rate is none, after the version's defaults were filled in.
     fn of_file(file: &file::ClientConnection) -> Option<Self> {
-        let qps = f64::from(file.qps.unwrap_or(20.0));
-        let burst = u32::try_from(file.burst.unwrap_or(30)).unwrap_or(0).max(1);
+        let qps = f64::from(file.qps.unwrap_or(-1.0));
+        let burst = u32::try_from(file.burst.unwrap_or(0)).unwrap_or(0).max(1);
         (qps > 0.0 && qps.is_finite()).then_some(ClientLimit { qps, burst })
     }
 }
@@ -76,7 +81,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             manage_jobs_without_queue_name: false,
-            managed_jobs_namespace_selector: configuration::outside_of_system("kueue-system"),
+            managed_jobs_namespace_selector: configuration::outside_of_system(crate::rights::NAMESPACE),
             wait_for_pods_ready: Some(WaitForPodsReady::default()),
             integrations: Integrations::default(),
             fair_sharing: None,
@@ -86,6 +91,8 @@ impl Default for Config {
             provisioning_requests: true,
             feature_gates: BTreeMap::new(),
             client_limit: None,
+            resource_metrics: false,
+            concurrency_max: BTreeMap::new(),
         }
     }
 }
@@ -143,6 +150,8 @@ impl Config {
             provisioning_requests: file.provisioning_requests.unwrap_or(defaults.provisioning_requests),
             feature_gates: file.feature_gates.clone(),
             client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
+            resource_metrics: file.metrics.enable_cluster_queue_resources.unwrap_or(false),
+            concurrency_max: file.controller.as_ref().map(concurrency_max).unwrap_or_default(),
         }
     }
 
@@ -202,6 +211,11 @@ impl Config {
         }
         engine
     }
+}
+
+fn concurrency_max(controller: &file::Controller) -> BTreeMap<String, usize> {
+    let entries = controller.group_kind_concurrency.iter();
+    entries.map(|(kind, at_once)| (kind.clone(), usize::try_from(*at_once).unwrap_or(1).max(1))).collect()
 }
 
 /// `waitForPodsReady`.

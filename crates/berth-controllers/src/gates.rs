@@ -118,6 +118,12 @@ const GATES: &[Gate] = &[
     on("WorkloadValidationForPodSetMetadata"),
 ];
 
+/// The names of all gates.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    GATES.iter().map(|gate| gate.name)
+}
+
 fn gate(name: &str) -> Option<&'static Gate> {
     GATES.binary_search_by(|gate| gate.name.cmp(name)).ok().map(|at| &GATES[at])
 }

@@ -58,7 +58,8 @@ pub struct Installed {
 /// Registers every controller with the manager: the one entry point of all ways to run.
 pub fn install(manager: &mut Manager, config: Config) -> Installed {
     let config = Arc::new(config);
-    let metrics = metrics::Metrics::default();
+    let metrics = metrics::Metrics::new(config.resource_metrics);
+    configuration::limit_concurrency(&config, manager);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let mut stores = Stores::watched(manager, job_sets);
     // Their operators bring these kinds; a cluster that has none of them is fine.

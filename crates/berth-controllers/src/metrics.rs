@@ -27,6 +27,8 @@ pub struct Metrics {
 
 #[derive(Default)]
 struct Families {
+    /// Gauges per flavor and resource, too.
+    of_resources: bool,
     /// What a queue's gauges are made of when somebody asks; queues change far more often than that.
     queues: BTreeMap<String, (ClusterQueueStatus, bool)>,
     /// Family, then labels as they are written, then value.
@@ -89,6 +91,11 @@ const HISTOGRAMS: &[(&str, &str)] = &[
 ];
 
 impl Metrics {
+    /// No figures yet. `of_resources`: those of queues per flavor and resource, too (`metrics.enableClusterQueueResources`).
+    pub fn new(of_resources: bool) -> Self {
+        Self { inner: Arc::new(Mutex::new(Families { of_resources, ..Families::default() })) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Families> {
         self.inner.lock().expect("no code panics while holding the metrics' lock")
     }
@@ -178,7 +185,7 @@ impl Metrics {
     /// All figures in the Prometheus text format.
     pub fn text(&self) -> String {
         let families = self.lock();
-        let mut gauges = Families::default();
+        let mut gauges = Families { of_resources: families.of_resources, ..Families::default() };
         for (name, (figures, terminating)) in &families.queues {
             gauges.set_queue(name, figures, *terminating);
         }
@@ -269,6 +276,9 @@ impl Families {
             };
             let labels = [("cluster_queue", name), ("status", status)];
             self.set("kueue_cluster_queue_status", &labels, f64::from(u8::from(is)));
+        }
+        if !self.of_resources {
+            return;
         }
         for (family, usage) in [
             ("kueue_cluster_queue_resource_reservation", &figures.flavors_reservation),

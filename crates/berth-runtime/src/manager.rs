@@ -53,6 +53,8 @@ pub struct Manager {
     caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
     /// Fresh reads of kinds, for who has just been elected.
     catching_up: Vec<BoxFuture<()>>,
+    /// Controllers, by name, that may reconcile fewer keys at once than they would.
+    concurrency_max: BTreeMap<String, usize>,
     informers: Vec<Informer>,
     controllers: Vec<Controller>,
     tasks: Vec<(String, BoxFuture<()>)>,
@@ -83,6 +85,7 @@ impl Manager {
             events: Box::pin(events),
             caches: BTreeMap::new(),
             catching_up: Vec::new(),
+            concurrency_max: BTreeMap::new(),
             informers: Vec::new(),
             controllers: Vec::new(),
             tasks: Vec::new(),
@@ -154,6 +157,12 @@ impl Manager {
         let api = Api::<Seen<K>>::all(self.client.clone());
         self.catching_up.push(Box::pin(takeover::catch_up(api, cache.clone(), self.clock.clone())));
         cache
+    }
+
+    /// Lets the controller of this name reconcile at most so many keys at once, however many it could. Said before the
+    /// controller is added; a name nobody uses is fine.
+    pub fn limit_concurrency(&mut self, name: &str, concurrency_max: usize) {
+        self.concurrency_max.insert(name.to_owned(), concurrency_max.max(1));
     }
 
     /// Starts describing a controller; it is added when [`ControllerBuilder::run`] is called.
@@ -351,10 +360,11 @@ impl ControllerBuilder<'_> {
             let reconciler = reconciler.clone();
             Box::pin(async move { reconciler.reconcile(key).await })
         });
+        let concurrency_max = self.manager.concurrency_max.get(&self.name).copied().unwrap_or(usize::MAX);
         self.manager.controllers.push(Controller {
             name: self.name,
             queue: self.queue,
-            concurrency: self.concurrency,
+            concurrency: self.concurrency.min(concurrency_max),
             reconcile,
         });
     }

@@ -11,7 +11,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
-use berth_controllers::configuration;
+use berth_controllers::{configuration, rights};
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
 use kube::Client;
@@ -117,17 +117,21 @@ pub fn cluster_configuration(value: Option<Value>) -> Result<ClusterConfiguratio
     }
 }
 
-/// The controllers' configuration, as read from its file; Kueue's defaults when absent.
+/// The configuration of controllers that run in this process, as read from its file; Kueue's defaults when absent. What the
+/// file says about a process of their own is named in the log: it has no effect here.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn controller_configuration(value: Option<Value>) -> Result<berth_controllers::Config, EmbeddedError> {
     match value {
         Some(value) => {
-            let loaded =
-                configuration::read(value).map_err(|errors| EmbeddedError::Configuration(field::aggregate(&errors)))?;
-            for notice in &loaded.notices {
-                tracing::info!("controller configuration: {notice}");
+            let loaded = configuration::read(value, rights::NAMESPACE)
+                .map_err(|errors| EmbeddedError::Configuration(field::aggregate(&errors)))?;
+            for field in loaded.of_own_process() {
+                tracing::warn!(
+                    "controller configuration: {field} is for `berth controller`; it has no effect where the controllers \
+                     run inside of the cluster's process"
+                );
             }
             Ok(loaded.config)
         }
@@ -144,7 +148,7 @@ pub struct Embedded {
 }
 
 /// The name the controllers of this process act under.
-const CONTROLLER_USER: &str = berth_controllers::rights::USER;
+const CONTROLLER_USER: &str = rights::USER;
 
 impl Embedded {
     /// Starts a cluster on the current tokio runtime; returns when its API answers and the kinds Berth brings are

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use berth_cluster::PodLogs;
+use berth_controllers::configuration::process::Election;
 use berth_runtime::Manager;
 use berth_simulator::embedded::cluster_configuration;
 use clap::Args;
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 use crate::component::connect::{self, Requests};
 use crate::component::endpoints::Endpoints;
 use crate::component::limit::Limiter;
-use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
+use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
 /// The groups the simulated cluster works with, besides Kubernetes' own.
@@ -39,10 +40,11 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let configuration = cluster_configuration(options.config.as_deref().map(process::read).transpose()?)?;
     let options = &options.component;
     let clock = options.time.joining_clock()?;
-    let election = options.election.election("berth-cluster", false)?;
+    let alone = Election { elect: Some(false), ..Election::default() };
+    let election = options.election.election("berth-cluster", &election::own_namespace(), &alone)?;
     let config = options.connect.config().await?;
     let root_ca = connect::authority_pem(&config);
-    let bound = options.endpoints.bind(BindAddress::Off, BindAddress::Off).await?;
+    let bound = options.endpoints.bind(Places::at(BindAddress::Off, BindAddress::Off)).await?;
     let requests = Requests::default();
     let client = connect::client(config, &requests, &Limiter::new(None))?;
     connect::wait_for_groups(&client, &clock, &GROUPS).await?;

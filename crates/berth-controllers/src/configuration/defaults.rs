@@ -1,20 +1,25 @@
-//! What a file leaves out, as Kueue fills it in (`docs/reference/kueue-config.v1beta2.md`). One difference: a file that
-//! lists no integrations gets those of the configuration Kueue ships rather than batch Jobs alone.
+//! What a file leaves out, as Kueue fills it in (`docs/reference/kueue-config.v1beta2.md`).
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::file::{File, RequeuingStrategy};
-use super::validate::NAMESPACE_DEFAULT;
-use crate::config::{FairSharing, Integrations, RequeuingStrategy as Requeuing, WaitForPodsReady};
+use crate::config::{FairSharing, RequeuingStrategy as Requeuing, WaitForPodsReady};
 
-/// The file with its defaults.
-pub(super) fn fill(mut file: File) -> File {
-    let namespace = file.namespace.get_or_insert_with(|| NAMESPACE_DEFAULT.to_owned()).clone();
+/// What is integrated when the file lists nothing.
+const FRAMEWORK: &str = "batch/job";
+
+/// The file with its defaults; `own` is the controllers' namespace when it names none.
+pub(super) fn fill(mut file: File, own: &str) -> File {
+    let namespace = file.namespace.get_or_insert_with(|| own.to_owned()).clone();
     file.managed_jobs_namespace_selector.get_or_insert_with(|| outside_of_system(&namespace));
     let integrations = file.integrations.get_or_insert_default();
     if integrations.frameworks.is_empty() {
-        integrations.frameworks = Integrations::default().frameworks;
+        integrations.frameworks = vec![FRAMEWORK.to_owned()];
+    }
+    if let Some(connection) = &mut file.client_connection {
+        connection.qps.get_or_insert(300.0);
+        connection.burst.get_or_insert(500);
     }
     let wait = file.wait_for_pods_ready.get_or_insert_default();
     if wait.timeout.is_none_or(|timeout| timeout.is_zero()) {

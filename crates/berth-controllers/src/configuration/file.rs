@@ -22,13 +22,13 @@ pub struct File {
     pub kind: String,
     /// The controllers' own namespace, which is never managed.
     pub namespace: Option<String>,
-    /// The webhook server of a Kueue installation.
+    /// The webhook server.
     pub webhook: Option<Webhook>,
     /// Leader election between replicas, as component-base describes it.
-    pub leader_election: Option<Value>,
+    pub leader_election: Option<LeaderElection>,
     /// Metrics.
     pub metrics: Metrics,
-    /// The probe endpoints of a Kueue installation.
+    /// The probe endpoints.
     pub health: Option<Health>,
     /// Address of the profiler.
     pub pprof_bind_address: Option<String>,
@@ -76,6 +76,29 @@ pub struct Webhook {
     pub host: Option<String>,
     /// Folder of the certificate.
     pub cert_dir: Option<String>,
+}
+
+/// `leaderElection`: component-base's `LeaderElectionConfiguration`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct LeaderElection {
+    /// Act only while holding the Lease.
+    pub leader_elect: Option<bool>,
+    /// How long others wait after the last renewal they have seen.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub lease_duration: Option<SignedDuration>,
+    /// How long the holder tries to renew.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub renew_deadline: Option<SignedDuration>,
+    /// Between two attempts.
+    #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
+    pub retry_period: Option<SignedDuration>,
+    /// Kind of object that is held: `leases`.
+    pub resource_lock: Option<String>,
+    /// Its name.
+    pub resource_name: Option<String>,
+    /// Its namespace.
+    pub resource_namespace: Option<String>,
 }
 
 /// `metrics`.

@@ -1,60 +1,107 @@
 //! Kueue's configuration file (`config.kueue.x-k8s.io`, `kind: Configuration`): read, defaulted, checked, and turned into
-//! the [`Config`] the controllers run by.
+//! the [`Config`] the controllers run by and the [`Process`] they run in.
 //!
 //! Reading is strict, as Kueue's is: an unknown field, gate or value stops the start. Beyond that a file may ask for
-//! something Berth does not have. What would change decisions is refused by name ([`support`]); what only concerns the
-//! process Kueue runs in (ports, certificates, leader election) is accepted and named in [`Loaded::notices`], so that an
-//! installation's file can be used as it is.
+//! something Berth does not have, and that is refused by name ([`support`], [`process`]): no field is accepted without
+//! effect. `fields` lists every one of them; its test finds a new one that is in no list.
 
 mod defaults;
 mod device_classes;
+#[cfg(test)]
+mod fields;
 pub mod file;
 pub mod frameworks;
 mod metric_labels;
+pub mod process;
 mod support;
 mod validate;
 mod versions;
 
 pub(crate) use defaults::outside_of_system;
 pub use file::File;
+pub use process::{BindAddress, Process};
 pub use validate::{validate, validate_gates};
 
 use berth_apimachinery::field::{Error, Path};
+use berth_runtime::Manager;
 use serde_json::Value;
 
 use crate::config::Config;
 use crate::gates::Gates;
 
-/// The configuration and what a person should know about the file it came from.
+/// What a file says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// What the controllers run by.
     pub config: Config,
-    /// Fields that have no effect here, each with the reason.
-    pub notices: Vec<String>,
+    /// The process they run in.
+    pub process: Process,
 }
 
-/// Reads a configuration file of either version, already parsed from YAML. The errors name fields by their paths; nothing
-/// is half-applied.
-pub fn read(value: Value) -> Result<Loaded, Vec<Error>> {
-    let mut notices = Vec::new();
-    let value = versions::newest(value, &mut notices)?;
+impl Loaded {
+    /// What holds without a file, for controllers in this namespace.
+    pub fn without_file(own_namespace: &str) -> Self {
+        let managed_jobs_namespace_selector = outside_of_system(own_namespace);
+        let config = Config { managed_jobs_namespace_selector, ..Config::default() };
+        Loaded { config, process: Process::default() }
+    }
+
+    /// What the file says about a process of its own, for people who run the controllers inside of another one, where that
+    /// has no effect: field names.
+    pub fn of_own_process(&self) -> Vec<&'static str> {
+        let Process { tls, election, .. } = &self.process;
+        let process = &self.process;
+        let table = [
+            (
+                "health",
+                process.health_address.is_some() || process.readiness_path.is_some() || process.liveness_path.is_some(),
+            ),
+            ("metrics.bindAddress", process.metrics_address.is_some()),
+            ("webhook", process.webhook_host.is_some() || process.webhook_port.is_some()),
+            (
+                "internalCertManagement",
+                process.certificate_folder.is_some()
+                    || process.webhook_service.is_some()
+                    || process.webhook_secret.is_some(),
+            ),
+            ("leaderElection", *election != process::Election::default()),
+            ("tls", *tls != process::Tls::default()),
+            ("controller.cacheSyncTimeout", process.cache_sync_timeout.is_some()),
+            ("clientConnection", self.config.client_limit.is_some()),
+        ];
+        table.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
+    }
+}
+
+/// Reads a configuration file of either version, already parsed from YAML, for controllers that run in this namespace unless
+/// the file names another. The errors name fields by their paths; nothing is half-applied.
+pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
+    let value = versions::newest(value)?;
     let written: File = serde_json::from_value(value)
         .map_err(|error| vec![Error::invalid(&Path::root(), Value::Null, error.to_string())])?;
     let gates = match validate_gates(&written.feature_gates, "") {
         Ok(gates) => gates,
         Err(error) => return Err(vec![error]),
     };
-    let file = defaults::fill(written.clone());
+    let file = defaults::fill(written.clone(), own_namespace);
     let mut errors = validate(&file, &gates);
     if errors.is_empty() {
         errors = support::refusals(&written);
     }
-    if !errors.is_empty() {
-        return Err(errors);
+    let process = process::of_file(&written).unwrap_or_else(|wrong| {
+        errors.extend(wrong);
+        Process::default()
+    });
+    if errors.is_empty() { Ok(Loaded { config: Config::of_file(&file), process }) } else { Err(errors) }
+}
+
+/// Holds the controllers of this manager to `controller.groupKindConcurrency`.
+pub(crate) fn limit_concurrency(config: &Config, manager: &mut Manager) {
+    for (kind, at_once) in &config.concurrency_max {
+        if let Some(Some(controller)) = support::controller_of(kind) {
+            manager.limit_concurrency(&controller, *at_once);
+        }
     }
-    notices.extend(support::notices(&written));
-    Ok(Loaded { config: Config::of_file(&file), notices })
 }
 
 /// Does the file, as it is, ask for eviction of workloads whose pods do not become ready?
@@ -69,6 +116,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn read(value: Value) -> Result<Loaded, Vec<Error>> {
+        super::read(value, "berth-system")
+    }
 
     fn fields(result: Result<Loaded, Vec<Error>>) -> Vec<String> {
         result.unwrap_err().into_iter().map(|error| error.field).collect()
@@ -95,30 +146,149 @@ mod tests {
         let engine = config.engine();
         assert!(engine.gates.priority_boost);
         assert_eq!(engine.fair_sharing.unwrap().preemption_strategies.len(), 2);
-        assert!(loaded.notices[0].starts_with("controller.groupKindConcurrency: "), "{:?}", loaded.notices);
+        assert_eq!(config.concurrency_max["Job.batch"], 5);
     }
 
     #[test]
-    fn an_empty_file_is_the_default() {
-        assert_eq!(read(json!({})).unwrap().config, Config::default());
+    fn an_empty_file_is_the_default_with_batch_jobs_alone() {
+        let mut expected = Loaded::without_file("berth-system");
+        expected.config.integrations.frameworks = vec!["batch/job".to_owned()];
+        assert_eq!(read(json!({})).unwrap(), expected);
+        let empty = json!({"integrations": {"frameworks": []}});
+        assert_eq!(read(empty).unwrap(), expected);
+        assert_eq!(expected.config.integrations.frameworks, ["batch/job"]);
     }
 
     #[test]
-    fn the_older_version_is_read_too() {
-        let old = |extra: Value| {
-            let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta1", "kind": "Configuration"});
-            file.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            read(file).unwrap()
+    fn the_system_and_the_controllers_own_namespace_are_never_managed() {
+        let excluded = |file: Value| {
+            let loaded = super::read(file, "queues").unwrap();
+            loaded.config.managed_jobs_namespace_selector.match_expressions.unwrap()[0].values.clone().unwrap()
         };
-        assert!(old(json!({"waitForPodsReady": {"enable": false}})).config.pods_ready().is_none());
-        assert!(old(json!({"fairSharing": {"enable": false}})).config.fair_sharing.is_none());
-        assert!(old(json!({"fairSharing": {"enable": true}})).config.fair_sharing.is_some());
-        assert_eq!(old(json!({"queueVisibility": {"updateIntervalSeconds": 5}})).notices.len(), 1);
+        assert_eq!(excluded(json!({})), ["kube-system", "queues"]);
+        assert_eq!(excluded(json!({"namespace": "kueue-system"})), ["kube-system", "kueue-system"]);
+        let selector = |values: &[&str]| {
+            json!({"managedJobsNamespaceSelector": {"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": values}]}})
+        };
+        assert!(super::read(selector(&["kube-system", "queues"]), "queues").is_ok());
+        let refused = super::read(selector(&["kube-system", "kueue-system"]), "queues").unwrap_err();
+        assert!(refused[0].to_string().contains("queues"), "{refused:?}");
+    }
+
+    fn old(extra: Value) -> Result<Loaded, Vec<Error>> {
+        let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta1", "kind": "Configuration"});
+        file.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        read(file)
+    }
+
+    #[test]
+    fn the_older_version_waits_for_pods_only_when_told_to() {
+        for off in [
+            json!({}),
+            json!({"waitForPodsReady": null}),
+            json!({"waitForPodsReady": {}}),
+            json!({"waitForPodsReady": {"enable": false, "timeout": "1m"}}),
+            json!({"featureGates": null}),
+        ] {
+            assert!(old(off.clone()).unwrap().config.pods_ready().is_none(), "{off}");
+        }
+        let config = old(json!({"waitForPodsReady": {"enable": true}})).unwrap().config;
+        let wait = config.pods_ready().unwrap();
+        assert_eq!((wait.timeout(), wait.block_admission), (Duration::from_secs(300), true));
+        assert_eq!(wait.recovery_timeout(), Some(Duration::from_secs(300)));
+        let said = json!({"waitForPodsReady": {"enable": true, "timeout": "1m", "blockAdmission": false}});
+        let config = old(said).unwrap().config;
+        let wait = config.pods_ready().unwrap();
+        assert_eq!((wait.timeout(), wait.block_admission), (Duration::from_secs(60), false));
+        // The newer version waits unless a gate says no.
+        let config = read(json!({})).unwrap().config;
+        let wait = config.pods_ready().unwrap();
+        assert_eq!((wait.timeout(), wait.block_admission), (Duration::from_secs(1800), false));
+    }
+
+    #[test]
+    fn the_older_version_has_rates_of_its_own() {
+        let limit = |loaded: Result<Loaded, Vec<Error>>| {
+            let limit = loaded.unwrap().config.client_limit.unwrap();
+            (limit.qps, limit.burst)
+        };
+        assert_eq!(limit(old(json!({"clientConnection": {}}))), (20.0, 30));
+        assert_eq!(limit(read(json!({"clientConnection": {}}))), (300.0, 500));
+        assert_eq!(limit(old(json!({"clientConnection": {"qps": 50, "burst": 100}}))), (50.0, 100));
+        assert!(read(json!({"clientConnection": {"qps": -1}})).unwrap().config.client_limit.is_none());
+    }
+
+    #[test]
+    fn what_only_the_older_version_has_is_carried_over_or_refused() {
+        assert!(old(json!({"fairSharing": {"enable": false}})).unwrap().config.fair_sharing.is_none());
+        assert!(old(json!({"fairSharing": {}})).unwrap().config.fair_sharing.is_none());
+        let fair = old(json!({"fairSharing": {"enable": true}})).unwrap().config.fair_sharing.unwrap();
+        assert_eq!(fair.preemption_strategies.len(), 2);
+        assert_eq!(fields(old(json!({"queueVisibility": {"updateIntervalSeconds": 5}}))), ["queueVisibility"]);
+        assert!(old(json!({"queueVisibility": {"clusterQueues": {"maxCount": 0}}})).is_ok());
         let selector = json!({"matchLabels": {"team": "a"}});
-        let config = old(json!({"integrations": {"frameworks": ["batch/job"], "podOptions": {
-            "namespaceSelector": selector}}}))
-        .config;
-        assert_eq!(json!(config.managed_jobs_namespace_selector), selector);
+        let options = json!({"frameworks": ["batch/job"], "podOptions": {"namespaceSelector": selector}});
+        assert_eq!(fields(old(json!({"integrations": options}))), ["integrations.podOptions.namespaceSelector"]);
+        let same = old(json!({"integrations": options, "managedJobsNamespaceSelector": selector})).unwrap();
+        assert_eq!(json!(same.config.managed_jobs_namespace_selector), selector);
+        let pods = json!({"integrations": {"podOptions": {"podSelector": selector}}});
+        assert_eq!(fields(old(pods)), ["integrations.podOptions.podSelector"]);
+        // What is off is read as strictly as what is on.
+        assert_eq!(fields(old(json!({"waitForPodsReady": {"enable": false, "timout": "1m"}}))), ["waitForPodsReady"]);
+        assert_eq!(fields(old(json!({"fairSharing": {"enable": "yes"}}))), ["fairSharing.enable"]);
+        assert_eq!(old(json!({"waitForPodsReady": "5m"})).unwrap_err().len(), 1);
+    }
+
+    /// The file Kueue ships in `config/components/manager` and in its chart, and one of a release that had the older version.
+    #[test]
+    fn the_files_kueue_ships_are_read_as_they_are() {
+        let groups = json!({"Job.batch": 5, "Pod": 5, "Workload.kueue.x-k8s.io": 10, "LocalQueue.kueue.x-k8s.io": 5,
+            "Cohort.kueue.x-k8s.io": 1, "ClusterQueue.kueue.x-k8s.io": 5, "ResourceFlavor.kueue.x-k8s.io": 1});
+        let frameworks = [
+            "batch/job",
+            "kubeflow.org/mpijob",
+            "ray.io/rayjob",
+            "ray.io/raycluster",
+            "ray.io/rayservice",
+            "jobset.x-k8s.io/jobset",
+            "workload.codeflare.dev/appwrapper",
+            "trainer.kubeflow.org/trainjob",
+            "pod",
+            "deployment",
+            "statefulset",
+            "leaderworkerset.x-k8s.io/leaderworkerset",
+        ];
+        // As long as there is one of them that is not integrated, it is what is refused, and nothing else.
+        let missing: Vec<String> = frameworks
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !crate::jobs::is_integrated(name))
+            .map(|(index, _)| format!("integrations.frameworks[{index}]"))
+            .collect();
+        for version in ["v1beta1", "v1beta2"] {
+            let file = json!({
+                "apiVersion": format!("config.kueue.x-k8s.io/{version}"), "kind": "Configuration",
+                "health": {"healthProbeBindAddress": ":8081"},
+                "metrics": {"bindAddress": ":8443"},
+                "webhook": {"port": 9443},
+                "leaderElection": {"leaderElect": true, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
+                "controller": {"groupKindConcurrency": groups},
+                "clientConnection": {"qps": 300, "burst": 500},
+                "internalCertManagement": {"enable": true},
+                "integrations": {"frameworks": frameworks},
+            });
+            match read(file) {
+                Ok(loaded) => {
+                    assert!(missing.is_empty());
+                    assert_eq!(loaded.process.health_address, Some(BindAddress::Any(8081)));
+                    assert_eq!(loaded.process.metrics_address, Some(BindAddress::Any(8443)));
+                    assert_eq!(loaded.process.webhook_port, Some(9443));
+                    assert_eq!(loaded.process.election.name.as_deref(), Some("c1f6bfd2.kueue.x-k8s.io"));
+                }
+                refused => assert_eq!(fields(refused), missing),
+            }
+        }
     }
 
     #[test]

@@ -1,22 +1,98 @@
-//! What a valid file asks for and Berth does not have.
+//! What a valid file asks for and Berth does not have. A value that says what is the case anyway may stay.
 
 use berth_apimachinery::field::{Error, Path};
+use serde_json::json;
 
 use super::file::File;
+use super::frameworks;
 use crate::jobs;
 
-/// Gates of features Berth does not have; switching one on is refused.
-const MISSING: &[&str] = &[
-    "CustomMetricLabels",
-    "FailureRecoveryPolicy",
-    "KueueDRAIntegrationConsumableCapacity",
-    "MultiKueueClusterProfile",
-    "MultiKueueManagerQuotaAutomation",
-    "SchedulerLibraryIntegration",
-    "SparkApplicationIntegration",
+/// Whether a gate of Kueue's can be set both ways here. Those that are not listed are looked at where they matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Berth does not have the feature: it stays off, whatever Kueue's default. Switching it on is refused.
+    Missing,
+    /// Berth always does so: switching it off is refused.
+    Always,
+    /// How Kueue works inside (a cache, an index); what comes out is the same with and without.
+    Inside,
+}
+
+/// Gates that cannot be set both ways, or that change nothing, in name order.
+pub(super) const GATES: &[(&str, Gate)] = &[
+    ("CustomMetricLabels", Gate::Missing),
+    ("DeferRayServiceFinalizationForRedisCleanup", Gate::Missing),
+    ("FailureRecoveryPolicy", Gate::Missing),
+    ("KueueDRAIntegration", Gate::Missing),
+    ("KueueDRAIntegrationConsumableCapacity", Gate::Missing),
+    ("KueueDRAIntegrationExtendedResource", Gate::Missing),
+    ("KueueDRAIntegrationPartitionableDevices", Gate::Missing),
+    ("KueueDRARejectWorkloadsWhenDRADisabled", Gate::Missing),
+    ("LWSImmutableGroupSize", Gate::Always),
+    ("LocalQueueMetrics", Gate::Missing),
+    ("ManagedJobsNamespaceSelectorAlwaysRespected", Gate::Always),
+    ("MetricForWorkloadCreationLatency", Gate::Missing),
+    ("MetricsForCohorts", Gate::Missing),
+    ("MultiKueue", Gate::Missing),
+    ("MultiKueueAdaptersForCustomJobs", Gate::Missing),
+    ("MultiKueueClusterProfile", Gate::Missing),
+    ("MultiKueueIncrementalDispatcherConfig", Gate::Missing),
+    ("MultiKueueIncrementalDispatcherRespectConfigOrder", Gate::Missing),
+    ("MultiKueueKubeConfigPathValidation", Gate::Missing),
+    ("MultiKueueManagerQuotaAutomation", Gate::Missing),
+    ("MultiKueueOrchestratedPreemption", Gate::Missing),
+    ("MultiKueueRemoteSpecSync", Gate::Missing),
+    ("PodIntegrationValidateGroupOwner", Gate::Missing),
+    ("RemoveFinalizersWithStrictPatch", Gate::Always),
+    ("SchedulerLibraryIntegration", Gate::Missing),
+    ("SparkApplicationIntegration", Gate::Missing),
+    ("TASCacheNodeMatchResults", Gate::Inside),
+    ("TASCacheTopologyTree", Gate::Inside),
+    ("TASCachingRemainingResources", Gate::Inside),
+    ("TLSOptions", Gate::Always),
+    ("ValidateRayAndSparkJobUpdates", Gate::Missing),
+    ("VectorizedResourceRequests", Gate::Inside),
+    ("VisibilityOnDemand", Gate::Always),
+    ("WorkloadRequestUseMergePatch", Gate::Missing),
 ];
 
-/// Fields that would change what is decided, but cannot be honoured.
+/// The gate's row of [`GATES`]; absent: it can be set both ways.
+fn gate(name: &str) -> Option<Gate> {
+    GATES.binary_search_by(|(known, _)| (*known).cmp(name)).ok().map(|at| GATES[at].1)
+}
+
+/// Kinds of Kueue's own that have a controller there, beside the integrations' kinds, and the controller of the same kind here
+/// if there is one.
+const CONTROLLERS: &[(&str, Option<&str>)] = &[
+    ("AdmissionCheck.kueue.x-k8s.io", Some("admission-check")),
+    ("ClusterQueue.kueue.x-k8s.io", Some("cluster-queue")),
+    ("Cohort.kueue.x-k8s.io", Some("cohort")),
+    ("LocalQueue.kueue.x-k8s.io", Some("local-queue")),
+    ("MultiKueueCluster.kueue.x-k8s.io", None),
+    ("Node", Some("node-failures")),
+    ("ResourceFlavor.kueue.x-k8s.io", Some("resource-flavor")),
+    ("Topology.kueue.x-k8s.io", Some("topology")),
+    ("Workload.kueue.x-k8s.io", Some("workload")),
+    ("WorkloadPriorityClass.kueue.x-k8s.io", Some("workload-priority-class")),
+];
+
+/// The controller here that reconciles this `Kind.group`, as `controller.groupKindConcurrency` names kinds: nothing when
+/// nobody would reconcile it, and `None` inside when only Kueue does.
+pub(super) fn controller_of(group_kind: &str) -> Option<Option<String>> {
+    if let Some((_, name)) = CONTROLLERS.iter().find(|(known, _)| *known == group_kind) {
+        return Some(name.map(str::to_owned));
+    }
+    let (kind, group) = group_kind.split_once('.').unwrap_or((group_kind, ""));
+    let framework = frameworks::find_kind(group, kind)?;
+    // What is made of pods goes by its pods.
+    Some(match framework.name {
+        "pod" => Some("job-pod".to_owned()),
+        name if framework.made_of_pods || !jobs::is_integrated(name) => None,
+        name => Some(format!("job-{name}")),
+    })
+}
+
+/// Fields that are valid and cannot be honoured, each by its path.
 pub(super) fn refusals(file: &File) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("integrations");
@@ -34,44 +110,112 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
         let detail = "Berth does not count devices of dynamic resource allocation";
         errors.push(Error::forbidden(&path.child("deviceClassMappings"), detail));
     }
+    let path = Path::new("metrics");
     if !file.metrics.custom_labels.is_empty() {
-        let path = Path::new("metrics");
         errors.push(Error::forbidden(&path.child("customLabels"), "Berth's series have no labels of objects"));
     }
+    if let Some(metrics) = &file.metrics.local_queue_metrics {
+        let path = path.child("localQueueMetrics");
+        let detail = "Berth has no series per local queue";
+        if metrics.enable {
+            errors.push(Error::forbidden(&path.child("enable"), detail));
+        }
+        if metrics.local_queue_selector.is_some() {
+            errors.push(Error::forbidden(&path.child("localQueueSelector"), detail));
+        }
+    }
+    if file.pprof_bind_address.as_ref().is_some_and(|address| !["", "0"].contains(&address.as_str())) {
+        errors.push(Error::forbidden(&Path::new("pprofBindAddress"), "Berth has no profiler to serve"));
+    }
+    if let Some(server) = &file.visibility_server {
+        let path = Path::new("visibilityServer");
+        let detail = "pending workloads are served on the webhooks' address and port";
+        if server.bind_address.is_some() {
+            errors.push(Error::forbidden(&path.child("bindAddress"), detail));
+        }
+        // The default says nothing.
+        if server.bind_port.is_some_and(|port| port != 8082) {
+            errors.push(Error::forbidden(&path.child("bindPort"), detail));
+        }
+    }
+    errors.extend(concurrency(file));
     let path = Path::new("featureGates");
-    for (name, _) in file.feature_gates.iter().filter(|(name, on)| **on && MISSING.contains(&name.as_str())) {
-        errors.push(Error::forbidden(&path.key(name), "Berth does not have this feature"));
+    for (name, on) in &file.feature_gates {
+        let detail = match (gate(name), *on) {
+            (Some(Gate::Missing), true) => "Berth does not have this feature: leave it out, or set it to false",
+            (Some(Gate::Always), false) => "Berth cannot do without it: leave it out, or set it to true",
+            _ => continue,
+        };
+        errors.push(Error::forbidden(&path.key(name), detail));
     }
     errors
 }
 
-/// Fields that are fine and do nothing here, each with the reason.
-pub(super) fn notices(file: &File) -> Vec<String> {
-    const SERVER: &str = "admission, health and metrics are part of Berth's API server";
-    const CLIENT: &str = "controllers take what the API gives them";
-    let controller = file.controller.as_ref();
-    let concurrency = controller.is_some_and(|controller| !controller.group_kind_concurrency.is_empty());
-    let table = [
-        ("webhook", file.webhook.is_some(), SERVER),
-        ("health", file.health.is_some(), SERVER),
-        ("metrics.bindAddress", file.metrics.bind_address.is_some(), SERVER),
-        (
-            "metrics.localQueueMetrics",
-            file.metrics.local_queue_metrics.is_some(),
-            "there are no series per local queue",
-        ),
-        ("metrics.enableClusterQueueResources", file.metrics.enable_cluster_queue_resources.is_some(), "always on"),
-        ("internalCertManagement", file.internal_cert_management.is_some(), SERVER),
-        ("tls", file.tls.is_some(), SERVER),
-        ("visibilityServer", file.visibility_server.is_some(), SERVER),
-        ("leaderElection", file.leader_election.is_some(), "there is one set of controllers"),
-        ("pprofBindAddress", file.pprof_bind_address.is_some(), "there is no profiler to serve"),
-        ("controller.groupKindConcurrency", concurrency, CLIENT),
-        (
-            "controller.cacheSyncTimeout",
-            controller.is_some_and(|controller| controller.cache_sync_timeout.is_some()),
-            "controllers start when their caches are full",
-        ),
-    ];
-    table.iter().filter(|(_, set, _)| *set).map(|(field, _, why)| format!("{field}: has no effect; {why}")).collect()
+/// Each entry bounds a controller there is, or one that could be.
+fn concurrency(file: &File) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let path = Path::new("controller");
+    let path = path.child("groupKindConcurrency");
+    for (kind, at_once) in file.controller.iter().flat_map(|controller| &controller.group_kind_concurrency) {
+        let at = path.key(kind);
+        if *at_once < 1 {
+            errors.push(Error::invalid(&at, *at_once, "must be greater than or equal to 1"));
+        } else if controller_of(kind).is_none() {
+            let known: Vec<&str> = CONTROLLERS.iter().map(|(kind, _)| *kind).collect();
+            let detail = format!(
+                "no controller is of this kind: name one as Kind.group, for example Job.batch or one of {}",
+                known.join(", ")
+            );
+            errors.push(Error::invalid(&at, json!(kind), detail));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gates::{Gates, names};
+
+    #[test]
+    fn every_gate_is_looked_at_somewhere_or_listed_as_one_that_is_not() {
+        assert!(GATES.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        let mut source = String::new();
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut folders = vec![crates.join("berth-controllers/src"), crates.join("berth-engine/src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if !["support.rs", "fields.rs", "gates.rs", "tests.rs", "configuration/mod.rs"]
+                    .iter()
+                    .any(|name| path.ends_with(name))
+                {
+                    source += &std::fs::read_to_string(path).expect("a text");
+                }
+            }
+        }
+        for name in names() {
+            let looked_at = source.contains(&format!("\"{name}\""));
+            // MultiKueue's gates decide some defaults and conditions, which recorded cases ask for; nothing is dispatched.
+            let listed = gate(name).is_some();
+            let both = ["KueueDRAIntegrationConsumableCapacity", "KueueDRAIntegrationPartitionableDevices"];
+            let partly = name.starts_with("MultiKueue") || both.contains(&name);
+            let locked = name == "ManagedJobsNamespaceSelectorAlwaysRespected";
+            assert!(looked_at != listed || partly || locked, "{name}: looked at {looked_at}, listed {listed}");
+        }
+        assert!(GATES.iter().all(|(name, _)| names().any(|known| known == *name)));
+        // What Kueue locks cannot be in doubt here.
+        assert!(Gates::default().on("TLSOptions"));
+    }
+
+    #[test]
+    fn kinds_are_named_with_their_group() {
+        assert_eq!(controller_of("Job.batch"), Some(Some("job-batch/job".to_owned())));
+        assert_eq!(controller_of("Pod"), Some(Some("job-pod".to_owned())));
+        assert_eq!(controller_of("RayJob.ray.io"), Some(Some("job-ray.io/rayjob".to_owned())));
+        assert_eq!(controller_of("StatefulSet.apps"), Some(None));
+        assert_eq!(controller_of("Job"), None);
+    }
 }

@@ -18,8 +18,8 @@ use crate::webhooks::labels;
 
 /// Namespace whose jobs are never managed, beside the controllers' own.
 const SYSTEM_NAMESPACE: &str = "kube-system";
-/// The controllers' own namespace when the file names none.
-pub(super) const NAMESPACE_DEFAULT: &str = "kueue-system";
+/// The controllers' own namespace when nobody has said.
+const NAMESPACE_DEFAULT: &str = "kueue-system";
 /// The dispatcher that has settings of its own.
 const INCREMENTAL_DISPATCHER: &str = "kueue.x-k8s.io/multikueue-dispatcher-incremental";
 /// TLS versions that can be asked for.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
+use berth_controllers::configuration::process::Election;
 use berth_controllers::duration;
 use berth_runtime::LeaderElection;
 use clap::Args;
@@ -16,15 +17,15 @@ pub struct ElectionOptions {
     /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false for a single one.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: Option<bool>,
-    /// How long other replicas wait after the last renewal they have seen before one takes over.
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = positive)]
-    leader_elect_lease_duration: Duration,
-    /// How long the leader tries to renew its Lease before it stops; shorter than the lease duration.
-    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = positive)]
-    leader_elect_renew_deadline: Duration,
-    /// Time between two attempts to acquire or renew the Lease.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
-    leader_elect_retry_period: Duration,
+    /// How long other replicas wait after the last renewal they have seen before one takes over. Default: 6s.
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    leader_elect_lease_duration: Option<Duration>,
+    /// How long the leader tries to renew its Lease before it stops; shorter than the lease duration. Default: 4s.
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    leader_elect_renew_deadline: Option<Duration>,
+    /// Time between two attempts to acquire or renew the Lease. Default: 1s.
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    leader_elect_retry_period: Option<Duration>,
     /// Name of the Lease.
     #[arg(long, value_name = "NAME")]
     leader_elect_resource_name: Option<String>,
@@ -40,23 +41,24 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 impl ElectionOptions {
-    /// The election to take part in, by default on the Lease `name`; `None` when there is none. `default` says whether to
-    /// when no option does.
+    /// The election to take part in, by default on the Lease `name` of this namespace; `None` when there is none. `file` says
+    /// what no option does.
     ///
     /// # Errors
     /// When the durations contradict each other.
-    pub fn election(&self, name: &str, default: bool) -> anyhow::Result<Option<LeaderElection>> {
-        if !self.leader_elect.unwrap_or(default) {
+    pub fn election(&self, name: &str, namespace: &str, file: &Election) -> anyhow::Result<Option<LeaderElection>> {
+        if !self.leader_elect.or(file.elect).unwrap_or(true) {
             return Ok(None);
         }
-        let election = LeaderElection {
-            namespace: self.leader_elect_resource_namespace.clone().unwrap_or_else(own_namespace),
-            name: self.leader_elect_resource_name.clone().unwrap_or_else(|| name.to_owned()),
-            identity: identity()?,
-            lease_duration: self.leader_elect_lease_duration,
-            renew_deadline: self.leader_elect_renew_deadline,
-            retry_period: self.leader_elect_retry_period,
+        let said = Election {
+            elect: None,
+            name: self.leader_elect_resource_name.clone().or_else(|| file.name.clone()),
+            namespace: self.leader_elect_resource_namespace.clone().or_else(|| file.namespace.clone()),
+            lease_duration: self.leader_elect_lease_duration.or(file.lease_duration),
+            renew_deadline: self.leader_elect_renew_deadline.or(file.renew_deadline),
+            retry_period: self.leader_elect_retry_period.or(file.retry_period),
         };
+        let election = said.of_replica(name, namespace, identity()?);
         match election.problem() {
             Some(problem) => Err(anyhow!("leader election: {problem}")),
             None => Ok(Some(election)),

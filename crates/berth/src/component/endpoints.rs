@@ -8,6 +8,8 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use berth_controllers::configuration::process::{LIVENESS_PATH, READINESS_PATH};
+
 use super::listen::{self, BindAddress, Handler};
 
 /// Where health and figures are served.
@@ -36,18 +38,41 @@ pub struct Endpoints {
 /// Explains a job of a namespace.
 pub type Explain = Arc<dyn Fn(&str, &str) -> Result<Value, Status> + Send + Sync>;
 
+/// Where all this is served when no option says.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Address of the probes.
+    pub health: BindAddress,
+    /// Address of the figures.
+    pub metrics: BindAddress,
+    /// Path of the readiness probe.
+    pub readiness: String,
+    /// Path of the liveness probe.
+    pub liveness: String,
+}
+
+impl Places {
+    /// These addresses, under Kubernetes' usual paths.
+    pub fn at(health: BindAddress, metrics: BindAddress) -> Self {
+        Self { health, metrics, readiness: READINESS_PATH.to_owned(), liveness: LIVENESS_PATH.to_owned() }
+    }
+}
+
 /// Sockets that are bound but do not answer yet.
 pub struct Bound {
     health: Option<tokio::net::TcpListener>,
     metrics: Option<tokio::net::TcpListener>,
+    places: Places,
 }
 
 impl EndpointOptions {
     /// Binds the addresses asked for, or these.
-    pub async fn bind(&self, health: BindAddress, metrics: BindAddress) -> anyhow::Result<Bound> {
-        let health = self.health_probe_bind_address.unwrap_or(health).bind("--health-probe-bind-address").await?;
-        let metrics = self.metrics_bind_address.unwrap_or(metrics).bind("--metrics-bind-address").await?;
-        Ok(Bound { health, metrics })
+    pub async fn bind(&self, places: Places) -> anyhow::Result<Bound> {
+        let health = self.health_probe_bind_address.unwrap_or(places.health);
+        let metrics = self.metrics_bind_address.unwrap_or(places.metrics);
+        let health = listen::bind(health, "--health-probe-bind-address, or health.healthProbeBindAddress").await?;
+        let metrics = listen::bind(metrics, "--metrics-bind-address, or metrics.bindAddress").await?;
+        Ok(Bound { health, metrics, places })
     }
 }
 
@@ -58,14 +83,18 @@ impl Bound {
             let address = listener.as_ref()?.local_addr().ok()?;
             Some(format!("http://{address}{path}"))
         };
-        let all = [url(&self.health, "/healthz"), url(&self.health, "/readyz"), url(&self.metrics, "/metrics")];
+        let all = [
+            url(&self.health, &self.places.liveness),
+            url(&self.health, &self.places.readiness),
+            url(&self.metrics, "/metrics"),
+        ];
         all.into_iter().flatten().collect()
     }
 
     /// Answers until the tasks are dropped.
     pub fn serve(self, endpoints: &Endpoints, tasks: &mut JoinSet<()>) {
         if let Some(listener) = self.health {
-            tasks.spawn(listen::serve(listener, None, health(endpoints.clone())));
+            tasks.spawn(listen::serve(listener, None, health(endpoints.clone(), self.places)));
         }
         if let Some(listener) = self.metrics {
             tasks.spawn(listen::serve(listener, None, metrics(endpoints.clone())));
@@ -73,11 +102,13 @@ impl Bound {
     }
 }
 
-fn health(endpoints: Endpoints) -> Handler {
+fn health(endpoints: Endpoints, places: Places) -> Handler {
     Arc::new(move |request| {
         let answer = match (request.method(), request.uri().path()) {
-            (&Method::GET | &Method::HEAD, "/healthz" | "/livez") => listen::text(StatusCode::OK, "ok"),
-            (&Method::GET | &Method::HEAD, "/readyz") => match (endpoints.pending)() {
+            (&Method::GET | &Method::HEAD, path) if path == places.liveness || path == "/livez" => {
+                listen::text(StatusCode::OK, "ok")
+            }
+            (&Method::GET | &Method::HEAD, path) if path == places.readiness => match (endpoints.pending)() {
                 pending if pending.is_empty() => listen::text(StatusCode::OK, "ok"),
                 pending => {
                     let lines: String = pending.iter().map(|what| format!("[-]{what}\n")).collect();

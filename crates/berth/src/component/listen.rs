@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,44 +27,20 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time from a connection (or the last answer on it) to the next request's complete headers.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where to listen, as Go programs take it: `HOST:PORT`, `:PORT` for every address, `0` for nowhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BindAddress {
-    /// Do not listen.
-    Off,
-    /// On every address of this machine.
-    Any(u16),
-    /// On this one.
-    At(SocketAddr),
-}
+pub use berth_controllers::configuration::BindAddress;
 
-impl FromStr for BindAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "0" {
-            return Ok(Self::Off);
-        }
-        let any = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::Any);
-        any.or_else(|| text.parse().ok().map(Self::At))
-            .ok_or_else(|| "expected ADDRESS:PORT, :PORT for every address, or 0 for none".to_owned())
-    }
-}
-
-impl BindAddress {
-    /// Binds; `None` when it is off. `option` names the option in errors.
-    pub async fn bind(self, option: &str) -> anyhow::Result<Option<TcpListener>> {
-        let bound = match self {
-            Self::Off => return Ok(None),
-            Self::At(address) => TcpListener::bind(address).await,
-            // One socket for both families, where there are both.
-            Self::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-                Ok(listener) => Ok(listener),
-                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
-            },
-        };
-        bound.map(Some).with_context(|| format!("{option}: cannot listen there"))
-    }
+/// Binds; `None` when the address is off. `what` names who said so in errors.
+pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<TcpListener>> {
+    let bound = match address {
+        BindAddress::Off => return Ok(None),
+        BindAddress::At(address) => TcpListener::bind(address).await,
+        // One socket for both families, where there are both.
+        BindAddress::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+            Ok(listener) => Ok(listener),
+            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+        },
+    };
+    bound.map(Some).with_context(|| format!("{what}: cannot listen there"))
 }
 
 /// An answer to come.
@@ -149,17 +124,4 @@ pub fn answer(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> 
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_as_go_programs_read_them() {
-        assert_eq!(":8080".parse(), Ok(BindAddress::Any(8080)));
-        assert_eq!("0".parse(), Ok(BindAddress::Off));
-        assert_eq!("127.0.0.1:0".parse(), Ok(BindAddress::At(([127, 0, 0, 1], 0).into())));
-        assert!("8080".parse::<BindAddress>().unwrap_err().contains(":PORT"));
-    }
 }

@@ -4,32 +4,30 @@ mod aggregated;
 mod webhook;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::{anyhow, bail};
+use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::{Config, rights};
 use berth_runtime::Manager;
 use berth_simulator::api::extensions_of;
-use berth_simulator::embedded::controller_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
 
 use crate::component::connect::{self, Requests};
 use crate::component::election;
-use crate::component::endpoints::Endpoints;
+use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
-
-/// Ports of Kueue's configuration file's defaults.
-const HEALTH: BindAddress = BindAddress::Any(8081);
-const METRICS: BindAddress = BindAddress::Any(8080);
 
 const JOB_SET: &str = "jobset.x-k8s.io/jobset";
 
@@ -60,15 +58,41 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(control(options))
 }
 
+/// Reads a configuration file for controllers in this namespace, unless it names another.
+///
+/// # Errors
+/// Everything that is wrong with it or cannot be honoured, by field.
+pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded> {
+    configuration::read(process::read(file)?, own_namespace)
+        .map_err(|errors| anyhow!("{}: {}", file.display(), field::aggregate(&errors)))
+}
+
+/// Where a file wants health and figures to be served.
+fn places(file: &Process) -> Places {
+    let usual = Places::at(BindAddress::Any(defaults::HEALTH_PORT), BindAddress::Any(defaults::METRICS_PORT));
+    Places {
+        health: file.health_address.unwrap_or(usual.health),
+        metrics: file.metrics_address.unwrap_or(usual.metrics),
+        readiness: file.readiness_path.clone().unwrap_or(usual.readiness),
+        liveness: file.liveness_path.clone().unwrap_or(usual.liveness),
+    }
+}
+
 async fn control(options: &Options) -> anyhow::Result<ExitCode> {
-    let mut config = controller_configuration(options.config.as_deref().map(process::read).transpose()?)?;
+    let own_namespace = election::own_namespace();
+    let loaded = match &options.config {
+        Some(file) => configuration(file, &own_namespace)?,
+        None => Loaded::without_file(&own_namespace),
+    };
+    let Loaded { mut config, process: file } = loaded;
+    let namespace = file.namespace.clone().unwrap_or(own_namespace);
     let component = &options.component;
     let clock = component.time.joining_clock()?;
-    let election = component.election.election(rights::NAME, true)?;
+    let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let connection = component.connect.config().await?;
     let api_server = connection.cluster_url.clone();
-    let bound = component.endpoints.bind(HEALTH, METRICS).await?;
-    let hooks = options.webhooks.bind().await?;
+    let bound = component.endpoints.bind(places(&file)).await?;
+    let hooks = options.webhooks.bind(&file).await?;
     let requests = Requests::default();
     if let (Some(qps), Some(burst)) = (options.kube_api_qps, options.kube_api_burst) {
         anyhow::ensure!(
@@ -92,7 +116,6 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let leading = Leading::default();
     let certificate = match hooks {
         Some(hooks) => {
-            let namespace = election::own_namespace();
             let address = aggregated::advertised(options.advertise_address, hooks.address()?, &api_server).await;
             let aggregated = Aggregated::new(extensions_of(installed), leading.clone());
             tasks.spawn(aggregated.clone().follow_front_proxy(client.clone()));
@@ -121,7 +144,21 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         })),
     };
     bound.serve(&endpoints, &mut tasks);
-    component::run(manager, client, election, &leading).await
+    let caches = manager.cache_state();
+    let late = async {
+        match file.cache_sync_timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+        match caches.pending().join(", ") {
+            kinds if kinds.is_empty() => std::future::pending().await,
+            kinds => kinds,
+        }
+    };
+    tokio::select! {
+        ended = component::run(manager, client, election, &leading) => ended,
+        kinds = late => bail!("controller.cacheSyncTimeout is over, and caches are not filled: {kinds}"),
+    }
 }
 
 /// Switches off what needs kinds the cluster does not have, as Kueue does.

@@ -81,7 +81,7 @@ fn about() -> String {
 
 /// `values.yaml`: what `berth install` takes by default.
 fn defaults() -> anyhow::Result<String> {
-    let configuration = manifests::CONFIGURATION.lines().map(|line| format!("  {line}\n")).collect::<String>();
+    let configuration = manifests::configuration().lines().map(|line| format!("  {line}\n")).collect::<String>();
     Ok(format!(
         "# Made by `berth install --chart`; do not edit.\n\
          # Image of the controllers.\nimage: {}\n\
@@ -157,7 +157,7 @@ mod tests {
             namespace: "berth-system".to_owned(),
             image: manifests::IMAGE.to_owned(),
             replicas: manifests::REPLICAS.into(),
-            configuration: manifests::CONFIGURATION.to_owned(),
+            configuration: manifests::configuration(),
         };
         let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());
         let replicas = manifests::REPLICAS.to_string();

@@ -1,16 +1,22 @@
 //! The objects of an installation, from a few values.
 
 use anyhow::Context;
-use berth_controllers::aggregated;
 use berth_controllers::rights::{self, NAME, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
+use berth_controllers::{aggregated, jobs};
 use serde_json::{Value, json};
 
 /// Image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
 /// One that acts and one that stands by.
 pub const REPLICAS: u32 = 2;
-/// The configuration file that says nothing.
-pub const CONFIGURATION: &str = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
+
+/// The configuration file of an installation that was given none: every integration, else Kueue's defaults.
+pub fn configuration() -> String {
+    let frameworks: String = jobs::integrated().into_iter().map(|name| format!("  - {name}\n")).collect();
+    format!(
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nintegrations:\n  frameworks:\n{frameworks}"
+    )
+}
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
@@ -272,7 +278,7 @@ mod tests {
             namespace: "berth-system".to_owned(),
             image: IMAGE.to_owned(),
             replicas: REPLICAS.into(),
-            configuration: CONFIGURATION.to_owned(),
+            configuration: configuration(),
         }
     }
 

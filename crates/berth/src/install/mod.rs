@@ -35,7 +35,8 @@ pub struct Options {
     /// How many replicas run; one of them acts.
     #[arg(long, value_name = "N", default_value_t = manifests::REPLICAS)]
     replicas: u32,
-    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
+    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: every integration, else Kueue's
+    /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Leave the CustomResourceDefinitions out, because they are installed by other means.
@@ -65,11 +66,10 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     let configuration = match &options.config {
         Some(path) => {
             // What the controllers would refuse at start is refused here, where somebody reads it.
-            berth_simulator::embedded::controller_configuration(Some(process::read(path)?))
-                .with_context(|| path.display().to_string())?;
+            crate::controller::configuration(path, &options.namespace)?;
             std::fs::read_to_string(path).with_context(|| path.display().to_string())?
         }
-        None => manifests::CONFIGURATION.to_owned(),
+        None => manifests::configuration(),
     };
     let values = Values {
         namespace: options.namespace.clone(),

@@ -31,6 +31,12 @@ impl Process {
         Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 
+    /// `berth controller` with all rights, which is told where to listen by this configuration file alone.
+    pub fn controller_configured(cluster: &Cluster, configuration: &Path) -> Self {
+        let file = format!("--config={}", configuration.display());
+        Self::start(&["controller"], &cluster.kubeconfig, &[&file])
+    }
+
     /// `berth cluster` with the kubeconfig the API server wrote for it.
     pub fn cluster(cluster: &Cluster, arguments: &[&str]) -> Self {
         Self::start(&["cluster"], &cluster.kubeconfig.with_file_name("cluster.kubeconfig"), arguments)

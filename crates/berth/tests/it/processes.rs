@@ -187,6 +187,52 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
 }
 
 #[test]
+fn a_controller_goes_by_what_its_configuration_file_says_of_the_process() {
+    if !kubectl_present("a_controller_goes_by_what_its_configuration_file_says_of_the_process") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let path = cluster.kubeconfig.with_file_name("configuration.yaml");
+    let configuration = json!({
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": "kueue-system",
+        "health": {"healthProbeBindAddress": "localhost:0", "readinessEndpointName": "/is/ready",
+                   "livenessEndpointName": "/alive"},
+        "metrics": {"bindAddress": "127.0.0.1:0"},
+        "webhook": {"host": "127.0.0.1", "port": free},
+        "internalCertManagement": {"webhookServiceName": "hooks", "webhookSecretName": "certificate-of-hooks"},
+        "leaderElection": {"leaderElect": true, "resourceName": "c1f6bfd2.kueue.x-k8s.io", "leaseDuration": "15s",
+                           "renewDeadline": "10s", "retryPeriod": "2s"},
+        "controller": {"groupKindConcurrency": {"Job.batch": 1}, "cacheSyncTimeout": "2m"},
+    });
+    std::fs::write(&path, configuration.to_string()).expect("written");
+    let controller = Process::controller_configured(&cluster, &path);
+    controller.wait_logged(&format!("serving https://127.0.0.1:{free}"));
+    controller.wait_logged("this replica leads");
+    assert_eq!(controller.get("/alive"), (200, "ok".to_owned()));
+    cluster.wait_until("the controller to be ready", 30, |_| controller.get("/is/ready").0 == 200);
+    assert_eq!(controller.get("/metrics").0, 200);
+    let lease = cluster.get(&["lease", "c1f6bfd2.kueue.x-k8s.io", "-n", "kueue-system"]);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
+    let secret = cluster.get(&["secret", "certificate-of-hooks", "-n", "kueue-system"]);
+    let names = secret["metadata"]["annotations"]["berth.dev/names"].as_str().expect("names");
+    assert!(names.split(' ').any(|name| name == "hooks.kueue-system.svc"), "{names}");
+
+    // What cannot be honoured stops the start and is named.
+    std::fs::write(&path, json!({"pprofBindAddress": ":8083", "featureGates": {"MultiKueue": true}}).to_string())
+        .expect("written");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["controller", "--kubeconfig=/nonexistent", "--config"])
+        .arg(&path)
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("pprofBindAddress") && text.contains("[MultiKueue]"), "{text}");
+}
+
+#[test]
 fn options_that_contradict_each_other_are_refused() {
     let berth = |arguments: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth")).args(arguments).output().expect("runs");

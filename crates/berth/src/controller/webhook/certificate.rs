@@ -20,8 +20,6 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// Name of the Secret in the controllers' namespace.
-pub const SECRET: &str = berth_controllers::rights::WEBHOOK_SECRET;
 /// When the certificate ends, RFC 3339.
 const NOT_AFTER: &str = "berth.dev/not-after";
 /// The names the certificate is for, separated by blanks.
@@ -43,22 +41,30 @@ pub struct Material {
 /// Gets and renews the certificate.
 pub struct Certificates {
     api: Api<Secret>,
+    /// Name of the Secret in the controllers' namespace.
+    secret: String,
     clock: Clock,
     names: Vec<String>,
     lifetime: Duration,
 }
 
 impl Certificates {
-    /// For a server reached under these names, kept in this namespace.
-    pub fn new(client: Client, namespace: &str, names: Vec<String>, lifetime: Duration) -> Self {
+    /// For a server reached under these names, kept in this Secret of this namespace.
+    pub fn new(client: Client, namespace: &str, secret: &str, names: Vec<String>, lifetime: Duration) -> Self {
         // Certificates are checked against machines' clocks: real time, however fast a simulated cluster's runs.
-        Self { api: Api::namespaced(client, namespace), clock: Clock::system(), names, lifetime }
+        Self {
+            api: Api::namespaced(client, namespace),
+            secret: secret.to_owned(),
+            clock: Clock::system(),
+            names,
+            lifetime,
+        }
     }
 
     /// The certificate to serve; made or renewed when a third of its lifetime or less is left.
     pub async fn current(&self) -> anyhow::Result<Material> {
         loop {
-            let kept = self.api.get_opt(SECRET).await.context("reading the webhook certificate's Secret")?;
+            let kept = self.api.get_opt(&self.secret).await.context("reading the webhook certificate's Secret")?;
             let now = self.clock.now();
             if let Some((material, end)) = kept.as_ref().filter(|kept| self.is_for_us(kept)).and_then(read)
                 && end.duration_since(now) > SignedDuration::try_from(self.lifetime / 3)?
@@ -67,10 +73,10 @@ impl Certificates {
             }
             let before = kept.as_ref().and_then(read).map(|(material, _)| material.authorities_pem);
             let (material, end) = make(&self.names, before.as_deref(), now, self.lifetime)?;
-            let wanted = secret(kept.as_ref(), &material, end, &self.names);
+            let wanted = secret(&self.secret, kept.as_ref(), &material, end, &self.names);
             let params = PostParams::default();
             let written = match kept {
-                Some(_) => self.api.replace(SECRET, &params, &wanted).await,
+                Some(_) => self.api.replace(&self.secret, &params, &wanted).await,
                 None => self.api.create(&params, &wanted).await,
             };
             match written {
@@ -101,9 +107,9 @@ fn read(secret: &Secret) -> Option<(Material, Timestamp)> {
     Some((material, end))
 }
 
-fn secret(before: Option<&Secret>, material: &Material, end: Timestamp, names: &[String]) -> Secret {
+fn secret(name: &str, before: Option<&Secret>, material: &Material, end: Timestamp, names: &[String]) -> Secret {
     let mut secret = before.cloned().unwrap_or_else(|| Secret {
-        metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
         type_: Some("kubernetes.io/tls".to_owned()),
         ..Secret::default()
     });
@@ -188,7 +194,7 @@ mod tests {
         assert_eq!([&first, &second, &third].map(|made| certificates(&made.authorities_pem)), [1, 2, 2]);
         assert!(second.authorities_pem.contains(first.authorities_pem.trim()));
         assert!(!third.authorities_pem.contains(first.authorities_pem.trim()));
-        let kept = secret(None, &third, end, &names);
+        let kept = secret("kept", None, &third, end, &names);
         assert_eq!(read(&kept), Some((third, end)));
     }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use berth_controllers::aggregated::SERVICE;
+use berth_controllers::configuration::Process;
+use berth_controllers::configuration::process::{Tls, WEBHOOK_PORT};
 use berth_controllers::webhooks::review::{self, Stage};
 use berth_controllers::webhooks::{Lookup, Webhooks};
 use berth_controllers::{Config, Stores, duration, rights};
@@ -22,6 +24,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use kube::{Client, Resource};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -37,6 +40,8 @@ use certificate::{Certificates, Material};
 
 /// Largest review: an object and the one before it, each of which the API server limits to 3 MiB.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// For `tls.minVersion: VersionTLS13`.
+const ONLY_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 /// How often certificate and trust are looked at.
 const LOOK: Duration = Duration::from_secs(60);
 /// The same while something is wrong.
@@ -49,15 +54,18 @@ const RETRY_CONFLICT: Duration = Duration::from_secs(1);
 #[command(next_help_heading = "Webhooks")]
 pub struct WebhookOptions {
     /// Where to serve admission and conversion webhooks over HTTPS: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
-    #[arg(long, value_name = "ADDRESS", default_value = ":9443")]
-    webhook_bind_address: BindAddress,
+    /// Default: webhook.host and webhook.port of the configuration, else :9443.
+    #[arg(long, value_name = "ADDRESS")]
+    webhook_bind_address: Option<BindAddress>,
     /// Folder with tls.crt and tls.key to serve with, read again when they change; the webhook configurations' caBundle is
-    /// then not touched. Default: a certificate made here and kept in a Secret.
+    /// then not touched. Default: webhook.certDir of a configuration with internalCertManagement.enable: false, else a
+    /// certificate made here and kept in a Secret.
     #[arg(long, value_name = "DIR")]
     webhook_cert_dir: Option<PathBuf>,
-    /// Service under which the API server reaches the webhooks.
-    #[arg(long, value_name = "NAME", default_value = rights::WEBHOOK_SERVICE)]
-    webhook_service_name: String,
+    /// Service under which the API server reaches the webhooks. Default: internalCertManagement.webhookServiceName of the
+    /// configuration, else berth-webhook.
+    #[arg(long, value_name = "NAME")]
+    webhook_service_name: Option<String>,
     /// How long a certificate made here is good for; renewed when a third is left.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = lifetime)]
     webhook_certificate_lifetime: Duration,
@@ -72,19 +80,27 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 pub struct Bound {
     listener: TcpListener,
     source: Source,
+    tls: Tls,
 }
 
 /// Where certificates come from.
 enum Source {
     Folder(PathBuf),
-    Made { service: String, lifetime: Duration },
+    Made { service: String, secret: String, lifetime: Duration },
 }
 
 impl WebhookOptions {
-    /// Binds; nothing when webhooks are off.
-    pub async fn bind(&self) -> anyhow::Result<Option<Bound>> {
-        let Some(listener) = self.webhook_bind_address.bind("--webhook-bind-address").await? else { return Ok(None) };
-        let source = match &self.webhook_cert_dir {
+    /// Binds; nothing when webhooks are off. The file says what no option does.
+    pub async fn bind(&self, file: &Process) -> anyhow::Result<Option<Bound>> {
+        let port = file.webhook_port.unwrap_or(WEBHOOK_PORT);
+        let of_file =
+            file.webhook_host.map_or(BindAddress::Any(port), |host| BindAddress::At(SocketAddr::new(host, port)));
+        let address = self.webhook_bind_address.unwrap_or(of_file);
+        let Some(listener) = listen::bind(address, "--webhook-bind-address, or webhook.host and webhook.port").await?
+        else {
+            return Ok(None);
+        };
+        let source = match self.webhook_cert_dir.as_ref().or(file.certificate_folder.as_ref()) {
             Some(folder) => {
                 // A folder that cannot work is told at start.
                 let material = read(folder)?;
@@ -92,10 +108,15 @@ impl WebhookOptions {
                 Source::Folder(folder.clone())
             }
             None => {
-                Source::Made { service: self.webhook_service_name.clone(), lifetime: self.webhook_certificate_lifetime }
+                let service = self.webhook_service_name.as_ref().or(file.webhook_service.as_ref());
+                Source::Made {
+                    service: service.map_or_else(|| rights::WEBHOOK_SERVICE.to_owned(), String::clone),
+                    secret: file.webhook_secret.clone().unwrap_or_else(|| rights::WEBHOOK_SECRET.to_owned()),
+                    lifetime: self.webhook_certificate_lifetime,
+                }
             }
         };
-        Ok(Some(Bound { listener, source }))
+        Ok(Some(Bound { listener, source, tls: file.tls.clone() }))
     }
 }
 
@@ -142,9 +163,8 @@ impl Bound {
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Certificate> {
         let certificate = Certificate::default();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
+        let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(provider(&self.tls)))
+            .with_protocol_versions(if self.tls.only_1_3 { ONLY_1_3 } else { rustls::ALL_VERSIONS })?
             .with_client_cert_verifier(Arc::new(Anybody::default()))
             .with_cert_resolver(Arc::new(certificate.clone()));
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -158,17 +178,32 @@ impl Bound {
     }
 }
 
+/// The cryptography that is agreed to: `cipherSuites` chooses among those of TLS 1.2, as in Go.
+fn provider(tls: &Tls) -> CryptoProvider {
+    let mut provider = rustls::crypto::ring::default_provider();
+    if !tls.cipher_suites.is_empty() {
+        provider.cipher_suites.retain(|suite| {
+            let name = format!("{:?}", suite.suite());
+            suite.tls13().is_some() || tls.cipher_suites.contains(&name)
+        });
+    }
+    if !tls.key_exchange_groups.is_empty() {
+        provider.kx_groups.retain(|group| tls.key_exchange_groups.contains(&i32::from(u16::from(group.name()))));
+    }
+    provider
+}
+
 /// Keeps the certificate fresh and trusted, for ever.
 async fn keep(source: Source, client: Client, namespace: String, certificate: Certificate) {
     let clock = Clock::system();
     let certificates = match &source {
         Source::Folder(_) => None,
-        Source::Made { service, lifetime } => {
+        Source::Made { service, secret, lifetime } => {
             let mut names =
                 vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
             names.push(format!("{SERVICE}.{namespace}.svc"));
             names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
-            Some((Certificates::new(client.clone(), &namespace, names, *lifetime), *lifetime))
+            Some((Certificates::new(client.clone(), &namespace, secret, names, *lifetime), *lifetime))
         }
     };
     let mut served: Option<Material> = None;
@@ -288,6 +323,33 @@ fn find(stores: &Stores, group: &str, resource: &str, namespace: &str, name: &st
         _ => {
             let metadata = stores.other(group, resource, &ObjectKey::namespaced(namespace, name))?;
             Some(Arc::new(json!({ "metadata": metadata })))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_controllers::configuration::process::{CIPHER_SUITES, KEY_EXCHANGE_GROUPS};
+
+    use super::*;
+
+    #[test]
+    fn what_the_configuration_can_choose_is_there_to_be_chosen() {
+        let all = provider(&Tls::default());
+        let chosen = |tls: Tls| {
+            let provider = provider(&tls);
+            (provider.cipher_suites.len(), provider.kx_groups.len())
+        };
+        let of_1_3 = all.cipher_suites.iter().filter(|suite| suite.tls13().is_some()).count();
+        assert_eq!(all.cipher_suites.len(), of_1_3 + CIPHER_SUITES.len());
+        assert_eq!(all.kx_groups.len(), KEY_EXCHANGE_GROUPS.len());
+        for suite in CIPHER_SUITES {
+            let tls = Tls { cipher_suites: vec![(*suite).to_owned()], ..Tls::default() };
+            assert_eq!(chosen(tls), (of_1_3 + 1, KEY_EXCHANGE_GROUPS.len()), "{suite}");
+        }
+        for group in KEY_EXCHANGE_GROUPS {
+            let tls = Tls { key_exchange_groups: vec![*group], ..Tls::default() };
+            assert_eq!(chosen(tls), (all.cipher_suites.len(), 1), "{group}");
         }
     }
 }
