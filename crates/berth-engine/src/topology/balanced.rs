@@ -98,6 +98,16 @@ impl Balance<'_> {
         if threshold < least {
             return None;
         }
+        // Domains above may put the leader elsewhere than those below did: then fewer slices each leave it room.
+        let beside_leader = greedy.leader.and(greedy.last).map(|last| self.rooms[last].slices_with_leader);
+        let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
+        let untried = beside_leader.map(|lower| (lower, self.rooms.clone()));
+        self.prune(&domains, threshold);
+        if let Some(Greedy { used, .. }) = self.greedy(&domains) {
+            return Some(Candidate { domains, threshold, used });
+        }
+        let (threshold, rooms) = untried?;
+        self.rooms = rooms;
         self.prune(&domains, threshold);
         let used = self.greedy(&domains)?.used;
         Some(Candidate { domains, threshold, used })

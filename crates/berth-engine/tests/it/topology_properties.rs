@@ -147,7 +147,11 @@ fn node(at: usize, machine: &Machine) -> Node {
 
 /// An engine over these machines, told about them in this order.
 fn engine(machines: &[Machine], order: &[usize]) -> Engine {
-    let mut engine = Engine::new(EngineConfig::default());
+    engine_with(EngineConfig::default(), machines, order)
+}
+
+fn engine_with(config: EngineConfig, machines: &[Machine], order: &[usize]) -> Engine {
+    let mut engine = Engine::new(config);
     let mut queue = ClusterQueue::new("queue");
     queue.namespace_selector = Some(LabelSelector::default());
     let resources = [name("cpu"), name("gpu")];
@@ -231,6 +235,20 @@ fn place(engine: &mut Engine, gang: &Gang) -> Result<BTreeMap<String, i64>, Stri
     engine.apply(Event::WorkloadRemoved(key), now());
     let (_, result) = found.into_iter().next().expect("the gang has one pod set");
     result.map(|topology| pods_of(&topology))
+}
+
+/// Where the pods of a workload with one or two pod sets would go; the second is placed besides the first.
+fn place_both(engine: &mut Engine, (first, second): &(Gang, Option<Gang>)) -> String {
+    let mut probe = workload("probe", first);
+    if let Some(second) = second {
+        let set = workload("probe", second).pod_sets.into_iter().next().expect("the gang has one pod set");
+        probe.pod_sets.push(PodSet { name: name("second"), ..set });
+    }
+    let key = probe.key.clone();
+    engine.apply(Event::WorkloadUpserted(Box::new(probe)), now());
+    let found = engine.lab().place(&key, "queue", &name("racks"), &BTreeMap::new());
+    engine.apply(Event::WorkloadRemoved(key), now());
+    format!("{found:?}")
 }
 
 fn pods_of(topology: &TopologyAssignment) -> BTreeMap<String, i64> {
@@ -377,7 +395,10 @@ proptest! {
     #[test]
     fn what_is_kept_between_questions_changes_no_answer(
         machines in machines(),
-        probes in proptest::collection::vec(prop_oneof![gang(), sliced()], 1..5),
+        probes in proptest::collection::vec(
+            (prop_oneof![gang(), sliced()], proptest::option::weighted(0.4, prop_oneof![gang(), sliced()])),
+            1..5,
+        ),
         steps in proptest::collection::vec((change(), any::<prop::sample::Index>()), 1..20),
     ) {
         let mut engine = engine(&machines, &in_order(&machines));
@@ -423,13 +444,13 @@ proptest! {
                 }
             }
             for probe in &probes {
-                let kept = place(&mut engine, probe);
+                let kept = place_both(&mut engine, probe);
                 engine.lab().forget_counts();
-                prop_assert_eq!(kept, place(&mut engine, probe));
+                prop_assert_eq!(kept, place_both(&mut engine, probe));
             }
             // The next step finds what all probes asked for.
             for probe in &probes {
-                let _ = place(&mut engine, probe);
+                let _ = place_both(&mut engine, probe);
             }
         }
     }
@@ -476,6 +497,56 @@ proptest! {
         let wanted = placement::place(&leaves(&machines, &Standing::new()), LEVELS.len(), &asked(&gang, &layers, leader));
         prop_assert_eq!(place_group(&mut engine, &gang, &layers, leader), wanted);
     }
+
+    /// Balance changes where pods go, not whether they have a place, and gives them room there.
+    #[test]
+    fn balanced_placements_fit_where_others_do(
+        machines in machines(),
+        gang in gang(),
+        level in 0_usize..3,
+        slices in proptest::option::of((0_usize..3, 1_i32..3, 1_i32..5)),
+        leader in proptest::option::of(0_i64..4),
+    ) {
+        let layers: Vec<(usize, i32)> = slices.iter().map(|(at, size, _)| (level.max(*at), *size)).collect();
+        let count = slices.map_or(gang.count, |(_, size, slices)| size * slices);
+        let gang = Gang { count, mode: Some((false, level)), slice: None, ..gang };
+        let order = in_order(&machines);
+        let mut plain = engine(&machines, &order);
+        let mut config = EngineConfig::default();
+        config.gates.tas_balanced_placement = true;
+        let mut balanced = engine_with(config, &machines, &order);
+        let wanted = place_group(&mut plain, &gang, &layers, leader);
+        let found = place_group(&mut balanced, &gang, &layers, leader);
+        prop_assert_eq!(found.is_some(), wanted.is_some());
+        let Some(found) = found else { return Ok(()) };
+        prop_assert_eq!(found.pods.values().sum::<i64>(), i64::from(gang.count));
+        prop_assert_eq!(found.leader.is_some(), leader.is_some());
+        for leaf in leaves(&machines, &Standing::new()) {
+            let host = leaf.values.last().expect("a leaf is a host");
+            let pods = found.pods.get(host).copied().unwrap_or(0);
+            let leads = i64::from(found.leader.as_ref() == Some(host));
+            let asked = [pods + leads, pods * gang.cores + leads * leader.unwrap_or(0), pods * gang.gpus];
+            let is_asked = |at: &usize| asked[*at] > 0;
+            prop_assert!((0..3).filter(is_asked).all(|at| asked[at] <= leaf.free[at]), "{host}: {found:?}");
+        }
+    }
+}
+
+/// The racks' figures send the leader to the second rack, where it would cost two workers their place or one, as
+/// fewer pods per host allow; the hosts' figures send it to the first.
+#[test]
+fn balance_gives_way_where_the_leader_would_have_no_place() {
+    let machine =
+        |rack, cores, gpus| Machine { block: 0, rack, cores, pods: 20, gpus: Some(gpus), ready: true, other: None };
+    let machines = [machine(0, 6, 4), machine(1, 5, 5), machine(1, 4, 3)];
+    let gang = Gang { count: 11, cores: 1, gpus: 1, mode: Some((false, 1)), slice: None };
+    let mut config = EngineConfig::default();
+    config.gates.tas_balanced_placement = true;
+    let mut engine = engine_with(config, &machines, &in_order(&machines));
+    let placed = place_group(&mut engine, &gang, &[(2, 1)], Some(2)).expect("there is room for all");
+    let pods: Vec<(&str, i64)> = placed.pods.iter().map(|(host, pods)| (host.as_str(), *pods)).collect();
+    assert_eq!(pods, [("host-00", 4), ("host-01", 5), ("host-02", 2)]);
+    assert_eq!(placed.leader.as_deref(), Some("host-00"));
 }
 
 /// Where the workers of a gang and their leader would go.
