@@ -331,8 +331,12 @@ fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> 
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
     // What was worked out is what it takes, unless part of it is held already.
-    let taken = (!entry.second_pass && entry.replaced.is_none())
-        .then(|| (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(entry.net_places(world))));
+    let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
+        let places = entry.net_places(world);
+        // Only this entry kept them: they are moved, not copied.
+        entry.net_places = None;
+        (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
+    });
     crate::engine::hold::assume(world, entry.workload, entry.queue, admission.clone(), taken, now);
     world.record_mut(entry.workload).scan = None;
     Admit {

@@ -149,8 +149,8 @@ impl Count {
         let changed = match before {
             // On an empty cluster only what nodes offer counts.
             Some((_, offers)) if self.empty && offers == now.1 => Some(Vec::new()),
-            Some((usage, _)) if !self.empty => topologies.ledger.changed_since(usage),
-            _ => None,
+            Some((usage, _)) => topologies.ledger.changed_since(usage),
+            None => None,
         };
         match changed {
             Some(rows) => {
@@ -159,7 +159,11 @@ impl Count {
                 rows.dedup();
                 let leaves = rows.into_iter().filter_map(|row| tree.leaf_of_row(row));
                 let changed = leaves.filter_map(|leaf| self.open.binary_search_by_key(&leaf, |open| open.leaf).ok());
-                for at in changed.chain(overlaid).collect::<Vec<_>>() {
+                // A leaf may be counted with something besides what is known twice in a row.
+                let mut changed: Vec<usize> = changed.chain(overlaid).collect();
+                changed.sort_unstable();
+                changed.dedup();
+                for at in changed {
                     self.count_leaf(topologies, tree, overlay, at);
                 }
             }
@@ -170,6 +174,7 @@ impl Count {
                 }
             }
         }
+        debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "a leaf is noted once");
         for id in (0..tree.leaf_start()).rev() {
             if std::mem::take(&mut self.stale[id]) {
                 let room = sum_children(tree, &self.of, &self.rooms, id);

@@ -5,10 +5,11 @@
 //!
 //! **Invariant:** a count that is kept and then refreshed is what counting anew would find; builds with debug assertions
 //! compare the two each time. A change of usage, or of what a node offers, touches its row in the ledger, which refreshing
-//! looks at; a change of which nodes there are, where they are, or whom they take drops all counts.
+//! looks at; a change of which nodes a flavor has, where they are, or whom they take drops the counts of that flavor.
 
 use super::count::Count;
 use super::placement::Wanted;
+use crate::ids::FlavorId;
 
 /// Kinds of pods whose counts are kept at most, and domains counted for all of them together: past these, those that were
 /// not asked for longest are dropped.
@@ -47,6 +48,12 @@ impl Counts {
         let (_, count) = self.list.swap_remove(at);
         self.domains -= count.rooms.len();
         count
+    }
+
+    /// Drops the counts of a flavor's domains.
+    pub fn clear_flavor(&mut self, flavor: FlavorId) {
+        self.list.retain(|(_, count)| count.of.flavor != flavor);
+        self.domains = self.list.iter().map(|(_, count)| count.rooms.len()).sum();
     }
 
     /// Drops all.

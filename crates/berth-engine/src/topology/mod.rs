@@ -2,9 +2,9 @@
 //!
 //! [`nodes`] keeps what nodes have to offer, [`ledger`] what workloads use of each domain, [`tree`] groups a flavor's nodes
 //! into domains; all three hold amounts as dense rows over the columns of [`amounts`]. [`count`] and [`placement`] find
-//! domains for pods, [`kept`] keeps what was counted, [`balanced`] finds domains evenly, [`replace`] mends a placement that lost a node, and [`request`] turns pod
-//! sets of an assignment into what is looked for, [`assign`] finds it and puts it back. Usage is kept up to date with what workloads hold; trying things goes
-//! through marks, as in the quota tree.
+//! domains for pods, [`kept`] keeps what was counted, [`balanced`] finds domains evenly, [`replace`] mends a placement that
+//! lost a node, and [`request`] turns pod sets of an assignment into what is looked for, [`assign`] finds it and puts it back.
+//! Usage is kept up to date with what workloads hold; trying things goes through marks, as in the quota tree.
 
 pub(crate) mod amounts;
 pub(crate) mod assign;
@@ -143,7 +143,7 @@ impl Topologies {
     }
 
     pub fn upsert_flavor(&mut self, id: FlavorId, flavor: Option<Arc<ResourceFlavor>>) {
-        self.counts.clear();
+        self.counts.clear_flavor(id);
         self.trees.remove(&id);
         match flavor {
             Some(flavor) if flavor.topology.is_some() => self.flavors.insert(id, flavor),
@@ -173,15 +173,17 @@ impl Topologies {
     fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
         let only_amounts = matches!((before, after), (Some(before), Some(after))
             if *before == Node { allocatable: before.allocatable.clone(), ..after.clone() });
-        if !only_amounts {
-            self.counts.clear();
-        }
         let (flavors, topologies, nodes, moved) = (&self.flavors, &self.topologies, &self.nodes, &mut self.moved);
+        let counts = &mut self.counts;
         self.trees.retain(|id, tree| {
             let Some(flavor) = flavors.get(id) else { return false };
             let Some(topology) = flavor.topology.as_ref().and_then(|name| topologies.get(name)) else { return false };
             let domain = |node: Option<&Node>| node.and_then(|node| domain_of(node, flavor, topology));
-            if domain(before) == domain(after) {
+            let (before, after) = (domain(before), domain(after));
+            if !only_amounts && (before.is_some() || after.is_some()) {
+                counts.clear_flavor(*id);
+            }
+            if before == after {
                 if let Some(row) = tree.recount_node(at, nodes) {
                     self.offers += 1;
                     self.ledger.touch(row);
@@ -204,6 +206,9 @@ impl Topologies {
 
     /// Notes a pod outside topology-aware scheduling.
     pub fn upsert_pod(&mut self, pod: NodePod) {
+        if self.nodes.has_pod(&pod, &mut self.columns) {
+            return;
+        }
         self.remove_pod(&pod.namespace.clone(), &pod.name.clone());
         let at = self.nodes.upsert_pod(pod, &mut self.columns);
         self.widen();
@@ -223,7 +228,7 @@ impl Topologies {
         if self.trees.contains_key(&flavor) && moved.is_none() {
             return self.trees.get(&flavor);
         }
-        self.counts.clear();
+        self.counts.clear_flavor(flavor);
         let spec = self.flavors.get(&flavor)?;
         let topology = self.topologies.get(spec.topology.as_ref()?)?;
         let moved = moved.unwrap_or_default();

@@ -68,6 +68,14 @@ impl Nodes {
         Some((at, self.slots[at].take()?))
     }
 
+    /// True if a pod is noted as it is: most of what its updates say changes no node's room.
+    pub fn has_pod(&self, pod: &NodePod, columns: &mut Columns) -> bool {
+        let known = self.pods.get(&(pod.namespace.clone(), pod.name.clone()));
+        known.is_some_and(|(at, cells)| {
+            self.ids.get(&pod.node) == Some(at) && *cells == *columns.demand(&pod.requests).cells
+        })
+    }
+
     /// Notes a pod; the node whose free room it changes.
     pub fn upsert_pod(&mut self, pod: NodePod, columns: &mut Columns) -> NodeIx {
         let demand = columns.demand(&pod.requests);
