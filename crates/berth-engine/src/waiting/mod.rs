@@ -235,12 +235,11 @@ impl Rooms {
 
     /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue remembers (§3.4).
     pub fn pop(&mut self, world: &mut World, queue: QueueId) -> Option<(WorkloadId, bool)> {
-        let sticky = strategy(world, queue) == QueueingStrategy::BestEffortFifo;
         let room = self.room_mut(queue);
         room.pop_cycle += 1;
         room.detach();
         let preemptor = room.preemptor;
-        let id = order::first(world, queue, room, preemptor.map(|(id, _)| id).filter(|_| sticky))?;
+        let id = order::first(world, queue, room, order::sticky(world, queue, room))?;
         let (class, lane) = (world.record(id).class, order::lane(world, queue, id));
         room.pop(id, class, lane, || order::key(world, queue, id));
         self.note_candidates(queue);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::room::Room;
 use crate::config::{EngineConfig, RequeuingTimestamp};
 use crate::ids::{Id, LocalQueueId, Name, QueueId, WorkloadId};
-use crate::model::{AdmissionScope, Time, Workload, WorkloadKey};
+use crate::model::{AdmissionScope, QueueingStrategy, Time, Workload, WorkloadKey};
 use crate::world::World;
 use crate::world::record::Place;
 
@@ -80,6 +80,12 @@ pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<W
     best.map(|(_, key)| key.id)
 }
 
+/// The preemptor a queue remembers, where that is first in turn: strict queues go by priority and age alone (§3.4).
+pub(crate) fn sticky(world: &World, queue: QueueId, room: &Room) -> Option<WorkloadId> {
+    let (id, _) = room.preemptor?;
+    (super::strategy(world, queue) == QueueingStrategy::BestEffortFifo).then_some(id)
+}
+
 /// Of variants that nothing else puts in order, the one on the most preferred flavor: else chance would start a job where it
 /// is soon moved away from (§23).
 fn preferred_variant(
@@ -120,12 +126,12 @@ impl Turn {
             _ => return None,
         };
         let usage = if is_usage_based(world, queue) { world.local_usage(record.local) } else { 0.0 };
-        Some(Turn::at(world, room, id, is_aside, usage))
+        Some(Turn::at(world, sticky(world, queue, room), id, is_aside, usage))
     }
 
     /// The turns of all who wait in a queue, in no order.
     pub fn all<'a>(world: &'a World, queue: QueueId, room: &'a Room) -> impl Iterator<Item = Turn> + 'a {
-        let usage_based = is_usage_based(world, queue);
+        let (usage_based, sticky) = (is_usage_based(world, queue), sticky(world, queue, room));
         let active = room.active().map(|key| (key.id, false));
         let all = active.chain(room.set_aside().map(|id| (id, true)));
         // Adding up what a local queue used costs more than a look at who waits.
@@ -134,19 +140,18 @@ impl Turn {
             let local = world.record(id).local;
             let mut usage = || *usages.entry(local).or_insert_with(|| world.local_usage(local));
             let usage = if usage_based { usage() } else { 0.0 };
-            Turn::at(world, room, id, is_aside, usage)
+            Turn::at(world, sticky, id, is_aside, usage)
         })
     }
 
-    fn at(world: &World, room: &Room, id: WorkloadId, is_aside: bool, usage: f64) -> Turn {
+    fn at(world: &World, sticky: Option<WorkloadId>, id: WorkloadId, is_aside: bool, usage: f64) -> Turn {
         let record = world.record(id);
-        let sticky = room.preemptor.is_some_and(|(preemptor, _)| preemptor == id);
         Turn {
             id,
             local: record.local,
             is_aside,
             usage: if is_aside { 0.0 } else { usage },
-            sticky_first: is_aside || !sticky,
+            sticky_first: is_aside || sticky != Some(id),
             priority: Reverse(record.priority),
             time: record.order_time,
         }

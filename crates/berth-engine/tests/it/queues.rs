@@ -35,6 +35,27 @@ fn a_strict_queue_is_blocked_by_its_head() {
 }
 
 #[test]
+fn who_preempts_goes_first_in_a_best_effort_queue_alone_and_is_listed_so() {
+    for (strategy, order) in
+        [(QueueingStrategy::BestEffortFifo, ["preempts", "late"]), (QueueingStrategy::StrictFifo, ["late", "preempts"])]
+    {
+        let mut platform = Platform::new();
+        platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| {
+            queue.strategy = strategy;
+            queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+        }));
+        platform.submit(job("victim", "a", 4)).settle();
+        platform.submit(job("preempts", "a", 4).priority(5));
+        assert_eq!(platform.cycle().len(), 1, "the preemption is issued");
+        platform.submit(job("late", "a", 4).priority(9));
+        let listed: Vec<String> = platform.engine.pending("a").iter().map(|it| it.workload.name.to_string()).collect();
+        assert_eq!(listed, order, "{strategy:?}");
+        let decided = platform.decide().decisions;
+        assert_eq!(&*decided[0].workload.name, order[0], "who is listed first is looked at first: {strategy:?}");
+    }
+}
+
+#[test]
 fn a_best_effort_queue_lets_others_pass_a_workload_that_does_not_fit() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("running", "a", 3)).settle();
