@@ -256,14 +256,15 @@ impl Engine {
     }
 
     fn holding_of(&self, id: WorkloadId, holding: &Holding) -> Standing {
-        let facts = &self.world.record(id).facts;
+        let record = self.world.record(id);
+        let facts = &record.facts;
         let ready = |check: &Name| facts.checks.iter().any(|it| it.name == *check && it.state == CheckState::Ready);
         let mut checks = checks_for(&self.world, holding.queue, Some(&holding.admission));
         checks.retain(|check| !holding.admitted && !ready(check));
         Standing::Holding {
             admitted: holding.admitted,
             assumed: holding.assumed,
-            evicted: facts.evicted.as_ref().map(|eviction| eviction.reason.clone()),
+            evicted: record.eviction().map(|eviction| eviction.reason.clone()),
             checks,
             admission: holding.admission.clone(),
         }
@@ -351,15 +352,17 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     Outlook { mode, reason, message: entry.message, considered, shortages, victims, shares, unready, unready_unlisted }
 }
 
-/// The shares that decide whether the workload may take from the queues that hold what is short.
+/// The shares that decide whether the workload may take from the queues that hold what is short: those of holders who are
+/// preempted only if shares allow.
 fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> Vec<ComparedShares> {
     let mut list: Vec<ComparedShares> = Vec::new();
     if !world.is_fair_sharing() || entry.assignment.mode() != AssignmentMode::Preempt {
         return list;
     }
     let own = world.queue(entry.queue).node;
+    let held = shortages.iter().flat_map(|shortage| &shortage.holders);
     let holders: BTreeSet<&Name> =
-        shortages.iter().flat_map(|shortage| &shortage.holders).map(|holder| &holder.cluster_queue).collect();
+        held.filter(|holder| holder.preemptible == Preemptible::IfSharesAllow).map(|it| &it.cluster_queue).collect();
     let others: Vec<NodeId> = holders
         .into_iter()
         .filter_map(|name| world.queue_ids.get(name))
@@ -406,7 +409,7 @@ fn shortages_of(
         let (flavor_id, resource_id) = (world.flavor_id(flavor), world.resources.intern(resource));
         let fr = world.frs.intern(flavor_id, resource_id);
         let node = world.queue(entry.queue).node;
-        let (holders, holders_unlisted) = known.of(world, entry, fr);
+        let (holders, holders_unlisted) = known.of(world, entry, fr, asked);
         list.push(Shortage {
             pod_set: pod_set.clone(),
             flavor: flavor.clone(),
@@ -450,14 +453,15 @@ struct Largest {
 }
 
 impl Holders {
-    /// The largest holders in the queue's tree, and how many others there are.
-    fn of(&mut self, world: &World, entry: &Entry, fr: FrId) -> (Vec<Holder>, usize) {
+    /// The largest holders in the queue's tree, and how many others there are, for a workload that asks for so much.
+    fn of(&mut self, world: &World, entry: &Entry, fr: FrId, asked: i64) -> (Vec<Holder>, usize) {
         let node = world.queue(entry.queue).node;
         // Flavors are judged by a search for one flavor-resource at a time (§8.6); victims of the assignment that was chosen
         // are searched for all of them together.
         let chosen = entry.assignment.frs_needing_preemption();
         let together = entry.assignment.mode() == AssignmentMode::Preempt && chosen.contains(&fr);
-        let need = if together { chosen.as_slice() } else { &[fr] };
+        let alone = vec![(fr, asked)];
+        let (need, request) = if together { (chosen.as_slice(), &entry.assignment.usage) } else { (&[fr][..], &alone) };
         let largest = self.largest.entry(fr).or_insert_with(|| largest_holders(world, world.tree.node(node).root, fr));
         let preemptor = Preemptor {
             workload: entry.workload,
@@ -465,7 +469,7 @@ impl Holders {
             node,
             replaced: entry.replaced,
             need,
-            request: &entry.assignment.usage,
+            request,
             placement: None,
             // Who is preempted first plays no part here.
             now: Time::UNSET,

@@ -31,7 +31,7 @@ pub struct WorkloadExplanation {
     /// Its local queue; empty where it names none.
     #[serde(default)]
     pub queue: String,
-    /// The cluster queue it holds quota in or waits for.
+    /// The cluster queue it holds quota in or waits for; it need not exist where the local queue only names it.
     #[serde(default)]
     pub cluster_queue: Option<String>,
     /// Where it is.
@@ -151,11 +151,11 @@ pub struct Outlook {
 pub struct ComparedShares {
     /// The workload's queue, or the cohort it is in.
     pub own: String,
-    /// Its share with the workload, in thousandths.
+    /// Its share with the workload, in thousandths; the largest number where its weight is zero and it borrows.
     pub own_share: i64,
     /// Who holds what is short.
     pub other: String,
-    /// Its share.
+    /// Its share, likewise.
     pub other_share: i64,
 }
 

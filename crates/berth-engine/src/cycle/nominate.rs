@@ -167,7 +167,7 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
             now,
         };
         // Where quota of one flavor-resource is all that is short, the search the assignment rests on was this one.
-        let known = if sought.is_none() { oracle.found(&assignment.usage) } else { None };
+        let known = if sought.is_none() { oracle.take_found(&assignment.usage) } else { None };
         debug_assert!(known.as_ref().is_none_or(|(targets, _)| *targets == find_targets(world, &preemptor).0));
         let (found, searched) = known.unwrap_or_else(|| find_targets(world, &preemptor));
         oracle.searches.push(searched);

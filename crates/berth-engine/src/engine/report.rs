@@ -158,7 +158,7 @@ impl Engine {
             priority: record.priority,
             since: record.facts.reserved_at,
             admitted: record.holding.as_ref().is_some_and(|holding| holding.admitted),
-            evicted: record.facts.evicted.as_ref().map(|eviction| eviction.reason.clone()),
+            evicted: record.eviction().map(|eviction| eviction.reason.clone()),
             holds,
         }
     }

@@ -161,7 +161,7 @@ fn uses_any(world: &World, id: WorkloadId, frs: &[FrId]) -> bool {
 /// True if a workload is on its way out already.
 pub(crate) fn is_evicted(world: &World, id: WorkloadId) -> bool {
     let record = world.record(id);
-    record.is_evicted() || record.eviction_expected
+    record.eviction().is_some() || record.eviction_expected
 }
 
 /// True if a queue other than the preemptor's uses more than it owns of what is needed, and so, in the classical search,

@@ -114,8 +114,9 @@ impl RealOracle {
         RealOracle { now, searches: Vec::new(), last: None }
     }
 
-    /// What the last search found, if it was for exactly this amount and so would find the same again.
-    pub fn found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
+    /// What the last search found, taken out, if it was for exactly this amount of an assignment without places and so would
+    /// find the same again.
+    pub fn take_found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
         let (.., targets) = self.last.take_if(|(fr, amount, _)| **request == [(*fr, *amount)])?;
         let searched = Searched { only: None, ..self.searches.last()?.clone() };
         Some((targets, searched))

@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub queue_ids: HashMap<Name, QueueId>,
     pub cohorts: HashMap<Name, CohortEntry>,
     pub locals: Vec<Local>,
-    pub local_ids: HashMap<(Name, Name), LocalQueueId>,
+    pub local_ids: BTreeMap<(Name, Name), LocalQueueId>,
     pub workloads: Workloads,
     pub tree: QuotaTree,
     pub topologies: Topologies,
@@ -157,7 +157,7 @@ impl World {
             queue_ids: HashMap::new(),
             cohorts: HashMap::new(),
             locals: Vec::new(),
-            local_ids: HashMap::new(),
+            local_ids: BTreeMap::new(),
             workloads: Workloads::default(),
             tree: QuotaTree::default(),
             topologies,
@@ -231,8 +231,9 @@ impl World {
 
     /// The queues that local queues of a namespace lead to.
     pub fn queues_of_namespace(&self, namespace: &Name) -> BTreeSet<QueueId> {
-        let of_namespace = self.locals.iter().filter(|local| local.namespace.as_ref() == Some(namespace));
-        of_namespace.filter_map(|local| local.queue).collect()
+        let first = (namespace.clone(), Name::default());
+        let of_namespace = self.local_ids.range(first..).take_while(|((of, _), _)| of == namespace);
+        of_namespace.filter_map(|(_, id)| self.local(*id).queue).collect()
     }
 
     pub fn local(&self, id: LocalQueueId) -> &Local {

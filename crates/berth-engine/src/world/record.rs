@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::assignment::{AskedPodSet, ScanState, asked_pod_set};
 use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
-use crate::model::{Admission, PodSet, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey};
+use crate::model::{
+    Admission, Eviction, PodSet, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey,
+};
 use crate::quota::FrAmounts;
 use crate::topology::amounts::Demand;
 use crate::topology::{Places, Topologies};
@@ -186,9 +188,10 @@ impl Record {
         Some((self.facts.key.namespace.clone(), parent))
     }
 
-    /// True if it is being evicted, by its object or by a decision that has not been seen yet.
-    pub fn is_evicted(&self) -> bool {
-        self.facts.evicted.is_some()
+    /// Why it is being evicted, if its object says so. Quota given to it since ended that (§5.6), before the object says so.
+    pub fn eviction(&self) -> Option<&Eviction> {
+        let again = self.holding.as_ref().is_some_and(|holding| holding.assumed);
+        self.facts.evicted.as_ref().filter(|_| !again)
     }
 
     /// The flavors its quota is on.

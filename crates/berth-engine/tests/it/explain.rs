@@ -1,7 +1,8 @@
 //! Why a workload is where it is.
 
 use berth_engine::model::{
-    ClusterQueue, FlavorQuotas, LocalQueue, PreemptionPolicy, Quota, ResourceGroup, StopPolicy, Workload, WorkloadKey,
+    ClusterQueue, Eviction, FlavorQuotas, LocalQueue, PreemptionPolicy, Quota, ResourceGroup, StopPolicy, Time,
+    Workload, WorkloadKey,
 };
 use berth_engine::{
     Amount, AssignmentMode, Event, Explanation, FairSharing, Finding, Name, NotQueued, Outlook, PendingReason,
@@ -374,8 +375,10 @@ fn who_would_take_more_than_its_share_sees_the_shares() {
     let found = outlook(&mut platform, "wants");
     let search = &found.considered.victim_searches[0];
     assert_eq!(search.outcome, SearchOutcome::Protected);
+    assert!(!search.candidates.is_empty());
     assert!(search.candidates.iter().all(|it| it.fate == VictimFate::ShareTooSmall), "{search:?}");
-    let of_b = preemptible(&found).into_iter().filter(|(name, _)| name.starts_with('b'));
+    let of_b: Vec<_> = preemptible(&found).into_iter().filter(|(name, _)| name.starts_with('b')).collect();
+    assert_eq!(of_b.len(), 4);
     assert!(of_b.into_iter().all(|(_, preemptible)| preemptible == Preemptible::IfSharesAllow));
     // Four of eight cores are beyond its own one; the other has three.
     let page = text::explanation(&explain(&mut platform, "wants"));
@@ -383,12 +386,56 @@ fn who_would_take_more_than_its_share_sees_the_shares() {
     // Who takes back what is its own need not look at shares.
     platform.submit(job("owner", "pool", 1));
     let found = outlook(&mut platform, "owner");
+    assert_eq!(preemptible(&found).len(), 8);
     assert!(preemptible(&found).iter().all(|(_, it)| *it == Preemptible::PolicyNever), "{:?}", preemptible(&found));
+    assert_eq!(found.shares, [], "a policy decides, not shares");
     platform.queue(queue("pool").cohort("all").flavor("default", 6).with(|queue| {
         queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
     }));
     let found = outlook(&mut platform, "owner");
     assert!(preemptible(&found).iter().all(|(_, it)| *it == Preemptible::Yes), "{:?}", preemptible(&found));
+    assert_eq!(found.shares, [], "who takes back its own compares none");
+}
+
+#[test]
+fn shares_protect_holders_of_a_flavor_that_was_not_chosen_too() {
+    let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
+    platform.flavor("one").flavor("two");
+    let both = |name: &str, one, two| {
+        queue(name).cohort("all").flavor("one", one).flavor("two", two).with(|queue| {
+            queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;
+        })
+    };
+    platform.queue(both("pool", 4, 4)).queue(both("b", 0, 0)).queue(both("a", 0, 0));
+    platform.submit(job("p1", "pool", 2)).submit(job("b1", "b", 2)).settle();
+    platform.submit(job("wants", "a", 2));
+    let found = outlook(&mut platform, "wants");
+    for search in &found.considered.victim_searches {
+        for candidate in search.candidates.iter().filter(|it| it.fate == VictimFate::ShareTooSmall) {
+            let held = found.shortages.iter().filter(|it| &*it.flavor == "one").flat_map(|it| &it.holders);
+            let held: Vec<_> = held.filter(|it| it.workload == candidate.workload).map(|it| it.preemptible).collect();
+            assert_eq!(held, [Preemptible::IfSharesAllow], "{found:?}");
+        }
+    }
+    let searched = found.considered.victim_searches.iter().flat_map(|it| &it.candidates);
+    assert_eq!(searched.filter(|it| it.fate == VictimFate::ShareTooSmall).count(), 1, "{found:?}");
+}
+
+#[test]
+fn who_got_quota_again_is_not_on_the_way_out_before_that_is_written() {
+    let mut platform = Platform::new();
+    platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| {
+        queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
+    }));
+    platform.submit(job("lesser", "a", 2)).settle();
+    platform.submit(job("again", "a", 2).priority(5).with(|workload| {
+        workload.evicted = Some(Eviction { reason: "PodsReadyTimeout".into(), at: Time::from_seconds(900) });
+        workload.requeued = Some(true);
+    }));
+    platform.engine.cycle(platform.now);
+    assert!(matches!(explain(&mut platform, "again").standing, Standing::Holding { assumed: true, evicted: None, .. }));
+    platform.submit(job("urgent", "a", 2).priority(9));
+    assert_eq!(platform.cycle(), ["preempt lesser (InClusterQueue) for urgent"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::lab::AssignOptions;
 use berth_engine::model::{Admission, BorrowWithinCohort, PreemptionPolicy, WorkloadKey};
-use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict, VictimSearch};
+use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict, VictimFate, VictimSearch};
 use proptest::prelude::*;
 
 use super::config;
@@ -254,6 +254,14 @@ proptest! {
                         match holder.preemptible {
                             Preemptible::Leaving => {}
                             Preemptible::Yes | Preemptible::IfSharesAllow => {
+                                let fate = |it: &&VictimSearch| {
+                                    it.candidates.iter().find(|it| it.workload == holder.workload).map(|it| it.fate)
+                                };
+                                let by_shares = fate(&search) == Some(VictimFate::ShareTooSmall);
+                                prop_assert!(
+                                    !by_shares || holder.preemptible == Preemptible::IfSharesAllow,
+                                    "{key}: {holder:?}"
+                                );
                                 prop_assert!(is_candidate(&holder.workload), "{key}: {holder:?}");
                             }
                             _ => {
