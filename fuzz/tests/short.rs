@@ -1,5 +1,6 @@
 //! A short run of every target: its seeds, what was found before, and random inputs around them.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 use rand::rngs::SmallRng;
@@ -7,6 +8,12 @@ use rand::{Rng, SeedableRng};
 
 /// Random inputs per target; `BERTH_FUZZ_CASES` says how many otherwise.
 const CASES: usize = 3_000;
+
+/// What random inputs follow from: other ones each time, unless `BERTH_FUZZ_SEED` names those of an earlier run.
+fn seed() -> u64 {
+    let named = std::env::var("BERTH_FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
+    named.unwrap_or_else(|| RandomState::new().hash_one(0))
+}
 
 fn files(folder: &str, target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
@@ -40,7 +47,9 @@ fn run(name: &str) {
     let seeds = files("seeds", name);
     assert!(!seeds.is_empty(), "no seeds for {name}");
     files("findings", name).iter().chain(&seeds).for_each(|input| target(input));
-    let mut random = SmallRng::seed_from_u64(1);
+    let from = seed();
+    println!("{name}: BERTH_FUZZ_SEED={from} makes the same inputs again");
+    let mut random = SmallRng::seed_from_u64(from);
     for case in 0..cases {
         let input = if case % 2 == 0 {
             changed(&seeds[random.random_range(0..seeds.len())], &mut random)

@@ -9,7 +9,7 @@ use super::status;
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
-use crate::plan::Step;
+use crate::plan::{Plan, Step};
 use crate::stores::Stores;
 
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
@@ -46,8 +46,12 @@ fn workload(resources: Value) -> Workload {
 fn look(stores: &Stores, workload: &Workload) -> Option<Workload> {
     let (config, gates) = (Config::default(), Gates::default());
     let context = Context { stores, config: &config, gates: &gates, now: NOW.parse().expect("a time") };
-    let steps = reconcile(context, workload).steps;
-    steps.into_iter().rev().find_map(|step| match step {
+    last_status(reconcile(context, workload))
+}
+
+/// The last state of the status a plan writes.
+fn last_status(plan: Plan<Workload>) -> Option<Workload> {
+    plan.steps.into_iter().rev().find_map(|step| match step {
         Step::PatchStatus(after) => Some(*after),
         _ => None,
     })
@@ -85,4 +89,207 @@ fn a_workload_that_is_deactivated_on_its_way_out_does_not_come_back_by_a_timer()
     status::set_requeue_state(&mut leaving, "2026-01-01T02:00:00Z".parse().expect("a time"), true);
     let after = look(&stores("blue"), &leaving).expect("a write");
     assert_eq!(after.status.and_then(|status| status.requeue_state), None);
+}
+
+fn at(time: &str) -> jiff::Timestamp {
+    format!("2026-01-01T{time}Z").parse().expect("a time")
+}
+
+/// A workload that has been admitted by the cluster queue since a time.
+fn admitted(since: &str) -> Workload {
+    let mut workload = workload(json!({"requests": {"cpu": "1"}}));
+    let admission = read(json!({"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 1}]}));
+    status::set_quota_reservation(&mut workload, admission, at(since));
+    status::set(&mut workload, "Admitted", true, "Admitted", "", at(since));
+    workload
+}
+
+fn look_with(config: &Config, stores: &Stores, workload: &Workload) -> Plan<Workload> {
+    let gates = Gates::default();
+    reconcile(Context { stores, config, gates: &gates, now: NOW.parse().expect("a time") }, workload)
+}
+
+fn said(workload: &Workload, condition: &str) -> Option<String> {
+    let condition = status::condition(workload, condition)?;
+    Some(format!("{} {}: {}", condition.status, condition.reason, condition.message))
+}
+
+fn requeue_at(workload: &Workload) -> (Option<i32>, Option<jiff::Timestamp>) {
+    let state = workload.status.as_ref().and_then(|status| status.requeue_state.as_ref());
+    (state.and_then(|state| state.count), state.and_then(|state| state.requeue_at.as_ref()).map(|at| at.0))
+}
+
+/// §20.3.
+#[test]
+fn pods_that_are_not_ready_in_time_cost_the_quota_each_time_for_longer() {
+    let stores = stores("blue");
+    let mut config = Config::default();
+    config.wait_for_pods_ready.as_mut().expect("on by default").requeuing_strategy.backoff_limit_count = Some(3);
+    let plan = look_with(&config, &stores, &admitted("00:40:00"));
+    assert_eq!((plan.steps.len(), plan.requeue_after), (0, Some(std::time::Duration::from_secs(600))));
+    for (count, returns) in [(None, "01:01:00"), (Some(1), "01:02:00"), (Some(2), "01:04:00")] {
+        let mut late = admitted("00:30:00");
+        if let Some(count) = count {
+            status::status_mut(&mut late).requeue_state = Some(read(json!({"count": count})));
+        }
+        let after = last_status(look_with(&config, &stores, &late)).expect("a write");
+        assert_eq!(
+            said(&after, "Evicted").as_deref(),
+            Some("True PodsReadyTimeout: Exceeded the PodsReady timeout ns/w")
+        );
+        assert!(status::has_quota_reservation(&after), "quota is held until the job has stopped");
+        assert_eq!(requeue_at(&after), (Some(count.unwrap_or(0) + 1), Some(at(returns))));
+        let stats = after.status.and_then(|status| status.scheduling_stats).expect("statistics");
+        let eviction = &stats.evictions[0];
+        assert_eq!(
+            (eviction.reason.as_str(), eviction.underlying_cause.as_str()),
+            ("PodsReadyTimeout", "WaitForStart")
+        );
+    }
+    let mut often = admitted("00:30:00");
+    status::status_mut(&mut often).requeue_state = Some(read(json!({"count": 3})));
+    let after = last_status(look_with(&config, &stores, &often)).expect("a write");
+    assert_eq!(
+        said(&after, "DeactivationTarget").as_deref(),
+        Some("True RequeuingLimitExceeded: exceeding the maximum number of re-queuing retries")
+    );
+    assert_eq!(said(&after, "Evicted"), None);
+}
+
+/// §20.2, §20.3.
+#[test]
+fn pods_that_were_ready_once_have_their_own_time_to_recover() {
+    let stores = stores("blue");
+    let mut config = Config::default();
+    let waits = config.wait_for_pods_ready.as_mut().expect("on by default");
+    waits.recovery_timeout = Some(std::time::Duration::from_secs(60));
+    let mut failed = admitted("00:00:00");
+    status::set(&mut failed, "PodsReady", false, "WaitForRecovery", "", at("00:59:30"));
+    let plan = look_with(&config, &stores, &failed);
+    assert_eq!((plan.steps.len(), plan.requeue_after), (0, Some(std::time::Duration::from_secs(30))));
+    status::set(&mut failed, "PodsReady", true, "Recovered", "", at("00:59:40"));
+    let plan = look_with(&config, &stores, &failed);
+    assert_eq!((plan.steps.len(), plan.requeue_after), (0, None));
+}
+
+/// §21.1, §21.2.
+#[test]
+fn a_workload_that_ran_as_long_as_it_may_is_deactivated_step_by_step() {
+    let stores = stores("blue");
+    let config = Config::default();
+    let mut runs = admitted("00:55:00");
+    status::set(&mut runs, "PodsReady", true, "Started", "", at("00:55:00"));
+    runs.spec.maximum_execution_time_seconds = Some(600);
+    assert_eq!(look_with(&config, &stores, &runs).requeue_after, Some(std::time::Duration::from_secs(300)));
+    // What it ran before an eviction counts.
+    status::status_mut(&mut runs).accumulated_past_execution_time_seconds = Some(300);
+    let plan = look_with(&config, &stores, &runs);
+    let told = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::Event(told) if told.reason == "MaximumExecutionTimeExceeded"));
+    assert!(told, "{:?}", plan.steps);
+    let mut over = last_status(plan).expect("a write");
+    assert_eq!(
+        said(&over, "DeactivationTarget").as_deref(),
+        Some("True MaximumExecutionTimeExceeded: exceeding the maximum execution time")
+    );
+    let steps = look_with(&config, &stores, &over).steps;
+    assert!(matches!(&steps[..], [Step::Patch(after)] if after.spec.active == Some(false)), "{steps:?}");
+    over.spec.active = Some(false);
+    let after = last_status(look_with(&config, &stores, &over)).expect("a write");
+    assert_eq!(
+        said(&after, "Evicted").as_deref(),
+        Some(
+            "True DeactivatedDueToMaximumExecutionTimeExceeded: \
+             The workload is deactivated due to exceeding the maximum execution time"
+        )
+    );
+    assert_eq!(said(&after, "DeactivationTarget"), None);
+}
+
+/// §21.3.
+#[test]
+fn a_queue_on_hold_keeps_what_runs_and_takes_back_what_was_only_reserved() {
+    let mut reserved = admitted("00:59:00");
+    status::set(&mut reserved, "Admitted", false, "NoChecks", "", at("00:59:00"));
+    let running = admitted("00:59:00");
+    for (policy, evicted) in
+        [("Hold", None), ("HoldAndDrain", Some("True ClusterQueueStopped: The ClusterQueue is stopped"))]
+    {
+        let stores = stores("blue");
+        stores.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
+            "metadata": {"name": "cq", "resourceVersion": "2"}, "spec": {"stopPolicy": policy}})));
+        let after = last_status(look_with(&Config::default(), &stores, &running));
+        assert_eq!(after.as_ref().and_then(|after| said(after, "Evicted")).as_deref(), evicted, "{policy}");
+        let after = last_status(look_with(&Config::default(), &stores, &reserved)).expect("a write");
+        assert_eq!(said(&after, "QuotaReserved").as_deref(), Some("False Suspended: ClusterQueue cq is stopped"));
+    }
+}
+
+/// §19.3.
+#[test]
+fn what_was_put_back_is_queued_again_once_its_cause_is_gone() {
+    let put_back = |reason: &str, returns: Option<&str>| {
+        let mut workload = workload(json!({}));
+        status::set(&mut workload, "Requeued", false, reason, "", at("00:50:00"));
+        if let Some(returns) = returns {
+            status::set_requeue_state(&mut workload, at(returns), true);
+        }
+        workload
+    };
+    let stopped = |kind: &str| {
+        let stores = stores("blue");
+        match kind {
+            "ClusterQueue" => stores.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE,
+                "kind": kind, "metadata": {"name": "cq", "resourceVersion": "2"}, "spec": {"stopPolicy": "Hold"}}))),
+            _ => stores.local_queues.observe(read::<LocalQueue>(json!({"apiVersion": KUEUE, "kind": kind,
+                "metadata": {"name": "lq", "namespace": "ns", "resourceVersion": "2"},
+                "spec": {"clusterQueue": "cq", "stopPolicy": "Hold"}}))),
+        };
+        stores
+    };
+    let again = |stores: &Stores, workload: &Workload| {
+        let after = last_status(look_with(&Config::default(), stores, workload))?;
+        said(&after, "Requeued").filter(|it| it.starts_with("True"))
+    };
+    for (reason, returns, said) in [
+        ("PodsReadyTimeout", Some("00:59:00"), "True BackoffFinished: The workload backoff was finished"),
+        ("AdmissionCheck", Some("00:59:00"), "True BackoffFinished: The workload backoff was finished"),
+        ("Deactivated", None, "True Reactivated: The workload was reactivated"),
+        ("ClusterQueueStopped", None, "True ClusterQueueRestarted: The ClusterQueue was restarted after being stopped"),
+        ("LocalQueueStopped", None, "True LocalQueueRestarted: The LocalQueue was restarted after being stopped"),
+    ] {
+        assert_eq!(again(&stores("blue"), &put_back(reason, returns)).as_deref(), Some(said));
+    }
+    let early = put_back("PodsReadyTimeout", Some("01:00:30"));
+    assert_eq!(again(&stores("blue"), &early), None);
+    let plan = look_with(&Config::default(), &stores("blue"), &early);
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(30)));
+    for kind in ["ClusterQueue", "LocalQueue"] {
+        assert_eq!(again(&stopped(kind), &put_back(&format!("{kind}Stopped"), None)), None, "{kind}");
+    }
+}
+
+/// §22: of several reasons to have no quota the one is told that has to be removed first.
+#[test]
+fn of_several_reasons_to_wait_the_first_to_be_removed_is_told() {
+    let bare = Stores::by_hand();
+    let waits = workload(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}));
+    assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: LocalQueue lq doesn't exist"));
+    let local = |stop: &str, version: &str| {
+        read::<LocalQueue>(json!({"apiVersion": KUEUE, "kind": "LocalQueue",
+            "metadata": {"name": "lq", "namespace": "ns", "resourceVersion": version},
+            "spec": {"clusterQueue": "cq", "stopPolicy": stop}}))
+    };
+    bare.local_queues.observe(local("Hold", "1"));
+    assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: LocalQueue lq is inactive"));
+    bare.local_queues.observe(local("None", "2"));
+    assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: ClusterQueue cq doesn't exist"));
+    // A queue that has not become active yet.
+    bare.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
+        "metadata": {"name": "cq"}, "spec": {}})));
+    assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: ClusterQueue cq is inactive"));
+    let said = why(&stores("blue"), &waits).expect("a reason");
+    assert!(said.starts_with("Misconfigured: resources validation failed: "), "{said}");
 }
