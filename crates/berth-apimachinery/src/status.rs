@@ -53,11 +53,19 @@ pub struct Status {
     pub message: String,
     /// What it is about; boxed because most functions that return a `Status` succeed.
     pub details: Option<Box<Details>>,
+    /// Where a list that cannot go on as it began can go on otherwise: `metadata.continue`.
+    pub continue_token: Option<Box<str>>,
 }
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason: Cow::Borrowed(reason), message: message.into(), details: None }
+        Status { code, reason: Cow::Borrowed(reason), message: message.into(), details: None, continue_token: None }
+    }
+
+    /// Says where the list can go on.
+    #[must_use]
+    pub fn with_continue(self, token: impl Into<Box<str>>) -> Self {
+        Status { continue_token: Some(token.into()), ..self }
     }
 
     fn about(mut self, resource: &GroupResource, name: &str) -> Self {
@@ -176,7 +184,7 @@ impl Status {
             causes,
             ..Details::default()
         };
-        Status { code: 422, reason: Cow::Borrowed("Invalid"), message, details: Some(Box::new(details)) }
+        Status { details: Some(Box::new(details)), ..Status::new(422, "Invalid", message) }
     }
 
     /// 422 without fields, e.g. a JSON patch whose test fails.
@@ -267,7 +275,8 @@ impl Status {
         let mut object = Map::new();
         object.insert("kind".to_owned(), json!("Status"));
         object.insert("apiVersion".to_owned(), json!("v1"));
-        object.insert("metadata".to_owned(), json!({}));
+        let metadata = self.continue_token.as_ref().map_or_else(|| json!({}), |token| json!({"continue": token}));
+        object.insert("metadata".to_owned(), metadata);
         object.insert("status".to_owned(), json!(if self.is_success() { "Success" } else { "Failure" }));
         put(&mut object, "message", &self.message);
         put(&mut object, "reason", &self.reason);

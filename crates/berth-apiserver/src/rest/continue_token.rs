@@ -20,9 +20,12 @@ pub(crate) struct Continue {
 impl Continue {
     /// The token for going on after `key`, which begins with `prefix`.
     pub(crate) fn encode(key: &str, prefix: &str, revision: u64) -> String {
-        // Upstream's start key is the first key not yet seen: the last one plus a zero byte.
-        let start = format!("{}\0", key.strip_prefix(prefix).unwrap_or(key));
-        URL_SAFE_NO_PAD.encode(json!({"v": VERSION, "rv": revision, "start": start}).to_string())
+        encode(key, prefix, &json!(revision))
+    }
+
+    /// The token for going on after `key` in whatever state there is then.
+    pub(crate) fn encode_at_latest(key: &str, prefix: &str) -> String {
+        encode(key, prefix, &json!(-1))
     }
 
     /// Reads a token.
@@ -50,4 +53,10 @@ impl Continue {
             revision: u64::try_from(revision).ok(),
         })
     }
+}
+
+fn encode(key: &str, prefix: &str, revision: &Value) -> String {
+    // Upstream's start key is the first key not yet seen: the last one plus a zero byte.
+    let start = format!("{}\0", key.strip_prefix(prefix).unwrap_or(key));
+    URL_SAFE_NO_PAD.encode(json!({"v": VERSION, "rv": revision, "start": start}).to_string())
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{decode, packed, validation};
@@ -33,13 +34,13 @@ struct DeleteOptions {
 
 impl DeleteOptions {
     fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
-        let mut options = DeleteOptions {
-            grace_period_seconds: call.options.grace_period_seconds,
-            propagation: call.options.propagation_policy.clone(),
-            orphan: call.options.orphan_dependents,
-            ..DeleteOptions::default()
-        };
         if call.body.is_empty() {
+            let options = DeleteOptions {
+                grace_period_seconds: call.options.grace_period_seconds,
+                propagation: call.options.propagation_policy.clone(),
+                orphan: call.options.orphan_dependents,
+                ..DeleteOptions::default()
+            };
             let given = json!({"propagationPolicy": options.propagation, "orphanDependents": options.orphan});
             return check_options(&given).map(|()| options);
         }
@@ -47,24 +48,23 @@ impl DeleteOptions {
         let body = decode::json_or_yaml(&call.body)
             .map_err(|error| Status::bad_request(format!("error decoding DeleteOptions: {error}")))?
             .value;
-        if !body.is_object() {
-            return Err(Status::bad_request("DeleteOptions must be an object"));
-        }
+        check_types(&body)?;
         check_options(&body)?;
-        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        options.grace_period_seconds = body["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
-        options.propagation = text(&body["propagationPolicy"]).or(options.propagation);
-        options.orphan = body["orphanDependents"].as_bool().or(options.orphan);
-        options.uid = text(&body["preconditions"]["uid"]);
-        options.resource_version = text(&body["preconditions"]["resourceVersion"]);
-        // Webhooks are shown what the body says, too.
+        // Who sends a body says everything there: what the query says does not count, not even that nothing is to be done.
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let options = DeleteOptions {
+            grace_period_seconds: body["gracePeriodSeconds"].as_i64(),
+            propagation: text(&body["propagationPolicy"]).filter(|policy| !policy.is_empty()),
+            orphan: body["orphanDependents"].as_bool(),
+            uid: text(&body["preconditions"]["uid"]),
+            resource_version: text(&body["preconditions"]["resourceVersion"]),
+        };
+        // Webhooks are shown the same.
         call.options.grace_period_seconds = options.grace_period_seconds;
         call.options.propagation_policy = options.propagation.clone();
         call.options.orphan_dependents = options.orphan;
         call.options.preconditions = body.get("preconditions").filter(|it| it.is_object()).cloned();
-        if body["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All")) {
-            call.options.dry_run = true;
-        }
+        call.options.dry_run = body["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All"));
         Ok(options)
     }
 
@@ -81,6 +81,29 @@ impl DeleteOptions {
             _ => Ok(()),
         }
     }
+}
+
+/// What of a body has another type than it should cannot be read at all.
+fn check_types(body: &Value) -> Result<(), Status> {
+    type Is = fn(&Value) -> bool;
+    let fields: [(&str, Is, &str); 10] = [
+        ("", Value::is_object, "an object"),
+        ("/apiVersion", Value::is_string, "a string"),
+        ("/kind", Value::is_string, "a string"),
+        ("/gracePeriodSeconds", Value::is_i64, "an integer"),
+        ("/propagationPolicy", Value::is_string, "a string"),
+        ("/orphanDependents", Value::is_boolean, "a boolean"),
+        ("/dryRun", |list| list.as_array().is_some_and(|list| list.iter().all(Value::is_string)), "a list of strings"),
+        ("/preconditions", Value::is_object, "an object"),
+        ("/preconditions/uid", Value::is_string, "a string"),
+        ("/preconditions/resourceVersion", Value::is_string, "a string"),
+    ];
+    let given = |path: &str| body.pointer(path).filter(|value| path.is_empty() || !value.is_null());
+    let wrong = fields.iter().find(|(path, is, _)| given(path).is_some_and(|value| !is(value)));
+    let Some((path, _, what)) = wrong else { return Ok(()) };
+    let (path, value) = (path.trim_start_matches('/').replace('/', "."), given(path).cloned().unwrap_or_default());
+    let error = Error::type_invalid(&Path::new(&path), value, format!("must be {what}"));
+    Err(Status::bad_request(format!("DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}")))
 }
 
 fn check_options(options: &Value) -> Result<(), Status> {
@@ -269,9 +292,9 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
         }
         items.push(packed::expanded(&object).into_owned());
     }
+    let metadata = page.metadata(&prefix, &selection);
     let list = json!({
-        "kind": call.row.list_kind, "apiVersion": call.api_version(),
-        "metadata": {"resourceVersion": page.revision.to_string()}, "items": items,
+        "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
     });
     call.value_response(StatusCode::OK, &list)
 }

@@ -25,6 +25,11 @@ use crate::{Body, fields, printers};
 const STREAM_FROM: usize = 500;
 /// Objects a selector looks at together: a program elsewhere that converts them is asked once.
 const SHOWN_AT_ONCE: usize = 100;
+/// What is said of a token whose revision is forgotten.
+const INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can start \
+    a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+    results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
+    deleted between the time the first chunk was returned and now may show up in the list.";
 /// Size of the chunks of such a list.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -72,14 +77,7 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     let selection = Selection::new(call)?;
     let listing = read(call, &prefix, &selection)?;
     let view = call.view();
-    let mut metadata = json!({"resourceVersion": listing.revision.to_string()});
-    if let Some(last) = listing.next_after {
-        metadata["continue"] = Continue::encode(&last, &prefix, listing.revision).into();
-        // With selectors the remaining count is not known.
-        if selection.is_everything() {
-            metadata["remainingItemCount"] = listing.remaining.into();
-        }
-    }
+    let metadata = listing.metadata(&prefix, &selection);
     // What a program elsewhere converts is converted as a whole, before the answer begins.
     let whole = view.asks_elsewhere();
     let yaml = call.negotiated.encoding == Encoding::Yaml || call.options.pretty == Some(true);
@@ -121,6 +119,21 @@ pub(crate) struct Page {
     remaining: usize,
 }
 
+impl Page {
+    /// What a list says of itself.
+    pub(crate) fn metadata(&self, prefix: &str, selection: &Selection) -> Value {
+        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
+        if let Some(last) = &self.next_after {
+            metadata["continue"] = Continue::encode(last, prefix, self.revision).into();
+            // With selectors the remaining count is not known.
+            if selection.is_everything() {
+                metadata["remainingItemCount"] = self.remaining.into();
+            }
+        }
+        metadata
+    }
+}
+
 /// Reads the objects a list or the start of a watch is about.
 pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<Page, Status> {
     let options = &call.options;
@@ -153,7 +166,7 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
     // With a selector the limit counts what matches, so it is applied here.
     let limit = if selection.is_everything() { options.limit } else { 0 };
     let query = ListQuery { prefix, start_after: after.as_deref(), limit, at_revision };
-    let listing = store.list(&query).map_err(|error| read_status(call, error))?;
+    let listing = store.list(&query).map_err(|error| read_status(error, after.as_deref(), prefix))?;
     select(call, selection, listing)
 }
 
@@ -182,15 +195,15 @@ fn select(call: &Call, selection: &Selection, listing: Listing) -> Result<Page, 
     }
 }
 
-fn read_status(call: &Call, error: ReadError) -> Status {
-    match error {
-        ReadError::Compacted { .. } if call.options.continue_token.is_empty() => {
-            Status::expired("The resourceVersion for the provided list is too old.")
+/// `after` is where the list was to go on.
+fn read_status(error: ReadError, after: Option<&str>, prefix: &str) -> Status {
+    match (error, after) {
+        (ReadError::Compacted { .. }, None) => Status::expired("The resourceVersion for the provided list is too old."),
+        // Who can do with a list of several revisions goes on at the same place.
+        (ReadError::Compacted { .. }, Some(after)) => {
+            Status::expired(INCONSISTENT).with_continue(Continue::encode_at_latest(after, prefix))
         }
-        ReadError::Compacted { .. } => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.",
-        ),
-        ReadError::Future { requested, current } => too_large_version(requested, current),
+        (ReadError::Future { requested, current }, _) => too_large_version(requested, current),
     }
 }
 

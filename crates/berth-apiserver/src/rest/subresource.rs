@@ -225,7 +225,14 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         check_budgets(call, &pod)?;
     }
     call.body = match &eviction["deleteOptions"] {
-        Value::Object(options) => super::encode::to_bytes(&Value::Object(options.clone())),
+        Value::Object(options) => {
+            let mut options = options.clone();
+            // Who tries an eviction tries the deletion.
+            if call.options.dry_run {
+                options.insert("dryRun".to_owned(), json!(["All"]));
+            }
+            super::encode::to_bytes(&Value::Object(options))
+        }
         _ => Default::default(),
     };
     call.info.subresource.clear();

@@ -63,7 +63,8 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
         selection,
         store,
         initial: initial.into(),
-        initial_end: options.send_initial_events == Some(true),
+        // Who wants no bookmarks is not told by one.
+        initial_end: options.send_initial_events == Some(true) && options.allow_watch_bookmarks,
         bookmarks: options.allow_watch_bookmarks,
         revision: after,
         next_bookmark: now + BOOKMARK_EVERY,
@@ -96,6 +97,16 @@ fn check(call: &Call) -> Result<(), Status> {
             &Path::new("resourceVersionMatch"),
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         ));
+    }
+    if let Some(given) = options.resource_version_match {
+        let path = Path::new("resourceVersionMatch");
+        if given == VersionMatch::Exact {
+            errors.push(field::Error::not_supported(&path, "Exact", &["NotOlderThan"]));
+        }
+        if !options.continue_token.is_empty() {
+            let detail = "resourceVersionMatch is forbidden when continue is provided";
+            errors.push(field::Error::forbidden(&path, detail));
+        }
     }
     if errors.is_empty() {
         Ok(())

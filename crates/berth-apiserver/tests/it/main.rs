@@ -8,6 +8,7 @@ mod client;
 mod configuration_kinds;
 mod crds;
 mod crud;
+mod deletions;
 mod fair_share;
 mod hang_ups;
 mod harness;

@@ -1,0 +1,118 @@
+//! How deletions are asked for, and where lists and deletions of many go on.
+
+use berth_store::Store;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config_on, server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn make(server: &Server, names: &[&str]) {
+    for name in names {
+        let labels = json!({"made": "here"});
+        server.post(MAPS, json!({"metadata": {"name": name, "labels": labels}})).await.expect(201);
+    }
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
+    let server = server();
+    let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}]});
+    let pods = "/api/v1/namespaces/default/pods";
+    for name in ["by-body", "by-query"] {
+        server.post(pods, json!({"metadata": {"name": name}, "spec": spec})).await.expect(201);
+    }
+    let going = server.delete(&format!("{pods}/by-body?gracePeriodSeconds=7"), json!({"kind": "DeleteOptions"})).await;
+    assert_eq!(going.expect(200)["metadata"]["deletionGracePeriodSeconds"], 30, "the body leaves it to the pod");
+    let going = server.delete(&format!("{pods}/by-query?gracePeriodSeconds=7"), Value::Null).await;
+    assert_eq!(going.expect(200)["metadata"]["deletionGracePeriodSeconds"], 7);
+
+    make(&server, &["a"]).await;
+    let map = format!("{MAPS}/a");
+    for (body, path) in [
+        (json!({"gracePeriodSeconds": "5"}), "gracePeriodSeconds"),
+        (json!({"gracePeriodSeconds": 1.5}), "gracePeriodSeconds"),
+        (json!({"propagationPolicy": 1}), "propagationPolicy"),
+        (json!({"orphanDependents": "yes"}), "orphanDependents"),
+        (json!({"dryRun": "All"}), "dryRun"),
+        (json!({"dryRun": [1]}), "dryRun"),
+        (json!({"preconditions": []}), "preconditions"),
+        (json!({"preconditions": {"uid": 1}}), "preconditions.uid"),
+        (json!([]), "<nil>"),
+    ] {
+        let refused = server.delete(&map, body.clone()).await.expect(400);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains(&format!("cannot be handled as a DeleteOptions: {path}: Invalid value")), "{message}");
+    }
+    // An empty one is one that no object has.
+    for field in ["uid", "resourceVersion"] {
+        server.delete(&map, json!({"preconditions": { field: "" }})).await.expect(409);
+    }
+    server.delete(&map, json!({"dryRun": ["All"]})).await.expect(200);
+    server.get(&map).await.expect(200);
+    // A body that does not say so is no dry run.
+    server.delete(&format!("{map}?dryRun=All"), json!({"gracePeriodSeconds": null})).await.expect(200);
+    server.get(&map).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_revision_is_forgotten_can_go_on_as_it_is_now() {
+    let store = std::sync::Arc::new(berth_store::MemoryStore::new());
+    let server = Server { api: berth_apiserver::ApiServer::new(config_on(store.clone())) };
+    make(&server, &["a", "b", "c"]).await;
+    let page = |more: &str| format!("{MAPS}?labelSelector=made&limit=2{more}");
+    let first = server.get(&page("")).await.expect(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    let token = |answer: &Value| format!("&continue={}", answer["metadata"]["continue"].as_str().expect("a token"));
+    make(&server, &["bb", "d"]).await;
+    server.delete(&format!("{MAPS}/c"), Value::Null).await.expect(200);
+    store.compact(store.revision());
+    let expired = server.get(&page(&token(&first))).await.expect(410);
+    assert_eq!(expired["reason"], "Expired");
+    assert!(expired["message"].as_str().unwrap().contains("results in an inconsistent list"), "{expired}");
+    let second = server.get(&page(&token(&expired))).await.expect(200);
+    assert_eq!(names(&second), ["bb", "d"]);
+    assert_eq!(second["metadata"]["resourceVersion"], store.revision().to_string());
+    // What has no place to go on from is told nothing of one.
+    let forgotten = server.get(&format!("{MAPS}?resourceVersion=1&resourceVersionMatch=Exact")).await.expect(410);
+    assert_eq!(forgotten["metadata"], json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_of_some_says_where_the_others_are() {
+    let server = server();
+    make(&server, &["a", "b", "c"]).await;
+    let some = format!("{MAPS}?labelSelector=made&limit=2");
+    let gone = server.delete(&some, Value::Null).await.expect(200);
+    assert_eq!(names(&gone), ["a", "b"]);
+    let next = format!("{some}&continue={}", gone["metadata"]["continue"].as_str().expect("a token"));
+    let gone = server.delete(&next, Value::Null).await.expect(200);
+    assert_eq!((names(&gone), gone["metadata"].get("continue")), (vec!["c"], None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_initial_events_is_told_to_who_takes_bookmarks() {
+    let server = server();
+    make(&server, &["a"]).await;
+    let watch = |more: &str| {
+        format!(
+            "{MAPS}?watch=true&labelSelector=made&sendInitialEvents=true&timeoutSeconds=5&resourceVersionMatch={more}"
+        )
+    };
+    let mut told = server.watch(&watch("NotOlderThan&allowWatchBookmarks=true")).await;
+    assert_eq!(told.brief().await, "ADDED a");
+    let (kind, bookmark) = told.next().await.expect("a bookmark");
+    assert_eq!(
+        (kind.as_str(), &bookmark["metadata"]["annotations"]["k8s.io/initial-events-end"]),
+        ("BOOKMARK", &json!("true"))
+    );
+    let mut silent = server.watch(&watch("NotOlderThan")).await;
+    assert_eq!(silent.brief().await, "ADDED a");
+    assert_eq!(silent.next().await, None, "nothing more until it ends");
+    let refused = server.get(&watch("Exact")).await.expect(422);
+    assert_eq!(refused["details"]["causes"].as_array().unwrap().len(), 2, "{refused}");
+}
