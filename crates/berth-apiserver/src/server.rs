@@ -347,7 +347,7 @@ impl ApiServer {
         B::Error: std::fmt::Display,
     {
         let (parts, body) = request.into_parts();
-        let body = match rest::read_body(body).await {
+        let body = match rest::read_body(body, rest::BODY_TIMEOUT).await {
             Ok(body) => body,
             Err(status) => return rest::status_response(&status),
         };

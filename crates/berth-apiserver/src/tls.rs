@@ -2,9 +2,11 @@
 //! [`crate::ApiServer::handle`]. HTTP/1.1 and HTTP/2 on one port, by ALPN.
 //!
 //! Everything a stranger can hold on to has a limit: connections, the handshake, the time until a request's headers
-//! are there, their size, streams per connection. Bodies are limited where they are read, in the server. Watches have
-//! no time limit of their own; they end when the server says so or, at shutdown, after a grace period.
+//! are there, their size, streams per connection, and how long it may leave lying what it is sent. Bodies are limited where
+//! they are read, in the server. Watches have no time limit of their own; they end when the server says so or, at shutdown,
+//! after a grace period.
 
+mod patient;
 mod trust;
 
 use std::convert::Infallible;
@@ -24,17 +26,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
 use crate::fairness::{self, Fairness};
-use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service};
+use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service, rest};
 
+use patient::Patient;
 pub use trust::{Certificates, OWN_NAME};
 use trust::{Shown, Trust};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16 * 1024;
-/// Time for a TLS handshake: many times what a slow link needs.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time from a connection (or the last answer on it) to the next request's complete headers over HTTP/1.1.
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(90);
 /// Size of all headers of a request, as Go's default.
 const HEADER_BYTES_MAX: u32 = 1024 * 1024;
 /// Requests at once on an HTTP/2 connection: what kube-apiserver allows.
@@ -66,6 +65,32 @@ pub struct Listener {
     address: SocketAddr,
     trust: Arc<watch::Sender<Arc<Trust>>>,
     now: RealTime,
+    patience: Patience,
+}
+
+/// How long a listener waits for those who connect to it and then do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Time for a TLS handshake. By default many times what a slow link needs.
+    pub handshake: Duration,
+    /// Time from a connection (or the last answer on it) to the next request's complete headers over HTTP/1.1, and to the first
+    /// bytes of an HTTP/2 connection.
+    pub headers: Duration,
+    /// Time for a request's body to arrive.
+    pub body: Duration,
+    /// How long a client may take nothing of what it is sent.
+    pub taking: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            handshake: Duration::from_secs(10),
+            headers: Duration::from_secs(90),
+            body: rest::BODY_TIMEOUT,
+            taking: Duration::from_secs(60),
+        }
+    }
 }
 
 /// What the clients' clocks show; that of an embedded cluster may run faster.
@@ -95,7 +120,14 @@ impl Listener {
         let bind = |source| ListenError::Bind { address, source };
         let socket = TcpListener::bind(address).await.map_err(bind)?;
         let address = socket.local_addr().map_err(bind)?;
-        Ok(Listener { socket, address, trust: Arc::new(watch::Sender::new(trust)), now })
+        let (trust, patience) = (Arc::new(watch::Sender::new(trust)), Patience::default());
+        Ok(Listener { socket, address, trust, now, patience })
+    }
+
+    /// Waits as long as this for those who do nothing.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Listener {
+        Listener { patience, ..self }
     }
 
     /// What changes its certificates later.
@@ -138,6 +170,7 @@ impl Listener {
                         authenticator: authenticator.clone(),
                         fairness: fairness.clone(),
                         watcher: graceful.watcher(),
+                        patience: self.patience,
                     };
                     connections.spawn(async move {
                         connection.serve(stream, peer).await;
@@ -168,6 +201,7 @@ struct Connection {
     authenticator: Arc<Authenticator>,
     fairness: Arc<Fairness>,
     watcher: hyper_util::server::graceful::Watcher,
+    patience: Patience,
 }
 
 impl Connection {
@@ -175,13 +209,14 @@ impl Connection {
         // Small answers and watch events must not wait for each other.
         let _ = stream.set_nodelay(true);
         let acceptor = TlsAcceptor::from(self.trust.config.clone());
-        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        let stream = match tokio::time::timeout(self.patience.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake"),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
         let shown = self.trust.client(stream.get_ref().1.peer_certificates(), (self.now)());
         let (server, authenticator, fairness, now) = (self.server, self.authenticator, self.fairness, self.now);
+        let patience = self.patience;
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
             let (server, authenticator, fairness) = (server.clone(), authenticator.clone(), fairness.clone());
             let shown = match &shown {
@@ -189,10 +224,12 @@ impl Connection {
                 Shown::Believed { until, .. } if now().as_second() > *until => Shown::Strange,
                 shown => shown.clone(),
             };
-            async move { Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, shown, request).await) }
+            async move {
+                Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, shown, request, patience.body).await)
+            }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.headers);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -200,6 +237,13 @@ impl Connection {
             .max_header_list_size(HEADER_BYTES_MAX)
             .keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_INTERVAL);
+        // What is spoken was agreed on in the handshake; finding it out by what comes would wait for that for ever.
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let stream = Patient::new(stream, patience.taking);
+        let (builder, stream) = match is_http2 {
+            true => (builder.http2_only(), stream.begins_within(patience.headers)),
+            false => (builder.http1_only(), stream),
+        };
         // Upgrades are nobody's business yet: a connection without them can be told to finish.
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         if let Err(error) = self.watcher.watch(connection).await {
@@ -214,6 +258,7 @@ async fn answer(
     fairness: &Arc<Fairness>,
     shown: Shown,
     mut request: Request<hyper::body::Incoming>,
+    patience: Duration,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let may_compress = compression::is_wanted(&request);
@@ -227,8 +272,8 @@ async fn answer(
         }),
     };
     let mut response = match authenticated {
-        Ok(user) => answer_in_turn(server, fairness, user, request).await,
-        Err(status) => crate::rest::status_response(&status),
+        Ok(user) => answer_in_turn(server, fairness, user, request, patience).await,
+        Err(status) => rest::status_response(&status),
     };
     // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
     let headers = response.headers_mut();
@@ -244,19 +289,20 @@ async fn answer_in_turn(
     turns: &Arc<Fairness>,
     user: UserInfo,
     request: Request<hyper::body::Incoming>,
+    patience: Duration,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let body = match crate::rest::read_body(body).await {
+    let body = match rest::read_body(body, patience).await {
         Ok(body) => body,
-        Err(status) => return crate::rest::status_response(&status),
+        Err(status) => return rest::status_response(&status),
     };
     let query = parts.uri.query().unwrap_or_default();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
     let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
     let (bytes, server) = (body.len(), server.clone());
-    let request = async move { crate::rest::handle(&server, parts, body, user).await };
+    let request = async move { rest::handle(&server, parts, body, user).await };
     match turns.complete(flow, bytes, request).await {
         Ok(response) => response,
-        Err(status) => crate::rest::status_response(&status),
+        Err(status) => rest::status_response(&status),
     }
 }

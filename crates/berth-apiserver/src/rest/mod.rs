@@ -46,10 +46,10 @@ use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, exte
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Time for a request's body to arrive, as upstream's for whole requests.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reads a request's body up to the limit.
-pub(crate) async fn read_body<B>(body: B) -> Result<Bytes, Status>
+/// Reads a request's body up to the limit, if it comes in time.
+pub(crate) async fn read_body<B>(body: B, patience: Duration) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: std::fmt::Display,
@@ -58,7 +58,7 @@ where
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
     let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
     // Who sends headers and then nothing holds on to nothing but a timer.
-    let Ok(body) = tokio::time::timeout(BODY_TIMEOUT, body).await else {
+    let Ok(body) = tokio::time::timeout(patience, body).await else {
         return Err(Status::timeout("request did not complete within the allotted timeout", 0));
     };
     match body {

@@ -12,7 +12,7 @@ use berth_store::MemoryStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// Sends one HTTP/1.1 request and returns everything that comes back.
 async fn ask(
@@ -32,6 +32,32 @@ async fn ask_as(
     identity: Option<&Identity>,
     request: &str,
 ) -> std::io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let config = client(authority_pem, identity);
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// A connection over a socket as it was set up, after a handshake that agreed on a protocol.
+pub async fn connect(
+    socket: TcpSocket,
+    address: std::net::SocketAddr,
+    pki: &Pki,
+    protocol: &str,
+) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let stream = socket.connect(address).await?;
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let mut config = client(pki.authority_pem(), None);
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// A client that believes an authority and says who it is.
+fn client(authority_pem: &str, identity: Option<&Identity>) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).expect("PEM")).expect("an authority");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -39,7 +65,7 @@ async fn ask_as(
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots);
-    let config = match identity {
+    match identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
             let chain = CertificateDer::pem_slice_iter(identity.certificate_pem.as_bytes());
@@ -47,14 +73,7 @@ async fn ask_as(
             let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).expect("PEM");
             builder.with_client_auth_cert(chain, key).expect("a client certificate")
         }
-    };
-    let stream = TcpStream::connect(address).await?;
-    let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
 }
 
 fn get(path: &str, header: &str) -> String {

@@ -1,0 +1,109 @@
+//! Clients over a real socket that do nothing: what they hold on to is taken from them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_apiserver::auth::authn::Authenticator;
+use berth_apiserver::pki::Pki;
+use berth_apiserver::tls::{Certificates, Listener, Patience};
+use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_store::MemoryStore;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
+use crate::harness::Server;
+use crate::wire::connect;
+
+/// Longer than any test takes.
+const EVER: Duration = Duration::from_secs(600);
+/// As long as the listener waits for what a test is about.
+const SHORT: Duration = Duration::from_millis(200);
+const TOKEN: &str = "Authorization: Bearer secret\r\n";
+
+/// A listener that has the patience of `change`, and all in the world otherwise.
+async fn listen(change: impl FnOnce(&mut Patience)) -> (SocketAddr, Pki, Server) {
+    #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
+    let now = jiff::Timestamp::now();
+    let pki = Pki::ephemeral(now).expect("keys");
+    let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
+    let any_port = "127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    let mut patience = Patience { handshake: EVER, headers: EVER, body: EVER, taking: EVER };
+    change(&mut patience);
+    let listener = listener.with_patience(patience);
+    let address = listener.address();
+    let api = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
+    let tokens = [("secret".to_owned(), UserInfo::master("alice"))];
+    let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
+    tokio::spawn(listener.serve(api.clone(), authenticator, std::future::pending()));
+    (address, pki, Server { api })
+}
+
+fn socket() -> TcpSocket {
+    TcpSocket::new_v4().expect("a socket")
+}
+
+#[tokio::test]
+async fn who_does_not_shake_hands_is_let_go() {
+    let (address, _pki, _server) = listen(|patience| patience.handshake = SHORT).await;
+    let mut stream = socket().connect(address).await.expect("connected");
+    let mut answer = Vec::new();
+    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+    assert!(end.is_err() || answer.is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn who_does_not_say_what_he_wants_is_let_go() {
+    let (address, pki, _server) = listen(|patience| patience.headers = SHORT).await;
+    let beginnings = [
+        ("http/1.1", ""),
+        ("http/1.1", "GET /api/v1/namespaces HTTP/1.1\r\nHost: local"),
+        ("h2", ""),
+        ("h2", "PRI * HTT"),
+    ];
+    for (protocol, beginning) in beginnings {
+        let mut stream = connect(socket(), address, &pki, protocol).await.expect("connected");
+        stream.write_all(beginning.as_bytes()).await.expect("sent");
+        let mut answer = Vec::new();
+        let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+        assert!(end.is_err() || !String::from_utf8_lossy(&answer).contains("200 OK"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_send_what_he_announced_is_told_so() {
+    let (address, pki, _server) = listen(|patience| patience.body = SHORT).await;
+    let mut stream = connect(socket(), address, &pki, "http/1.1").await.expect("connected");
+    let request =
+        format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 100\r\n\r\n{{");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = [0; 64];
+    let read = tokio::time::timeout(EVER / 10, stream.read(&mut answer)).await.expect("an answer").expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_his_answer_is_let_go() {
+    const LINE: &str = "a line of many";
+    let (address, pki, server) = listen(|patience| patience.taking = SHORT).await;
+    // More than the system keeps for both ends of a connection.
+    let text = LINE.repeat(1024 * 1024 / LINE.len() - 100);
+    for index in 0..24 {
+        let map = serde_json::json!({"metadata": {"name": format!("m{index}")}, "data": {"a": text}});
+        server.post("/api/v1/namespaces/default/configmaps", map).await.expect(201);
+    }
+    let small = socket();
+    small.set_recv_buffer_size(4096).expect("a small buffer");
+    let mut stream = connect(small, address, &pki, "http/1.1").await.expect("connected");
+    let request = format!(
+        "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    tokio::time::sleep(SHORT * 10).await;
+    let mut answer = Vec::new();
+    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+    let whole = end.is_ok() && answer.ends_with(b"]}\n");
+    assert!(!whole && answer.starts_with(b"HTTP/1.1 200"), "{} bytes", answer.len());
+}
