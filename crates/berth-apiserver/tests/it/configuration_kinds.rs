@@ -1,8 +1,16 @@
 //! Kinds that are kept for those who read and write them: flow control, addresses of services.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_apiserver::ApiServer;
+use berth_store::{CommitFuture, MemoryStore, Store, Write};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, server};
+use crate::harness::{Answer, Server, config_on, server};
+use crate::meddled::{Meddled, Meddler};
 
 const FLOW_CONTROL: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 const NETWORKING: &str = "/apis/networking.k8s.io/v1";
@@ -270,4 +278,55 @@ async fn flow_schemas_say_whether_their_level_is_there() {
     // Whoever takes it away does not see it gone.
     server.patch(&format!("{path}/status"), "merge-patch", json!({"status": null})).await.expect(200);
     assert_eq!(told().await.2, missing);
+}
+
+/// A store whose answers take their time, each another.
+struct Sluggish(Mutex<SmallRng>);
+
+impl Meddler for Sluggish {
+    fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
+        let pause = self.0.lock().unwrap().random_range(0..6);
+        let answer = store.commit_for(user, write);
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            answer.await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_schema_says_how_it_is_in_the_end_whoever_looked_first() {
+    for seed in 0..20 {
+        let store = Meddled::by(Sluggish(Mutex::new(SmallRng::seed_from_u64(seed))));
+        let server = Arc::new(Server { api: ApiServer::new(config_on(store)) });
+        let subject = json!({"kind": "User", "user": {"name": "u"}});
+        let paths = json!({"verbs": ["get"], "nonResourceURLs": ["*"]});
+        let spec = json!({"priorityLevelConfiguration": {"name": "a"},
+            "rules": [{"subjects": [subject], "nonResourceRules": [paths]}]});
+        let schemas = format!("{FLOW_CONTROL}/flowschemas");
+        server.post(&schemas, json!({"metadata": {"name": "s"}, "spec": spec})).await.expect(201);
+        let levels = format!("{FLOW_CONTROL}/prioritylevelconfigurations");
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..3 {
+            let (server, levels) = (server.clone(), levels.clone());
+            let mut random = SmallRng::seed_from_u64(seed * 3 + number);
+            tasks.spawn(async move {
+                for _ in 0..8 {
+                    if random.random_bool(0.5) {
+                        let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
+                        drop(server.post(&levels, level(spec)).await);
+                    } else {
+                        drop(server.delete(&format!("{levels}/a"), Value::Null).await);
+                    }
+                    tokio::time::sleep(Duration::from_millis(random.random_range(0..3))).await;
+                }
+            });
+        }
+        while tasks.join_next().await.transpose().expect("no panic").is_some() {}
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let exists = server.get(&format!("{levels}/a")).await.code == 200;
+        let schema = server.get(&format!("{schemas}/s")).await.expect(200);
+        let dangling = schema["status"]["conditions"][0]["status"].as_str();
+        assert_eq!(dangling, Some(if exists { "False" } else { "True" }), "seed {seed}: {}", schema["status"]);
+    }
 }
