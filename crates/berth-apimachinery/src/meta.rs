@@ -4,6 +4,7 @@
 //! Objects stay JSON. The accessors never fail: what is absent or has the wrong type reads as empty, because
 //! validation reports such objects before anything here looks at them.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -143,13 +144,9 @@ pub fn dedup_owner_references(object: &mut Value) -> bool {
     if before < 2 {
         return false;
     }
-    let mut kept: Vec<Value> = Vec::with_capacity(before);
-    for reference in list.drain(..) {
-        if !kept.contains(&reference) {
-            kept.push(reference);
-        }
-    }
-    *list = kept;
+    // Maps are sorted: what is the same is the same text.
+    let mut seen: HashSet<String> = HashSet::with_capacity(before);
+    list.retain(|reference| seen.insert(reference.to_string()));
     list.len() != before
 }
 

@@ -3,6 +3,8 @@
 //!
 //! What a kind's own fields must be is the business of its schema; which name a kind allows is handed in.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::field::{Error, Path};
@@ -393,19 +395,18 @@ pub fn validate_list_options(options: &ListOptions, watch_list: bool) -> Vec<Err
 /// Checks a list of metav1 conditions.
 pub fn validate_conditions(conditions: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (i, condition) in conditions.as_array().into_iter().flatten().enumerate() {
         let at = path.index(i);
         let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
         let kind = text("type");
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             errors.push(Error::duplicate(&at.child("type"), kind));
         } else if kind.is_empty() {
             errors.push(Error::required(&at.child("type"), "must be set"));
         } else {
             errors.extend(validate_label_key(kind, &at.child("type")));
         }
-        seen.push(kind);
         if !matches!(text("status"), "True" | "False" | "Unknown") {
             errors.push(Error::not_supported(&at.child("status"), text("status"), &["False", "True", "Unknown"]));
         }

@@ -9,7 +9,7 @@ use berth_apimachinery::{meta, validation};
 use serde_json::Value;
 
 use super::call::Call;
-use crate::strategy::{pod_ephemeral, pod_resize};
+use crate::strategy::{ERRORS_MAX, pod_ephemeral, pod_resize};
 
 /// What part of an object is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,6 @@ pub(crate) enum Target {
     /// Everything: the server itself knows what it does (binding, finalizing).
     Whole,
 }
-
-/// As many mistakes are told of at once: more than anybody reads, of a body that may have a million.
-const ERRORS_MAX: usize = 1000;
 
 /// Metadata a client may change.
 const CHANGEABLE: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];

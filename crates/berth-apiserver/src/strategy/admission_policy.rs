@@ -1,6 +1,8 @@
 //! ValidatingAdmissionPolicies, MutatingAdmissionPolicies and their bindings: what must be there, expressions that must
 //! compile, and the warnings about expressions that cannot work for the kinds a policy is about.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta;
 use berth_apimachinery::names;
@@ -139,11 +141,12 @@ impl Strategy for ValidatingBindings {
         if actions.is_empty() {
             errors.push(Error::required(&path, "at least one validation action is required"));
         }
+        let mut seen: HashSet<&str> = HashSet::new();
         for (index, action) in actions.iter().enumerate() {
             if !["Audit", "Deny", "Warn"].contains(action) {
                 errors.push(Error::not_supported(&path.index(index), *action, &["Audit", "Deny", "Warn"]));
             }
-            if actions[..index].contains(action) {
+            if !seen.insert(*action) {
                 errors.push(Error::duplicate(&path.index(index), *action));
             }
         }
@@ -244,7 +247,7 @@ fn validate_policy(object: &Value) -> Vec<Error> {
 
 /// Names and expressions of a list, each of which is required, and each name there once.
 pub(super) fn unique_names(value: &Value, path: &Path<'_>, check: NameCheck, errors: &mut Vec<Error>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, entry) in list(value) {
         let item = path.index(index);
         required(entry, "name", "", &item, errors);
@@ -255,10 +258,9 @@ pub(super) fn unique_names(value: &Value, path: &Path<'_>, check: NameCheck, err
         }
         let problems = check(name);
         errors.extend(problems.into_iter().map(|problem| Error::invalid(&item.child("name"), name, problem)));
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&item.child("name"), name));
         }
-        seen.push(name);
     }
 }
 

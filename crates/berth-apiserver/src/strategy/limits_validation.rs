@@ -1,11 +1,13 @@
 //! What a ResourceQuota and a LimitRange may say. The rules and their words are kube-apiserver's (asked of 1.36.3).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use berth_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
+
+use super::rules::ERRORS_MAX;
 
 /// Resources that quotas count by name, beside those with a domain or a prefix.
 const QUOTA_RESOURCES: [&str; 19] = [
@@ -45,6 +47,8 @@ const WHOLE_RESOURCES: [&str; 9] = [
 const POD_RESOURCES: [&str; 7] =
     ["cpu", "limits.cpu", "limits.memory", "memory", "pods", "requests.cpu", "requests.memory"];
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
+/// The longest list that is shown again and again.
+const SHOWN_MAX: usize = 4096;
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
 fn entries(amounts: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -90,8 +94,17 @@ pub(super) fn quota(quota: &Value) -> Vec<Error> {
     }
     let scopes: Vec<&str> = spec["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let at = path.child("scopes");
+    let shown = unless_long(spec["scopes"].clone());
+    // What fits all of them need not be asked again.
+    let mut fine: HashSet<&str> = HashSet::new();
     for scope in &scopes {
-        check_scope(scope, spec, (&at, &spec["scopes"]), (&at, &spec["scopes"]), &mut errors);
+        let before = errors.len();
+        if before < ERRORS_MAX && !fine.contains(scope) {
+            check_scope(scope, spec, (&at, &shown), (&at, &shown), &mut errors);
+        }
+        if errors.len() == before {
+            fine.insert(scope);
+        }
     }
     if conflict(&scopes) {
         errors.push(Error::invalid(&at, spec["scopes"].clone(), "conflicting scopes"));
@@ -136,7 +149,8 @@ fn check_scope(
         errors.push(Error::invalid(name_path, name.clone(), "unsupported scope"));
         return;
     }
-    for _ in entries(&spec["hard"]).filter(|(name, _)| !fits(name)) {
+    let room = ERRORS_MAX.saturating_sub(errors.len());
+    for _ in entries(&spec["hard"]).filter(|(name, _)| !fits(name)).take(room) {
         errors.push(Error::invalid(fit_path, fit.clone(), "unsupported scope applied to resource"));
     }
 }
@@ -148,17 +162,24 @@ fn conflict(scopes: &[&str]) -> bool {
 fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let expressions = spec["scopeSelector"]["matchExpressions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = Vec::new();
+    let mut fine: HashSet<&str> = HashSet::new();
     // As Go shows it.
     let shown = expressions
         .iter()
         .map(|it| json!({"ScopeName": it["scopeName"], "Operator": it["operator"], "Values": it["values"]}));
-    let shown = json!({"MatchExpressions": shown.collect::<Vec<_>>()});
+    let shown = unless_long(json!({"MatchExpressions": shown.collect::<Vec<_>>()}));
     for expression in expressions {
         let scope = expression["scopeName"].as_str().unwrap_or_default();
         let operator = expression["operator"].as_str().unwrap_or_default();
         seen.push(scope);
         let name_path = path.child("scopeName");
-        check_scope(scope, spec, (&name_path, &expression["scopeName"]), (path, &shown), errors);
+        let before = errors.len();
+        if before < ERRORS_MAX && !fine.contains(scope) {
+            check_scope(scope, spec, (&name_path, &expression["scopeName"]), (path, &shown), errors);
+        }
+        if errors.len() == before {
+            fine.insert(scope);
+        }
         if !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_known(scope) && operator != "Exists" {
             let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
                           ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, \
@@ -184,6 +205,11 @@ fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
+/// A list that each mistake in it shows again: nothing when it is long.
+fn unless_long(list: Value) -> Value {
+    if list.to_string().len() > SHOWN_MAX { Value::Null } else { list }
+}
+
 fn is_known(scope: &str) -> bool {
     CONFLICTING.iter().flatten().any(|known| *known == scope) || scope == "CrossNamespacePodAffinity"
 }
@@ -193,7 +219,7 @@ pub(super) fn limit_range(range: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
     let path = path.child("limits");
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, limit) in range["spec"]["limits"].as_array().into_iter().flatten().enumerate() {
         let at = path.index(index);
         let kind = limit["type"].as_str().unwrap_or_default();
@@ -204,10 +230,9 @@ pub(super) fn limit_range(range: &Value) -> Vec<Error> {
             errors.push(Error::invalid(&at.child("type"), kind, detail));
         }
         errors.extend(problems.into_iter().map(|problem| Error::invalid(&at.child("type"), kind, problem)));
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             errors.push(Error::duplicate(&at.child("type"), kind));
         }
-        seen.push(kind);
         check_limit(kind, limit, &at, &mut errors);
     }
     errors

@@ -35,6 +35,7 @@ pub(crate) use autoscaler::default_behavior;
 pub(crate) use pod_container::is_extended as is_extended_resource;
 pub(crate) use pod_defaults::service_account as pod_service_account;
 pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;
+pub(crate) use rules::ERRORS_MAX;
 pub(crate) use service::{RANGE as SERVICE_RANGE, free_address};
 
 use berth_apimachinery::field::{Error, Path};

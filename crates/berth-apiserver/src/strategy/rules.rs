@@ -5,6 +5,9 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::Value;
 
+/// As many mistakes are told of at once: more than anybody reads, of a body that may have a million.
+pub(crate) const ERRORS_MAX: usize = 1000;
+
 /// A text field, empty when absent.
 pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()

@@ -275,6 +275,7 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
         return;
     }
     let before = errors.len();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
     if !said.is_empty() && !FAMILY_POLICIES.contains(&said) {
         errors.push(Error::not_supported(&policy, said, &FAMILY_POLICIES));
     }
@@ -282,7 +283,7 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
         let (at, text) = (families.index(index), family.as_str().unwrap_or_default());
         if !matches!(text, "IPv4" | "IPv6") {
             errors.push(Error::not_supported(&at, text, &["IPv4", "IPv6"]));
-        } else if given[..index].contains(family) {
+        } else if !seen.insert(text) {
             errors.push(Error::duplicate(&at, family.clone()));
         }
     }

@@ -1,5 +1,7 @@
 //! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: defaults and checks.
 
+use std::collections::{HashMap, HashSet};
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, selector};
 use berth_cel::Env;
@@ -57,19 +59,22 @@ fn validate(configuration: &Value, old: Option<&Value>) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("webhooks");
     let webhooks = configuration["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
+    let mut bundles: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for webhook in old.and_then(|old| old["webhooks"].as_array()).into_iter().flatten() {
+        let name = webhook["name"].as_str().unwrap_or_default();
+        bundles.entry(name).or_default().push(&webhook["clientConfig"]["caBundle"]);
+    }
     for (index, webhook) in webhooks.iter().enumerate() {
         let at = path.index(index);
         let name = webhook["name"].as_str().unwrap_or_default();
         errors.extend(check_name(name, &at.child("name")));
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&at.child("name"), name));
         }
-        seen.push(name);
         // A bundle that was bad before a check existed may stay.
-        let before = old.and_then(|old| old["webhooks"].as_array()).into_iter().flatten();
-        let bundle = &webhook["clientConfig"]["caBundle"];
-        let unchanged = before.into_iter().any(|it| it["name"] == name && it["clientConfig"]["caBundle"] == *bundle);
+        let before = bundles.get(name).map(Vec::as_slice).unwrap_or_default();
+        let unchanged = before.contains(&&webhook["clientConfig"]["caBundle"]);
         let config_path = at.child("clientConfig");
         errors.extend(client_config::validate(&webhook["clientConfig"], !unchanged, &config_path));
         check_webhook(webhook, &at, &mut errors);
@@ -137,8 +142,9 @@ fn check_review_versions(versions: &Value, path: &Path<'_>, errors: &mut Vec<Err
         errors.push(Error::required(path, format!("must specify one of {}", KNOWN.join(", "))));
         return;
     }
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
-        if versions[..index].contains(version) {
+        if !seen.insert(version) {
             errors.push(Error::invalid(&path.index(index), *version, "duplicate version"));
         }
         for problem in names::is_dns1035_label(version) {

@@ -1,6 +1,8 @@
 //! `spec.conversion` of a definition. Error paths are those of Kubernetes' internal version, which users see:
 //! `webhookClientConfig` and `conversionReviewVersions` stand directly below `conversion`.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use serde_json::Value;
@@ -72,8 +74,9 @@ fn validate_review_versions(conversion: &Value, recognized: bool, path: &Path<'_
         errors.push(Error::required(path, ""));
         return;
     }
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
-        if versions[..index].contains(version) {
+        if !seen.insert(version) {
             errors.push(Error::invalid(&path.index(index), *version, "duplicate version"));
             continue;
         }

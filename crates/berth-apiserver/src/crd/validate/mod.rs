@@ -9,6 +9,7 @@ pub(crate) mod conversion;
 mod names;
 mod parts;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use berth_apimachinery::field::{Error, Path};
@@ -301,8 +302,8 @@ fn check_versions(definition: &Value, checks: &Checks<'_>, path: &Path<'_>, erro
             errors.extend(parts::selectable_fields(fields, schema, unchanged, &at.child("selectableFields")));
         }
     }
-    let is_repeated = |(index, version): (usize, &Value)| list[..index].iter().any(|it| it["name"] == version["name"]);
-    if list.iter().enumerate().any(is_repeated) {
+    let mut names = HashSet::new();
+    if !list.iter().all(|version| names.insert(version["name"].as_str())) {
         errors.push(Error::invalid(&at, list.to_vec(), "must contain unique version names"));
     }
     if list.iter().filter(|version| version["storage"] == true).count() != 1 {

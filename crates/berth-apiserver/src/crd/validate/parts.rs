@@ -1,5 +1,7 @@
 //! The parts of a version besides its schema: printer columns, subresources, selectable fields, deprecation.
 
+use std::collections::HashSet;
+
 use berth_apimachinery::field::{Error, Path};
 use serde_json::Value;
 
@@ -86,7 +88,7 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
     let Some(schema) = schema else {
         return vec![Error::invalid(path, "", "may only be set when validations.schema is included")];
     };
-    let mut seen: Vec<Vec<String>> = Vec::new();
+    let mut seen: HashSet<Vec<String>> = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let item = path.index(index);
         let at = item.child("jsonPath");
@@ -110,10 +112,8 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
                           with formats are allowed.";
             errors.push(Error::invalid(&at, json_path, detail));
         }
-        if seen.contains(&steps) {
+        if !seen.insert(steps) {
             errors.push(Error::duplicate(&at, json_path));
-        } else {
-            seen.push(steps);
         }
     }
     if seen.len() > SELECTABLE_FIELDS_MAX && !unchanged {
