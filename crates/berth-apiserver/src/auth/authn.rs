@@ -14,8 +14,9 @@ use crate::UserInfo;
 use crate::auth::request_header::RequestHeaders;
 use crate::auth::tokens::Tokens;
 
-/// Paths served to callers who do not say who they are.
-const PUBLIC_PATHS: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
+/// Paths served to callers who do not say who they are: those of `system:public-info-viewer`. Single checks below them
+/// (`/readyz/ping`) are not, as upstream.
+const PUBLIC_PATHS: [&str; 5] = ["/version", "/version/", "/healthz", "/livez", "/readyz"];
 
 /// Subject attribute that carries a user's uid.
 const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
@@ -99,7 +100,7 @@ impl Authenticator {
                     let user = self.token_user(token);
                     user.ok_or_else(|| Status::unauthorized("Unauthorized"))?
                 }
-                _ if PUBLIC_PATHS.iter().any(|public| is_at_or_below(path, public)) => {
+                _ if PUBLIC_PATHS.contains(&path) => {
                     return Ok(UserInfo::anonymous());
                 }
                 _ => return Err(Status::unauthorized("Unauthorized")),
@@ -116,10 +117,6 @@ impl Authenticator {
             .cloned()
             .or_else(|| self.issued.as_ref().and_then(|issued| issued.verify(token, None).ok()).map(|it| it.user))
     }
-}
-
-fn is_at_or_below(path: &str, public: &str) -> bool {
-    path.strip_prefix(public).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Reads an `Authorization` header; the scheme's case does not matter.
@@ -221,10 +218,10 @@ mod tests {
     fn strangers_see_version_and_health_only() {
         let authenticator = Authenticator::new(BTreeMap::new(), None);
         let mut headers = HeaderMap::new();
-        for path in ["/version", "/readyz/ping", "/healthz"] {
+        for path in ["/version", "/readyz", "/healthz"] {
             assert_eq!(authenticator.authenticate(None, path, &mut headers), Ok(UserInfo::anonymous()));
         }
-        for path in ["/api/v1/pods", "/versions", "/"] {
+        for path in ["/api/v1/pods", "/versions", "/readyz/ping", "/"] {
             assert_eq!(authenticator.authenticate(None, path, &mut headers).expect_err("refused").code, 401);
         }
     }
