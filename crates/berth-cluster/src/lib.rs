@@ -15,6 +15,7 @@ pub mod logs;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
+pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
 
@@ -78,5 +79,6 @@ pub fn install(manager: &mut Manager, options: Options) {
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     replicas::install(manager);
+    roles::install(manager);
     jobset::install(manager);
 }

@@ -87,7 +87,14 @@ fn roles() -> Vec<Value> {
         rule("authorization.k8s.io", "localsubjectaccessreviews", "create"),
         rule("rbac.authorization.k8s.io", "rolebindings roles", &format!("{WRITE} {READ}")),
     ];
-    let all = |parts: &[&Vec<Value>]| -> Vec<Value> { parts.iter().flat_map(|part| part.iter().cloned()).collect() };
+    let all = |parts: &[&Vec<Value>]| -> Vec<Value> {
+        parts.iter().flat_map(|part| part.iter()).fold(Vec::new(), |mut all, rule| {
+            if !all.contains(rule) {
+                all.push(rule.clone());
+            }
+            all
+        })
+    };
     vec![
         role(
             "cluster-admin",
@@ -131,7 +138,8 @@ fn roles() -> Vec<Value> {
                 rule("authentication.k8s.io", "selfsubjectreviews", "create"),
             ],
         ),
-        aggregated("admin", None, &["admin"], all(&[&admin, &edit, &view])),
+        // In the order in which the controller that keeps them up to date puts them together.
+        aggregated("admin", None, &["admin"], all(&[&edit, &view, &admin])),
         aggregated("edit", Some("admin"), &["edit"], all(&[&edit, &view])),
         aggregated("view", Some("edit"), &["view"], view.clone()),
         role("system:aggregate-to-admin", Some("admin"), admin),

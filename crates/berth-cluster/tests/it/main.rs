@@ -4,6 +4,7 @@ mod cluster;
 mod jobs;
 mod jobsets;
 mod resizes;
+mod roles;
 mod samples;
 mod volumes;
 mod world;
