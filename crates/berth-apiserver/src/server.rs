@@ -79,7 +79,7 @@ pub struct Config {
     pub controllers: Vec<String>,
     /// Figures to serve under `/metrics`, with the server's own; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
-    /// Key that signs tokens of service accounts; `None` issues and accepts none.
+    /// Key that signs tokens of service accounts; `None` issues and accepts none, and mounts none into pods.
     pub token_key: Option<TokenKey>,
     /// Converters between versions of custom resources, by (group, kind); they stand in for the webhooks of those kinds.
     pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
@@ -161,11 +161,18 @@ fn uuid(random: &Mutex<SmallRng>) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
+/// Five characters. No vowels and no look-alikes, as upstream.
+pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
+    (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
+}
+
 impl ApiServer {
     /// Starts serving what `config.store` holds, custom resources included.
     pub fn new(config: Config) -> ApiServer {
         let objects = Objects::new(config.store.clone());
-        let mut plugins = admission::builtin();
+        let mut plugins = admission::builtin(config.seed, config.token_key.is_some());
         plugins.extend(config.admission.iter().cloned());
         let tokens = config.token_key.clone();
         let tokens = tokens.map(|key| Arc::new(Tokens::new(key, config.clock.clone(), Some(objects.clone()))));
@@ -327,11 +334,9 @@ impl ApiServer {
         uuid(&self.inner.request_ids)
     }
 
-    /// Five characters for a generated name. No vowels and no look-alikes, as upstream.
+    /// Five characters for a generated name.
     pub(crate) fn name_suffix(&self) -> String {
-        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        let mut random = self.inner.random.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
+        suffix(&self.inner.random)
     }
 
     /// Now, as objects carry it.

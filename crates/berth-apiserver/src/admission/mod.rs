@@ -126,12 +126,12 @@ pub trait AdmissionPlugin: Send + Sync {
     }
 }
 
-/// The plugins every server has, in their order.
-pub(crate) fn builtin() -> Vec<Arc<dyn AdmissionPlugin>> {
+/// The plugins every server has, in their order; what they draw depends on the seed.
+pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::<lifecycle::NamespaceLifecycle>::default(),
         Arc::new(limit_ranger::LimitRanger),
-        Arc::new(service_account::ServiceAccounts),
+        Arc::new(service_account::ServiceAccounts::new(seed, has_tokens)),
         Arc::new(priority::Priority),
         Arc::new(tolerations::DefaultTolerationSeconds),
         Arc::new(tolerations::ExtendedResourceToleration),
