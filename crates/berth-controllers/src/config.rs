@@ -57,6 +57,76 @@ pub struct Config {
     pub resource_metrics: bool,
     /// How many objects of a `Kind.group` may be reconciled at once; others as many as is good for them.
     pub concurrency_max: BTreeMap<String, usize>,
+    /// Which series there are.
+    pub metrics: MetricsConfig,
+}
+
+/// Which series there are (`metrics` of the file).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsConfig {
+    /// Of local queues; absent: of all, when gate LocalQueueMetrics is on.
+    pub local_queues: Option<LocalQueueMetrics>,
+    /// Labels and annotations of objects that are labels of series, when gate CustomMetricLabels is on.
+    pub custom_labels: Vec<CustomLabel>,
+}
+
+/// A label or annotation that becomes label `custom_<name>`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CustomLabel {
+    /// What follows `custom_`; the label to read when neither key is given.
+    pub name: String,
+    /// Kind of the object to read.
+    pub source: LabelSource,
+    /// Key of the label to read.
+    pub key: Option<String>,
+    /// Key of the annotation to read instead.
+    pub annotation: Option<String>,
+    /// Values that are told apart; none: all.
+    pub tracked_values: Vec<String>,
+}
+
+/// What a custom label is read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LabelSource {
+    /// The cluster queue a series is about.
+    #[default]
+    ClusterQueue,
+    /// The local queue.
+    LocalQueue,
+    /// The cohort.
+    Cohort,
+    /// The workload that is counted.
+    Workload,
+}
+
+impl CustomLabel {
+    fn of_file(file: &file::CustomLabel) -> Self {
+        let given = |text: &String| (!text.is_empty()).then(|| text.clone());
+        CustomLabel {
+            name: file.name.clone(),
+            source: match file.source_kind.as_deref() {
+                Some("LocalQueue") => LabelSource::LocalQueue,
+                Some("Cohort") => LabelSource::Cohort,
+                Some("Workload") => LabelSource::Workload,
+                _ => LabelSource::ClusterQueue,
+            },
+            key: given(&file.source_label_key),
+            annotation: given(&file.source_annotation_key),
+            tracked_values: file.tracked_values.clone(),
+        }
+    }
+}
+
+/// Which local queues have series.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LocalQueueMetrics {
+    /// None unless this says so.
+    pub enable: bool,
+    /// Only those with these labels.
+    pub selector: Option<LabelSelector>,
 }
 
 /// A limit of the client, per kind of object (`clientConnection` of the file).
@@ -93,6 +163,7 @@ impl Default for Config {
             client_limit: None,
             resource_metrics: false,
             concurrency_max: BTreeMap::new(),
+            metrics: MetricsConfig::default(),
         }
     }
 }
@@ -152,6 +223,13 @@ impl Config {
             client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
             resource_metrics: file.metrics.enable_cluster_queue_resources.unwrap_or(false),
             concurrency_max: file.controller.as_ref().map(concurrency_max).unwrap_or_default(),
+            metrics: MetricsConfig {
+                local_queues: file.metrics.local_queue_metrics.as_ref().map(|wanted| LocalQueueMetrics {
+                    enable: wanted.enable,
+                    selector: wanted.local_queue_selector.clone(),
+                }),
+                custom_labels: file.metrics.custom_labels.iter().map(CustomLabel::of_file).collect(),
+            },
         }
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
-use berth_runtime::{Action, Cache, Error, ObjectKey, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Recorder};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -14,7 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::concurrent_admission::is_variant;
 use crate::members::members;
+use crate::metrics::Metrics;
 use crate::plan::{Plan, Step};
 
 /// Which part of an object is written.
@@ -136,6 +138,8 @@ pub struct Executor<J> {
     recorder: Recorder,
     objects: Cache<J>,
     workloads: Cache<Workload>,
+    metrics: Metrics,
+    clock: Clock,
 }
 
 /// A state of an object and the version it stands for.
@@ -154,9 +158,16 @@ where
         + PartialEq
         + 'static,
 {
-    /// An executor that writes through `client` and keeps the caches up to date.
-    pub fn new(client: Client, recorder: Recorder, objects: Cache<J>, workloads: Cache<Workload>) -> Self {
-        Executor { client, recorder, objects, workloads }
+    /// An executor that writes through the manager's client and keeps the caches up to date.
+    pub fn new(
+        manager: &Manager,
+        recorder: Recorder,
+        objects: Cache<J>,
+        workloads: Cache<Workload>,
+        metrics: &Metrics,
+    ) -> Self {
+        let (client, clock, metrics) = (manager.client(), manager.clock(), metrics.clone());
+        Executor { client, recorder, objects, workloads, metrics, clock }
     }
 
     /// Carries out a plan about `object`.
@@ -187,6 +198,12 @@ where
                     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
                     let made = berth_runtime::write::create(&api, &params, &workload).await?;
                     self.workloads.observe(made);
+                    let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
+                    if let Some(created) = job.filter(|_| !is_variant(&workload)) {
+                        // Objects carry whole seconds, and clocks of two machines differ.
+                        let after = self.clock.now().duration_since(created.0).unsigned_abs();
+                        self.metrics.workload_made(&J::kind(&()), after);
+                    }
                 }
                 Step::PatchWorkload(after) => self.write_workload(&mut workloads, *after, Part::Main).await?,
                 Step::PatchWorkloadStatus(after) => self.write_workload(&mut workloads, *after, Part::Status).await?,

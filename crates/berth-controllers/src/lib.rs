@@ -58,7 +58,6 @@ pub struct Installed {
 /// Registers every controller with the manager: the one entry point of all ways to run.
 pub fn install(manager: &mut Manager, config: Config) -> Installed {
     let config = Arc::new(config);
-    let metrics = metrics::Metrics::new(config.resource_metrics);
     configuration::limit_concurrency(&config, manager);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let mut stores = Stores::watched(manager, job_sets);
@@ -72,8 +71,9 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
         stores.add_owners(manager.cache::<StatefulSet>());
     }
     let brain = scheduler::Brain::new(config.engine(), manager.clock());
+    let metrics = metrics::Metrics::new(&config, &stores, manager.cache(), &brain);
     queues::cluster_queue::install(manager, &stores, &brain, &metrics, config.fair_sharing.is_some());
-    queues::local_queue::install(manager, &stores, &brain);
+    queues::local_queue::install(manager, &stores, &brain, &metrics);
     // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
     // a state that knows of the change.
     let decided = scheduler::install(manager, &config, &stores, &brain, &metrics);
@@ -82,30 +82,30 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     }
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
-    workload::controller::install(manager, &config, &stores, decided);
+    workload::controller::install(manager, &config, &stores, &metrics, decided);
     if config.gates().on("ConcurrentAdmission") {
-        concurrent_admission::controller::install(manager, &config, &stores);
+        concurrent_admission::controller::install(manager, &config, &stores, &metrics);
     }
-    topology::install(manager, &config, &stores);
+    topology::install(manager, &config, &stores, &metrics);
     if config.gates().on("ElasticJobsViaWorkloadSlices") {
-        jobs::elastic::install(manager, &stores);
+        jobs::elastic::install(manager, &stores, &metrics);
     }
     if config.provisioning_requests {
         provisioning::controller::install(manager, &config, &stores);
     }
     if config.integrations.enabled("batch/job") {
-        jobs::controller::install(manager, &config, &stores, stores.jobs.clone());
+        jobs::controller::install(manager, &config, &stores, stores.jobs.clone(), &metrics);
     }
     if job_sets {
-        jobs::controller::install(manager, &config, &stores, stores.job_sets.clone());
+        jobs::controller::install(manager, &config, &stores, stores.job_sets.clone(), &metrics);
     }
     if config.integrations.enabled("pod") {
-        jobs::pods::controller::install(manager, &config, &stores);
+        jobs::pods::controller::install(manager, &config, &stores, &metrics);
     }
     jobs::described::for_each_described!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             let objects = manager.cache_if_served::<Kind>();
-            jobs::controller::install(manager, &config, &stores, objects);
+            jobs::controller::install(manager, &config, &stores, objects, &metrics);
         }
     });
     let explain = explain::Explain::new(brain.clone(), stores.clone());

@@ -81,6 +81,6 @@ pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook
 pub use front::Front;
 pub use ids::Name;
 pub use status::{
-    ClusterQueueStatus, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QueueReadiness, QuotaHolder,
-    WeightedShare,
+    ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,
+    QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,
 };

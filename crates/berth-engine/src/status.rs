@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::amount::Amount;
 use crate::ids::Name;
 use crate::model::{Time, WorkloadKey};
 
@@ -31,6 +32,60 @@ pub struct ClusterQueueStatus {
     pub readiness: QueueReadiness,
     /// Fair sharing figure, when fair sharing is configured.
     pub weighted_share: WeightedShare,
+}
+
+/// Figures of a ClusterQueue that metrics show beside those of its status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ClusterQueueFigures {
+    /// Those of its status.
+    pub status: ClusterQueueStatus,
+    /// How many of the waiting workloads are set aside until something changes.
+    pub inadmissible: u32,
+    /// Kinds of workloads that no decision can tell apart, among those that may be looked at.
+    pub kinds_active: u32,
+    /// The same among those set aside.
+    pub kinds_inadmissible: u32,
+    /// What the waiting workloads ask for, by resource in base units.
+    pub pending_requests: BTreeMap<Name, i64>,
+    /// The cohort above it.
+    pub cohort: Option<Name>,
+    /// The topmost cohort above it.
+    pub root: Option<Name>,
+    /// Its quotas, in the order of its resource groups, flavors and resources.
+    pub quotas: Vec<QuotaFigures>,
+}
+
+/// Quota of one flavor and resource as configured, in base units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaFigures {
+    /// Flavor.
+    pub flavor: Name,
+    /// Resource.
+    pub resource: Name,
+    /// Nominal quota.
+    pub nominal: Amount,
+    /// What it may borrow at most; `None`: no limit.
+    pub borrowing_limit: Option<Amount>,
+    /// What it lends at most; `None`: all of it.
+    pub lending_limit: Option<Amount>,
+}
+
+/// Figures of a cohort that metrics show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CohortFigures {
+    /// Its name.
+    pub name: Name,
+    /// The cohort above it.
+    pub parent: Option<Name>,
+    /// The topmost cohort; itself if there is none above it.
+    pub root: Name,
+    /// Fair sharing figure.
+    pub weighted_share: WeightedShare,
+    /// Admitted workloads of the queues below it.
+    pub admitted: u32,
+    /// Per flavor and resource, in name order: the quota of the cohort and what its members lend it, and what the queues
+    /// below it have reserved.
+    pub quotas: Vec<(Name, Name, Amount, i64)>,
 }
 
 /// Condition Active of a ClusterQueue (§5.3).
@@ -68,6 +123,8 @@ pub struct WeightedShare {
 pub struct LocalQueueStatus {
     /// Waiting workloads.
     pub pending: u32,
+    /// How many of them are set aside until something changes.
+    pub inadmissible: u32,
     /// Workloads that hold quota.
     pub reserving: u32,
     /// Workloads that are admitted.
@@ -78,6 +135,9 @@ pub struct LocalQueueStatus {
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
     /// Admission fair sharing: what it consumed, in base units, and when that was recorded (§16.5).
     pub consumed: Option<(BTreeMap<Name, f64>, Time)>,
+    /// Admission fair sharing: by what it is ordered, consumption and penalties weighted and divided by its weight; `None`
+    /// without it, infinite for a weight of zero (§16.4).
+    pub usage: Option<f64>,
 }
 
 /// Figures of a Cohort's status.

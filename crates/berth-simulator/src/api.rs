@@ -14,6 +14,7 @@ use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
+use berth_controllers::metrics::Role;
 use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
 use berth_controllers::{Installed, aggregated, rights};
@@ -164,7 +165,7 @@ impl Controllers {
 
 impl berth_apiserver::Metrics for Controllers {
     fn text(&self) -> String {
-        self.0.get().map(|installed| installed.metrics.text()).unwrap_or_default()
+        self.0.get().map(|installed| installed.metrics.text(Role::Standalone)).unwrap_or_default()
     }
 }
 

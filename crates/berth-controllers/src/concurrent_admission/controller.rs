@@ -13,12 +13,13 @@ use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
+use crate::metrics::Metrics;
 use crate::stores::Stores;
 
 /// Adds the controller to the manager.
-pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
     let recorder = manager.recorder("berth-concurrent-admission");
-    let executor = Executor::new(manager.client(), recorder, stores.workloads.clone(), stores.workloads.clone());
+    let executor = Executor::new(manager, recorder, stores.workloads.clone(), stores.workloads.clone(), metrics);
     let family = Families {
         config: config.clone(),
         gates: config.gates(),

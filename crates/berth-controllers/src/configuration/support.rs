@@ -20,7 +20,6 @@ pub(super) enum Gate {
 
 /// Gates that cannot be set both ways, or that change nothing, in name order.
 pub(super) const GATES: &[(&str, Gate)] = &[
-    ("CustomMetricLabels", Gate::Missing),
     ("DeferRayServiceFinalizationForRedisCleanup", Gate::Missing),
     ("FailureRecoveryPolicy", Gate::Missing),
     ("KueueDRAIntegration", Gate::Missing),
@@ -29,10 +28,7 @@ pub(super) const GATES: &[(&str, Gate)] = &[
     ("KueueDRAIntegrationPartitionableDevices", Gate::Missing),
     ("KueueDRARejectWorkloadsWhenDRADisabled", Gate::Missing),
     ("LWSImmutableGroupSize", Gate::Always),
-    ("LocalQueueMetrics", Gate::Missing),
     ("ManagedJobsNamespaceSelectorAlwaysRespected", Gate::Always),
-    ("MetricForWorkloadCreationLatency", Gate::Missing),
-    ("MetricsForCohorts", Gate::Missing),
     ("MultiKueue", Gate::Missing),
     ("MultiKueueAdaptersForCustomJobs", Gate::Missing),
     ("MultiKueueClusterProfile", Gate::Missing),
@@ -111,18 +107,9 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
         errors.push(Error::forbidden(&path.child("deviceClassMappings"), detail));
     }
     let path = Path::new("metrics");
-    if !file.metrics.custom_labels.is_empty() {
-        errors.push(Error::forbidden(&path.child("customLabels"), "Berth's series have no labels of objects"));
-    }
-    if let Some(metrics) = &file.metrics.local_queue_metrics {
-        let path = path.child("localQueueMetrics");
-        let detail = "Berth has no series per local queue";
-        if metrics.enable {
-            errors.push(Error::forbidden(&path.child("enable"), detail));
-        }
-        if metrics.local_queue_selector.is_some() {
-            errors.push(Error::forbidden(&path.child("localQueueSelector"), detail));
-        }
+    if !file.metrics.custom_labels.is_empty() && file.feature_gates.get("CustomMetricLabels") != Some(&true) {
+        let detail = "needs feature gate CustomMetricLabels, which is off by default";
+        errors.push(Error::forbidden(&path.child("customLabels"), detail));
     }
     if file.pprof_bind_address.as_ref().is_some_and(|address| !["", "0"].contains(&address.as_str())) {
         errors.push(Error::forbidden(&Path::new("pprofBindAddress"), "Berth has no profiler to serve"));

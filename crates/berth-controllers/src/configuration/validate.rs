@@ -89,6 +89,13 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
         errors.extend(visibility_server(server));
     }
     errors.extend(metric_labels::validate(&file.metrics));
+    if let Some(wanted) = file.metrics.local_queue_metrics.as_ref().filter(|wanted| wanted.enable)
+        && let Some(selector) = &wanted.local_queue_selector
+    {
+        let path = Path::new("metrics");
+        let path = path.child("localQueueMetrics");
+        errors.extend(labels::selector(selector, &path.child("localQueueSelector")));
+    }
     errors
 }
 

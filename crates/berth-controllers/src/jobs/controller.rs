@@ -12,13 +12,20 @@ use super::{Job, kind_of, prebuilt_workload, queue_name};
 use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
+use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::stores::{Stores, controller_of, group_of};
 
 /// Adds the controller of one kind of job to the manager.
-pub fn install<J: Job>(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, objects: Cache<J>) {
+pub fn install<J: Job>(
+    manager: &mut Manager,
+    config: &Arc<Config>,
+    stores: &Stores,
+    objects: Cache<J>,
+    metrics: &Metrics,
+) {
     let recorder = manager.recorder("berth-job-controller");
-    let executor = Executor::new(manager.client(), recorder.clone(), objects.clone(), stores.workloads.clone());
+    let executor = Executor::new(manager, recorder.clone(), objects.clone(), stores.workloads.clone(), metrics);
     let reconciler = JobReconciler {
         config: config.clone(),
         gates: config.gates(),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
-use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use super::{Job, is_elastic, slices};
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::keys;
+use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
 use crate::workload::status;
@@ -74,7 +75,7 @@ fn chain(annotations: &std::collections::BTreeMap<String, String>, namespace: Op
 }
 
 /// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, stores: &Stores) {
+pub fn install(manager: &mut Manager, stores: &Stores, metrics: &Metrics) {
     let pods: Cache<Pod> = manager.cache();
     let of_workload = |workload: &Workload| chain(workload.annotations(), workload.namespace());
     let of_pod = |pod: &Pod| chain(pod.annotations(), pod.namespace());
@@ -84,6 +85,8 @@ pub fn install(manager: &mut Manager, stores: &Stores) {
         slices: stores.workloads.index(move |workload: &Workload| names(of_workload(workload))),
         by_chain: pods.index(move |pod: &Pod| names(of_pod(pod))),
         pods: pods.clone(),
+        metrics: metrics.clone(),
+        clock: manager.clock(),
     };
     manager
         .controller("elastic-job-pods")
@@ -105,18 +108,28 @@ struct Release {
     slices: Index<Workload>,
     pods: Cache<Pod>,
     by_chain: Index<Pod>,
+    metrics: Metrics,
+    clock: Clock,
 }
 
 impl Reconciler for Release {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let chain = key.to_string();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        for pod in releases(&self.slices.get(&chain), &self.by_chain.get(&chain)) {
+        let slices = self.slices.get(&chain);
+        for pod in releases(&slices, &self.by_chain.get(&chain)) {
             let mut after = (*pod).clone();
             podset::remove_gate(&mut after, keys::ELASTIC_GATE);
             // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
             match patch(&api, pod.as_ref(), &after, Part::Main, pod.resource_version().as_deref()).await {
-                Ok(Some(answer)) => self.pods.observe(answer),
+                Ok(Some(answer)) => {
+                    self.pods.observe(answer);
+                    let mut admitted =
+                        slices.iter().filter(|slice| status::is_admitted(slice) && !status::is_finished(slice));
+                    if let Some(slice) = admitted.next_back() {
+                        self.metrics.gate_removed(keys::ELASTIC_GATE, slice, self.clock.now());
+                    }
+                }
                 Ok(None) => {}
                 Err(error) if berth_runtime::is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

@@ -104,7 +104,6 @@ impl Reconciler for Controller {
         let api: Api<ClusterQueue> = Api::all(self.client.clone());
         let figures = self.brain.engine().cluster_queue_status(&key.name).unwrap_or_default();
         let terminating = queue.metadata.deletion_timestamp.is_some();
-        self.metrics.cluster_queue(&key.name, &figures, terminating);
         let mut wanted = (*queue).clone();
         if terminating {
             if may_go(&queue, &figures) && remove_finalizer(&mut wanted) {

@@ -17,6 +17,7 @@ use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::keys;
+use crate::metrics::Metrics;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
 use crate::translate::amounts;
@@ -86,7 +87,7 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
 }
 
 /// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
+pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &Metrics) {
     let (client, clock) = (manager.client(), manager.clock());
     let by_cluster_queue = stores.local_queues.index(|queue: &LocalQueue| vec![queue.spec.cluster_queue.clone()]);
     let builder = manager.controller("local-queue").concurrency(16).watch_self(&stores.local_queues).watch(
@@ -109,6 +110,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
         queues: stores.local_queues.clone(),
         stores: stores.clone(),
         brain: brain.clone(),
+        metrics: metrics.clone(),
         pace: Pace::default(),
     });
 }
@@ -119,12 +121,14 @@ struct Controller {
     queues: Cache<LocalQueue>,
     stores: Stores,
     brain: Brain,
+    metrics: Metrics,
     pace: Pace,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(queue) = self.queues.get(&key) else {
+            self.metrics.local_queue_gone(&key.namespace, &key.name);
             self.pace.forget(&key);
             return Ok(Action::Wait);
         };

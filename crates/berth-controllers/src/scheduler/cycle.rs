@@ -90,10 +90,11 @@ impl Scheduler {
                 return Ok(Action::Wait);
             }
             let now = self.brain.now();
+            let begun = Instant::now();
             let outcome = self.brain.engine().cycle_part(HEADS_PER_PART, now);
             let more = outcome.more;
             let next = outcome.next_wakeup;
-            self.metrics.cycle(&outcome);
+            self.metrics.cycle(&outcome, begun.elapsed());
             let effects = self.effects(&outcome);
             let mut withdrawn = Vec::new();
             let changes = changes(outcome);

@@ -136,7 +136,7 @@ pub(super) fn watch<'a>(
     let (env, of, metrics) = (environment.clone(), brain.clone(), metrics.clone());
     builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
-            metrics.changed(delta.old.as_deref(), workload);
+            metrics.changed(delta.old.as_deref(), Some(workload));
             let event = of.upserted(&env, workload);
             if delta.old.as_ref().is_some_and(|old| priority_class::changed(old, workload))
                 && let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref())
@@ -147,6 +147,7 @@ pub(super) fn watch<'a>(
             Some(event)
         }
         None => {
+            metrics.changed(delta.old.as_deref(), None);
             let key = workload_key(&ObjectKey::of(delta.latest().as_ref()));
             of.forget(&key);
             Some(Event::WorkloadRemoved(key))

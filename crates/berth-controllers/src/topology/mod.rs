@@ -20,11 +20,12 @@ use kube::ResourceExt;
 
 use crate::config::Config;
 use crate::keys;
+use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
 
 /// Adds both controllers to the manager, as the gates say.
-pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
     let gates = config.gates();
     if !gates.on("TopologyAwareScheduling") {
         return;
@@ -33,7 +34,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     // Most of what runs is not looked at until it ends.
     pods.pack_idle();
     let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };
-    ungater::install(manager, stores, &pods, &of_workload);
+    ungater::install(manager, stores, &pods, &of_workload, metrics);
     if gates.on("TASFailedNodeReplacement") {
         nodes::install(manager, config, stores, &pods, &nodes, &of_workload);
     }

@@ -2,22 +2,32 @@
 
 use std::sync::Arc;
 
-use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 
 use super::release::releases;
 use super::{WorkloadPods, is_gated, workload_of_pod};
 use crate::execute::{Part, patch};
+use crate::keys;
+use crate::metrics::Metrics;
 use crate::stores::Stores;
 
 /// Adds the controller to the manager.
-pub(super) fn install(manager: &mut Manager, stores: &Stores, pods: &Cache<Pod>, of_workload: &WorkloadPods) {
+pub(super) fn install(
+    manager: &mut Manager,
+    stores: &Stores,
+    pods: &Cache<Pod>,
+    of_workload: &WorkloadPods,
+    metrics: &Metrics,
+) {
     let ungater = Ungater {
         client: manager.client(),
         stores: stores.clone(),
         pods: pods.clone(),
         of_workload: of_workload.clone(),
+        metrics: metrics.clone(),
+        clock: manager.clock(),
     };
     manager
         .controller("topology-ungater")
@@ -36,6 +46,8 @@ struct Ungater {
     stores: Stores,
     pods: Cache<Pod>,
     of_workload: WorkloadPods,
+    metrics: Metrics,
+    clock: Clock,
 }
 
 impl Reconciler for Ungater {
@@ -46,7 +58,10 @@ impl Reconciler for Ungater {
             let (before, after) = (release.pod.as_ref(), release.released());
             // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
             match patch(&api, before, &after, Part::Main, before.resource_version().as_deref()).await {
-                Ok(Some(answer)) => self.pods.observe(answer),
+                Ok(Some(answer)) => {
+                    self.pods.observe(answer);
+                    self.metrics.gate_removed(keys::TOPOLOGY_GATE, &workload, self.clock.now());
+                }
                 Ok(None) => {}
                 Err(error) if berth_runtime::is_not_found(&error) => {}
                 Err(error) => return Err(error.into()),

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
+use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::scheduler::Writes;
 use crate::stores::Stores;
@@ -23,9 +24,15 @@ use crate::stores::Stores;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Adds the workload controller to the manager. `decided` are the decisions the scheduler has not written yet.
-pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, decided: Writes) {
+pub(crate) fn install(
+    manager: &mut Manager,
+    config: &Arc<Config>,
+    stores: &Stores,
+    metrics: &Metrics,
+    decided: Writes,
+) {
     let recorder = manager.recorder("berth-workload-controller");
-    let executor = Executor::new(manager.client(), recorder, stores.workloads.clone(), stores.workloads.clone());
+    let executor = Executor::new(manager, recorder, stores.workloads.clone(), stores.workloads.clone(), metrics);
     let reconciler = WorkloadReconciler {
         config: config.clone(),
         gates: config.gates(),

@@ -15,7 +15,9 @@ use crate::event::Event;
 use crate::front::Front;
 use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Labels, Time, WorkloadKey};
-use crate::status::{ClusterQueueStatus, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder};
+use crate::status::{
+    ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder,
+};
 use crate::waiting::Rooms;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
@@ -237,6 +239,26 @@ impl Engine {
         let id = *self.world.queue_ids.get(name)?;
         self.world.queue(id).spec.as_ref()?;
         Some(self.report_cluster_queue(id))
+    }
+
+    /// Figures of a cluster queue for metrics; `None` if there is no such queue. Costs a look at each kind of workload that waits,
+    /// not at each workload.
+    pub fn cluster_queue_figures(&self, name: &str) -> Option<ClusterQueueFigures> {
+        let id = *self.world.queue_ids.get(name)?;
+        self.world.queue(id).spec.as_ref()?;
+        Some(self.report_cluster_queue_figures(id))
+    }
+
+    /// Figures of every cohort for metrics, by name. Costs a look at each cluster queue and the cohorts above it.
+    pub fn cohort_figures(&self) -> Vec<CohortFigures> {
+        self.report_cohorts()
+    }
+
+    /// The cohorts above a cluster queue, nearest first.
+    pub fn cohorts_above(&self, cluster_queue: &str) -> Vec<Name> {
+        let Some(id) = self.world.queue_ids.get(cluster_queue) else { return Vec::new() };
+        let path = self.world.tree.path_to_root(self.world.queue(*id).node).skip(1);
+        path.map(|node| self.world.tree.node(node).name.clone()).collect()
     }
 
     /// Figures of a local queue's status; `None` if there is no such queue.

@@ -5,11 +5,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::Engine;
+use crate::amount::Amount;
 use crate::ids::{FrId, LocalQueueId, Name, NodeId, QueueId, WorkloadId};
 use crate::model::WorkloadKey;
-use crate::status::{ClusterQueueStatus, FlavorUsage, LocalQueueStatus, QueuePosition, QuotaHolder, WeightedShare};
+use crate::status::{
+    ClusterQueueFigures, ClusterQueueStatus, CohortFigures, FlavorUsage, LocalQueueStatus, QueuePosition, QuotaFigures,
+    QuotaHolder, WeightedShare,
+};
 use crate::waiting::order::{Turn, keep_first};
-use crate::world::Tally;
+use crate::waiting::room::Room;
+use crate::world::{CohortEntry, Tally};
 
 type FlavorFigures = Vec<(Name, BTreeMap<Name, FlavorUsage>)>;
 
@@ -29,11 +34,88 @@ impl Engine {
         }
     }
 
+    pub(super) fn report_cluster_queue_figures(&self, id: QueueId) -> ClusterQueueFigures {
+        let world = &self.world;
+        let (queue, tree) = (world.queue(id), &world.tree);
+        let parent = tree.node(queue.node).parent;
+        let (kinds_active, kinds_inadmissible) = self.rooms.room(id).map_or((0, 0), Room::classes);
+        let quotas = queue.config.groups.iter().flat_map(|group| {
+            group.flavors.iter().flat_map(move |slot| {
+                group.resources.iter().zip(&slot.frs).map(move |(resource, fr)| {
+                    let quota = tree.cell(queue.node, *fr).quota;
+                    QuotaFigures {
+                        flavor: slot.name.clone(),
+                        resource: world.resource_name(*resource).clone(),
+                        nominal: quota.nominal,
+                        borrowing_limit: quota.borrowing_limit,
+                        lending_limit: quota.lending_limit,
+                    }
+                })
+            })
+        });
+        let requests = queue.waiting.amounts();
+        ClusterQueueFigures {
+            status: self.report_cluster_queue(id),
+            inadmissible: count(self.rooms.set_aside(id)),
+            kinds_active: count(kinds_active),
+            kinds_inadmissible: count(kinds_inadmissible),
+            pending_requests: requests.map(|(id, amount)| (world.resource_name(id).clone(), amount)).collect(),
+            cohort: parent.map(|parent| tree.node(parent).name.clone()),
+            root: parent.map(|_| tree.node(tree.node(queue.node).root).name.clone()),
+            quotas: quotas.collect(),
+        }
+    }
+
+    /// Every cohort that exists, as an object or because a queue names it, by name. Goes once over the queues.
+    pub(super) fn report_cohorts(&self) -> Vec<CohortFigures> {
+        let (world, tree) = (&self.world, &self.world.tree);
+        let mut sums: HashMap<NodeId, (u32, HashMap<FrId, i128>)> = HashMap::new();
+        for queue in world.queues.iter().filter(|queue| queue.spec.is_some()) {
+            for above in tree.path_to_root(queue.node).skip(1) {
+                let (admitted, reserved) = sums.entry(above).or_default();
+                *admitted = admitted.saturating_add(queue.tally.admitted);
+                for (fr, amount) in queue.tally.reserved_amounts() {
+                    *reserved.entry(fr).or_default() += amount;
+                }
+            }
+        }
+        let exists = |entry: &&CohortEntry| entry.spec.is_some() || !tree.node(entry.node).children.is_empty();
+        let figures = world.cohorts.values().filter(exists).map(|entry| {
+            let node = tree.node(entry.node);
+            let (admitted, reserved) = sums.remove(&entry.node).unwrap_or_default();
+            let mut quotas: Vec<(Name, Name, Amount, i64)> = node
+                .cells()
+                .iter()
+                .filter(|(fr, cell)| cell.declared || !cell.subtree.is_zero() || reserved.contains_key(fr))
+                .map(|(fr, cell)| {
+                    let of = world.frs.get(*fr);
+                    let sum = reserved.get(fr).copied().unwrap_or(0);
+                    let sum = i64::try_from(sum).unwrap_or(i64::MAX);
+                    (world.flavor_name(of.flavor).clone(), world.resource_name(of.resource).clone(), cell.subtree, sum)
+                })
+                .collect();
+            quotas.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+            CohortFigures {
+                name: node.name.clone(),
+                parent: node.parent.map(|parent| tree.node(parent).name.clone()),
+                root: tree.node(node.root).name.clone(),
+                weighted_share: self.report_share(entry.node),
+                admitted,
+                quotas,
+            }
+        });
+        let mut figures: Vec<CohortFigures> = figures.collect();
+        figures.sort_by(|a, b| a.name.cmp(&b.name));
+        figures
+    }
+
     pub(super) fn report_local_queue(&self, id: LocalQueueId) -> LocalQueueStatus {
         let world = &self.world;
         let local = world.local(id);
         let mut status = LocalQueueStatus { pending: local.waiting, ..LocalQueueStatus::default() };
+        status.usage = world.config.admission_fair_sharing.is_some().then(|| world.local_usage(id));
         if let Some(queue) = local.queue {
+            status.inadmissible = self.rooms.room(queue).map_or(0, |room| room.set_aside_of(id));
             // What was admitted through another cluster queue before the local queue moved is not its usage.
             let none = Tally::default();
             let tally = local.holding.get(&queue).unwrap_or(&none);

@@ -103,6 +103,10 @@ impl Engine {
         let place = record.place;
         match place {
             Place::Queued(_) if reorders => self.rooms.take_out(&mut self.world, id),
+            // It is counted there by its class and its local queue, and this is a change that has it placed anew.
+            Place::Aside(_) if record.class != class || record.local != local => {
+                self.rooms.take_out(&mut self.world, id);
+            }
             Place::InFlight(queue) if reorders => self.rooms.detach(queue),
             _ => {}
         }
@@ -119,8 +123,8 @@ impl Engine {
             record.eviction_expected = record.eviction_expected && facts.evicted.is_none() && facts.admission.is_some();
         }
         world.workloads.set_facts(id, facts);
+        world.set_shape(id, shape);
         let record = world.record_mut(id);
-        record.shape = shape;
         record.class = class;
         record.priority = priority;
         record.order_time = order;

@@ -176,15 +176,15 @@ impl Rooms {
     /// Takes a workload out of whatever place it is in.
     pub fn take_out(&mut self, world: &mut World, id: WorkloadId) {
         let place = world.set_place(id, Place::None);
+        let (class, local) = (world.record(id).class, world.record(id).local);
         match place {
             Place::None => {}
             Place::Queued(queue) => {
                 let key = order::key(world, queue, id);
-                let class = world.record(id).class;
-                self.room_mut(queue).remove(&key, class);
+                self.room_mut(queue).remove(&key, class, local);
                 self.note_candidates(queue);
             }
-            Place::Aside(queue) => self.room_mut(queue).remove_aside(id),
+            Place::Aside(queue) => self.room_mut(queue).remove_aside(id, class, local),
             Place::InFlight(queue) => self.room_mut(queue).land(),
         }
     }
@@ -200,7 +200,7 @@ impl Rooms {
             // A flush leaves it where it is: it has to look at each of the line.
             room.selection = None;
         }
-        room.insert(key, class, told);
+        room.insert(key, class, local, told);
         self.note_candidates(queue);
     }
 
@@ -221,7 +221,8 @@ impl Rooms {
 
     fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
         world.set_place(id, Place::Aside(queue));
-        self.room_mut(queue).insert_aside(id);
+        let (class, local) = (world.record(id).class, world.record(id).local);
+        self.room_mut(queue).insert_aside(id, class, local);
     }
 
     /// Keeps the list of queues with candidates true.
@@ -241,7 +242,7 @@ impl Rooms {
         let preemptor = room.preemptor;
         let id = order::first(world, queue, room, order::sticky(world, queue, room))?;
         let (class, lane) = (world.record(id).class, order::lane(world, queue, id));
-        room.pop(id, class, lane, || order::key(world, queue, id));
+        room.pop(id, (class, lane), world.record(id).local, || order::key(world, queue, id));
         self.note_candidates(queue);
         world.set_place(id, Place::InFlight(queue));
         let record = world.record(id);
@@ -337,6 +338,11 @@ impl Rooms {
             all_selected &= world.is_selected(queue, world.record(id).local);
         }
         self.room_mut(queue).selection = all_selected.then_some(world.selection);
+    }
+
+    /// Those of them that are set aside.
+    pub fn set_aside(&self, queue: QueueId) -> usize {
+        self.room(queue).map_or(0, Room::set_aside_len)
     }
 
     /// Waiting workloads of a queue: heap, set aside, in flight.

@@ -23,10 +23,14 @@ pub(crate) struct Room {
     waiting: usize,
     /// Workloads set aside one by one.
     aside: BTreeSet<WorkloadId>,
+    /// How many of them there are of each class.
+    aside_classes: BTreeMap<ClassId, u32>,
+    /// Workloads set aside, one by one or with their line, by local queue: what figures of local queues are made of.
+    aside_locals: BTreeMap<LocalQueueId, u32>,
     in_flight: Option<WorkloadId>,
     /// The line that the popped workload still stands in, at its front: most come back to where they were. It counts as
-    /// popped everywhere else.
-    attached: Option<LineId>,
+    /// popped everywhere else. With the local queue it came through.
+    attached: Option<(LineId, LocalQueueId)>,
     /// The workload that waits for preemptions it started, and the generation that started them (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
     /// Classes that do not fit until something changes (§4.8), in order: their lines are set aside.
@@ -51,12 +55,45 @@ fn lines_of(class: ClassId) -> RangeInclusive<LineId> {
 struct Line {
     first: HeapKey,
     rest: BTreeSet<HeapKey>,
+    /// How many of its members came through each local queue.
+    locals: Locals,
     /// The reason its members were last told when the class was set aside, and who came since.
     told: Option<PendingReason>,
     untold: BTreeSet<WorkloadId>,
 }
 
+/// Counts by local queue, in order of the queues; none is zero.
+type Locals = Vec<(LocalQueueId, u32)>;
+
+/// Counts one more, or one less, of a key.
+fn count_one<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K, more: bool) {
+    if more {
+        *counts.entry(key).or_default() += 1;
+    } else if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
 impl Line {
+    fn new(first: HeapKey, local: LocalQueueId, told: Option<PendingReason>) -> Line {
+        Line { first, rest: BTreeSet::new(), locals: vec![(local, 1)], told, untold: BTreeSet::new() }
+    }
+
+    fn count_local(&mut self, local: LocalQueueId, more: bool) {
+        match (self.locals.binary_search_by_key(&local, |(id, _)| *id), more) {
+            (Ok(at), true) => self.locals[at].1 += 1,
+            (Ok(at), false) if self.locals[at].1 == 1 => {
+                self.locals.remove(at);
+            }
+            (Ok(at), false) => self.locals[at].1 -= 1,
+            (Err(at), true) => self.locals.insert(at, (local, 1)),
+            (Err(_), false) => debug_assert!(false, "a workload's local queue changed while it waited"),
+        }
+    }
+
     fn keys(&self) -> impl Iterator<Item = &HeapKey> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -90,29 +127,60 @@ impl Room {
         self.waiting + self.aside.len() + usize::from(self.in_flight.is_some())
     }
 
+    /// Workloads set aside.
+    pub fn set_aside_len(&self) -> usize {
+        self.waiting - self.active + self.aside.len()
+    }
+
+    /// Workloads of a local queue set aside.
+    pub fn set_aside_of(&self, local: LocalQueueId) -> u32 {
+        self.aside_locals.get(&local).copied().unwrap_or(0)
+    }
+
+    /// How many classes there are among the workloads that may be popped, and among those set aside. Looks at every line.
+    pub fn classes(&self) -> (usize, usize) {
+        let (mut active, mut aside) = (0, 0);
+        let mut last = None;
+        for (class, _) in self.lines.keys() {
+            if last.replace(*class) == Some(*class) {
+                continue;
+            }
+            match self.no_fit_reason(*class) {
+                Some(_) => aside += 1,
+                None => active += 1,
+            }
+        }
+        let has_line = |class: ClassId| self.lines.range(lines_of(class)).next().is_some();
+        let alone = |class: &&ClassId| self.no_fit_reason(**class).is_none() || !has_line(**class);
+        (active, aside + self.aside_classes.keys().filter(alone).count())
+    }
+
     /// True if nothing may be popped.
     pub fn has_no_candidate(&self) -> bool {
         self.active == 0
     }
 
     /// Adds a workload to its line. `told` says that it knows the reason its class is set aside for.
-    pub fn insert(&mut self, key: HeapKey, class: ClassId, told: bool) {
+    pub fn insert(&mut self, key: HeapKey, class: ClassId, local: LocalQueueId, told: bool) {
         self.detach();
         let id = (class, key.lane);
         let reason = self.no_fit_reason(class);
         let parked = reason.is_some();
         self.waiting += 1;
         self.active += usize::from(!parked);
+        if parked {
+            count_one(&mut self.aside_locals, local, true);
+        }
         match self.lines.get_mut(&id) {
             None => {
                 if !parked {
                     self.heads.insert((key.clone(), class));
                 }
                 let reason = reason.filter(|_| told);
-                self.lines
-                    .insert(id, Line { first: key, rest: BTreeSet::new(), told: reason, untold: BTreeSet::new() });
+                self.lines.insert(id, Line::new(key, local, reason));
             }
             Some(line) => {
+                line.count_local(local, true);
                 if line.told.is_some() && !told {
                     line.untold.insert(key.id);
                 }
@@ -131,12 +199,12 @@ impl Room {
     }
 
     /// Takes a workload out of its line.
-    pub fn remove(&mut self, key: &HeapKey, class: ClassId) {
+    pub fn remove(&mut self, key: &HeapKey, class: ClassId, local: LocalQueueId) {
         self.detach();
-        self.unlink(key, class);
+        self.unlink(key, class, local);
     }
 
-    fn unlink(&mut self, key: &HeapKey, class: ClassId) {
+    fn unlink(&mut self, key: &HeapKey, class: ClassId, local: LocalQueueId) {
         let id = (class, key.lane);
         let parked = self.no_fit_reason(class).is_some();
         let Some(line) = self.lines.get_mut(&id) else {
@@ -145,6 +213,10 @@ impl Room {
         };
         self.waiting -= 1;
         self.active -= usize::from(!parked);
+        if parked {
+            count_one(&mut self.aside_locals, local, false);
+        }
+        line.count_local(local, false);
         line.untold.remove(&key.id);
         if line.first != *key {
             let removed = line.rest.remove(key);
@@ -168,13 +240,19 @@ impl Room {
     }
 
     /// Sets one workload aside for a reason of its own.
-    pub fn insert_aside(&mut self, id: WorkloadId) {
-        self.aside.insert(id);
+    pub fn insert_aside(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
+        if self.aside.insert(id) {
+            count_one(&mut self.aside_classes, class, true);
+            count_one(&mut self.aside_locals, local, true);
+        }
     }
 
     /// Takes a workload back that was set aside for a reason of its own.
-    pub fn remove_aside(&mut self, id: WorkloadId) {
-        self.aside.remove(&id);
+    pub fn remove_aside(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
+        if self.aside.remove(&id) {
+            count_one(&mut self.aside_classes, class, false);
+            count_one(&mut self.aside_locals, local, false);
+        }
     }
 
     /// Workloads set aside for reasons of their own.
@@ -197,17 +275,24 @@ impl Room {
         self.in_flight
     }
 
-    /// Notes that a workload in line, of this class and lane, is popped; `key` is asked for when it is not first in its line.
-    pub fn pop(&mut self, workload: WorkloadId, class: ClassId, lane: LocalQueueId, key: impl FnOnce() -> HeapKey) {
+    /// Notes that a workload in line, of this class, lane and local queue, is popped; `key` is asked for when it is not first
+    /// in its line.
+    pub fn pop(
+        &mut self,
+        workload: WorkloadId,
+        (class, lane): (ClassId, LocalQueueId),
+        local: LocalQueueId,
+        key: impl FnOnce() -> HeapKey,
+    ) {
         self.detach();
         self.in_flight = Some(workload);
         let id = (class, lane);
         if self.lines.get(&id).is_some_and(|line| line.first.id == workload) {
-            self.attached = Some(id);
+            self.attached = Some((id, local));
             self.waiting -= 1;
             self.active -= 1;
         } else {
-            self.unlink(&key(), class);
+            self.unlink(&key(), class, local);
         }
     }
 
@@ -220,7 +305,8 @@ impl Room {
     /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `told` as for
     /// [`Room::insert`].
     pub fn put_back(&mut self, told: bool) -> bool {
-        let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|line| self.lines.get_mut(&line))) else {
+        let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|(line, _)| self.lines.get_mut(&line)))
+        else {
             return false;
         };
         if told {
@@ -238,11 +324,11 @@ impl Room {
     /// Takes the popped workload out of the line it stands in; before anything that looks at who is in front, and before
     /// what orders it changes.
     pub fn detach(&mut self) {
-        let Some(id) = self.attached.take() else { return };
+        let Some((id, local)) = self.attached.take() else { return };
         self.waiting += 1;
         self.active += 1;
         if let Some(key) = self.lines.get(&id).map(|line| line.first.clone()) {
-            self.unlink(&key, id.0);
+            self.unlink(&key, id.0, local);
         }
     }
 
@@ -260,6 +346,9 @@ impl Room {
         for line in self.lines.range_mut(lines_of(class)).map(|(_, line)| line) {
             self.heads.remove(&(line.first.clone(), class));
             self.active -= 1 + line.rest.len();
+            for (local, count) in &line.locals {
+                *self.aside_locals.entry(*local).or_default() += count;
+            }
             if line.told == Some(reason) {
                 untold.extend(std::mem::take(&mut line.untold));
             } else {
@@ -283,6 +372,14 @@ impl Room {
         for line in self.lines.range(lines_of(class)).map(|(_, line)| line) {
             self.active += 1 + line.rest.len();
             self.heads.insert((line.first.clone(), class));
+            for (local, count) in &line.locals {
+                if let Some(aside) = self.aside_locals.get_mut(local) {
+                    *aside -= count;
+                    if *aside == 0 {
+                        self.aside_locals.remove(local);
+                    }
+                }
+            }
         }
     }
 

@@ -23,7 +23,7 @@ use crate::topology::Topologies;
 
 pub(crate) use queue::{Queue, QueueConfig};
 pub(crate) use record::{Holding, Place, PodSetInfo, Record, Shape, Workloads};
-pub(crate) use tally::Tally;
+pub(crate) use tally::{Requests, Tally};
 
 /// The world. See the module's documentation.
 #[derive(Debug)]
@@ -257,9 +257,28 @@ impl World {
         let record = self.record_mut(id);
         let before = std::mem::replace(&mut record.place, place);
         let local = record.local;
+        if before.queue() != place.queue() {
+            let shape = record.shape.clone();
+            for (at, sign) in [(before.queue(), -1), (place.queue(), 1)] {
+                if let Some(queue) = at {
+                    self.queue_mut(queue).waiting.add(&shape, sign);
+                }
+            }
+        }
         let local = self.local_mut(local);
         local.waiting = local.waiting + u32::from(place != Place::None) - u32::from(before != Place::None);
         before
+    }
+
+    /// Gives a workload another shape, with what is counted about it where it waits.
+    pub fn set_shape(&mut self, id: WorkloadId, shape: Arc<Shape>) {
+        let record = self.record_mut(id);
+        let before = std::mem::replace(&mut record.shape, shape.clone());
+        if let Some(queue) = record.place.queue().filter(|_| !Arc::ptr_eq(&before, &shape)) {
+            let waiting = &mut self.queue_mut(queue).waiting;
+            waiting.add(&before, -1);
+            waiting.add(&shape, 1);
+        }
     }
 
     /// Moves a workload to another local queue, with what is counted about it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Tally, World};
+use super::{Requests, Tally, World};
 use crate::ids::{FlavorId, FrId, Name, NodeId, ResourceId, WorkloadId};
 use crate::model::{ClusterQueue, FlavorFungibility, PreemptionPolicies, ResourceGroup};
 use crate::quota::NodeQuota;
@@ -24,6 +24,8 @@ pub(crate) struct Queue {
     pub holding: BTreeSet<WorkloadId>,
     /// What they hold together.
     pub tally: Tally,
+    /// What those ask for that wait here.
+    pub waiting: Requests,
 }
 
 /// The configuration parts the search for flavors and victims reads; queues that have them alike share them.
@@ -92,6 +94,7 @@ impl Queue {
             generation: 0,
             holding: BTreeSet::new(),
             tally: Tally::default(),
+            waiting: Requests::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the workloads that hold quota in a queue hold together, kept as they come and go: statuses read it off.
 
-use crate::ids::FrId;
-use crate::world::record::Holding;
+use crate::ids::{FrId, ResourceId};
+use crate::world::record::{Holding, Shape};
 
 /// Workloads and amounts. Sums are wide enough never to saturate, so that what was added can be taken away again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +43,11 @@ impl Tally {
         self.reserving == 0
     }
 
+    /// Flavor-resources of which anything was ever reserved, with how much is.
+    pub fn reserved_amounts(&self) -> impl Iterator<Item = (FrId, i128)> {
+        self.reserved.iter().copied()
+    }
+
     /// How much of a flavor-resource is reserved.
     pub fn reserved(&self, fr: FrId) -> i64 {
         amount(&self.reserved, fr)
@@ -56,6 +61,31 @@ impl Tally {
     /// What admitted workloads hold.
     pub fn used_amounts(&self) -> impl Iterator<Item = (FrId, f64)> {
         self.used.iter().map(|(fr, sum)| (*fr, *sum as f64))
+    }
+}
+
+/// What the workloads that wait in a queue ask for together, by resource in order; kept as they come and go, too.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Requests(Vec<(ResourceId, i128)>);
+
+impl Requests {
+    /// Counts what a workload asks for, or takes it away again (`sign` -1).
+    pub fn add(&mut self, shape: &Shape, sign: i128) {
+        for set in &shape.pod_sets {
+            for &(resource, per_pod) in &set.requests {
+                let amount = sign * i128::from(crate::amount::times(per_pod, set.count));
+                match self.0.binary_search_by_key(&resource, |&(id, _)| id) {
+                    Ok(at) => self.0[at].1 += amount,
+                    Err(at) => self.0.insert(at, (resource, amount)),
+                }
+            }
+        }
+    }
+
+    /// The amounts; zero for a resource that nobody asks for any more.
+    pub fn amounts(&self) -> impl Iterator<Item = (ResourceId, i64)> {
+        let narrow = |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
+        self.0.iter().map(move |&(resource, sum)| (resource, narrow(sum)))
     }
 }
 

@@ -251,3 +251,71 @@ fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
         assert_eq!(ahead, whole[..at].iter().map(|it| it.workload.clone()).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn figures_tell_kinds_and_local_queues_apart_and_follow_what_is_set_aside() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.local("other", "a");
+    platform.submit(job("running", "a", 4)).settle();
+    for at in 0..3 {
+        platform.submit(job(&format!("a-{at}"), "a", 2).created(10 + at));
+        platform.submit(job(&format!("other-{at}"), "other", 3).created(20 + at));
+    }
+    platform.submit(job("other-small", "other", 2).created(30));
+    let figures = |platform: &Platform| {
+        let queue = platform.engine.cluster_queue_figures("a").expect("it exists");
+        let local = |name| platform.engine.local_queue_status("default", name).expect("it exists").inadmissible;
+        let kinds = (queue.kinds_active, queue.kinds_inadmissible);
+        let asked = queue.pending_requests.values().copied().collect::<Vec<_>>();
+        (queue.status.pending, queue.inadmissible, kinds, asked, [local("a"), local("other")])
+    };
+    assert_eq!(figures(&platform), (7, 0, (2, 0), vec![17_000], [0, 0]));
+    platform.settle();
+    assert_eq!(figures(&platform), (7, 7, (0, 2), vec![17_000], [3, 4]));
+    // One more of a kind that is set aside is set aside with it; one whose back-off lasts is by itself.
+    platform.submit(job("more", "other", 3).created(40));
+    platform.submit(job("later", "a", 2).created(41).with(|workload| workload.requeued = Some(false)));
+    assert_eq!(figures(&platform), (9, 9, (0, 2), vec![22_000], [4, 5]));
+    // It asks for something else now, and through another queue.
+    platform.update("later", |workload| {
+        workload.queue = "other".into();
+        workload.pod_sets[0].count = 2;
+        workload.generation += 1;
+    });
+    assert_eq!(figures(&platform), (9, 9, (0, 3), vec![24_000], [3, 6]));
+    platform.finish("running");
+    platform.settle();
+    assert_eq!(platform.running(), ["a-0", "a-1"]);
+    assert_eq!(figures(&platform), (7, 7, (0, 3), vec![20_000], [1, 6]));
+    platform.apply(Event::WorkloadRemoved(WorkloadKey::new("default", "later")));
+    assert_eq!(figures(&platform), (6, 6, (0, 2), vec![16_000], [1, 5]));
+}
+
+#[test]
+fn cohorts_tell_what_they_have_and_what_is_reserved_below_them() {
+    let mut platform = Platform::new();
+    platform.flavor("default").cohort("root", None).cohort("team", Some("root"));
+    platform.queue(queue("a").cohort("team").limited("default", 4, Some(2), Some(1)));
+    platform.queue(queue("b").cohort("root").flavor("default", 3)).queue(queue("alone").flavor("default", 9));
+    platform.submit(job("one", "a", 3)).submit(job("two", "b", 2)).settle();
+    let told = platform.engine.cohort_figures().into_iter().map(|cohort| {
+        let quotas = cohort.quotas.iter().map(|(_, _, quota, reserved)| (quota.saturated() / 1000, reserved / 1000));
+        let quotas: Vec<_> = quotas.collect();
+        let parent = cohort.parent.as_deref().unwrap_or("-").to_owned();
+        format!("{} below {parent} of {}: {} admitted, {quotas:?}", cohort.name, cohort.root, cohort.admitted)
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        ["root below - of root: 2 admitted, [(4, 5)]", "team below root of root: 1 admitted, [(1, 3)]"]
+    );
+    let figures = platform.engine.cluster_queue_figures("a").expect("it exists");
+    assert_eq!((figures.cohort.as_deref(), figures.root.as_deref()), (Some("team"), Some("root")));
+    let quota = &figures.quotas[0];
+    assert_eq!(
+        (quota.nominal.saturated(), quota.borrowing_limit.map(berth_engine::Amount::saturated)),
+        (4000, Some(2000))
+    );
+    let alone = platform.engine.cluster_queue_figures("alone").expect("it exists");
+    assert_eq!((alone.cohort, alone.root, alone.quotas[0].lending_limit), (None, None, None));
+    assert_eq!(platform.engine.cohorts_above("a"), ["team".into(), "root".into()]);
+}

@@ -14,6 +14,7 @@ use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
+use berth_controllers::metrics::Role;
 use berth_controllers::{Config, rights};
 use berth_runtime::Manager;
 use berth_simulator::api::extensions_of;
@@ -89,6 +90,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let component = &options.component;
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
+    let elects = election.is_some();
     let connection = component.connect.config().await?;
     let api_server = connection.cluster_url.clone();
     let bound = component.endpoints.bind(places(&file)).await?;
@@ -135,7 +137,14 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             }
             pending
         }),
-        metrics: Arc::new(move || metrics.text() + &leads.text(rights::NAME) + &requests.text()),
+        metrics: Arc::new(move || {
+            let role = match (elects, leads.is()) {
+                (false, _) => Role::Standalone,
+                (true, true) => Role::Leader,
+                (true, false) => Role::Follower,
+            };
+            metrics.text(role) + &leads.text(rights::NAME) + &requests.text()
+        }),
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
             explain.of(namespace, name).map_err(|error| match error {
                 Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name),

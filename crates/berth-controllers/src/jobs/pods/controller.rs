@@ -14,10 +14,14 @@ use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
+use crate::keys;
+use crate::metrics::Metrics;
+use crate::plan::Step;
+use crate::podset;
 use crate::stores::{Stores, controller_of};
 
 /// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
+pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
     let pods: Cache<Pod> = manager.cache();
     let recorder = manager.recorder("berth-job-controller");
     let reconciler = PodReconciler {
@@ -25,8 +29,9 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
         gates: config.gates(),
         stores: stores.clone(),
         by_unit: pods.index(|pod: &Pod| key_of_pod(pod).map(|key| key.to_string()).into_iter().collect()),
-        executor: Executor::new(manager.client(), recorder, pods.clone(), stores.workloads.clone()),
+        executor: Executor::new(manager, recorder, pods.clone(), stores.workloads.clone(), metrics),
         clock: manager.clock(),
+        metrics: metrics.clone(),
     };
     manager
         .controller("job-pod")
@@ -63,6 +68,7 @@ struct PodReconciler {
     by_unit: Index<Pod>,
     executor: Executor<Pod>,
     clock: Clock,
+    metrics: Metrics,
 }
 
 impl Reconciler for PodReconciler {
@@ -71,6 +77,31 @@ impl Reconciler for PodReconciler {
         let pods = self.by_unit.get(&key.to_string());
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
         let plan = reconcile(context, &key.namespace, &unit, &pods);
-        self.executor.carry_out(pods.first(), plan).await
+        let releases = |step: &Step<Pod>| {
+            let Step::Patch(after) = step else { return false };
+            let before = pods.iter().find(|pod| pod.metadata.uid == after.metadata.uid);
+            before.is_some_and(|before| podset::is_gated(before, keys::ADMISSION_GATE))
+                && !podset::is_gated(after, keys::ADMISSION_GATE)
+        };
+        let released = plan.steps.iter().filter(|step| releases(step)).count();
+        let answer = self.executor.carry_out(pods.first(), plan).await;
+        if answer.is_ok() && released > 0 {
+            let workload = match &unit {
+                Unit::Group { name } => {
+                    let key = ObjectKey::namespaced(key.namespace.as_str(), name.as_str());
+                    self.stores.workloads.get(&key)
+                }
+                Unit::Pod { .. } => {
+                    let uid = pods.first().and_then(|pod| pod.uid()).unwrap_or_default();
+                    self.stores.workloads_by_owner.get(&uid).into_iter().next()
+                }
+            };
+            if let Some(workload) = workload {
+                for _ in 0..released {
+                    self.metrics.gate_removed(keys::ADMISSION_GATE, &workload, self.clock.now());
+                }
+            }
+        }
+        answer
     }
 }

@@ -59,7 +59,7 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
 }
 
 /// Was the Workload made for a group of pods?
-pub(super) fn of_group(workload: &Workload) -> bool {
+pub(crate) fn of_group(workload: &Workload) -> bool {
     workload.annotations().get(keys::IS_GROUP_WORKLOAD_ANNOTATION).is_some_and(|value| value == "true")
 }
 

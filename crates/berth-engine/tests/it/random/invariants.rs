@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::lab::AssignOptions;
-use berth_engine::model::{Admission, BorrowWithinCohort, PreemptionPolicy, WorkloadKey};
+use berth_engine::model::{Admission, BorrowWithinCohort, PodSet, PreemptionPolicy, Workload, WorkloadKey};
 use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict, VictimFate, VictimSearch};
 use proptest::prelude::*;
 
@@ -112,6 +112,40 @@ fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestC
     Ok(())
 }
 
+/// Figures that are kept as workloads come and go are those of the workloads that are there.
+fn figures_are_those_of_who_is_there(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+    let mut reserved: BTreeMap<Name, i64> = BTreeMap::new();
+    for at in 0..plan.queues.len() {
+        let name = queue_name(at);
+        let figures = host.engine.cluster_queue_figures(&name).expect("every queue of the plan exists");
+        let pending = host.engine.pending(&name);
+        let aside = pending.iter().filter(|position| position.inadmissible).count();
+        prop_assert_eq!(figures.inadmissible as usize, aside, "{}", name);
+        let local = host.engine.local_queue_status("default", &name).expect("every queue of the plan has one");
+        prop_assert_eq!((local.pending as usize, local.inadmissible as usize), (pending.len(), aside), "{}", name);
+        prop_assert_eq!(figures.kinds_inadmissible > 0, aside > 0, "{}", name);
+        prop_assert_eq!(figures.kinds_active > 0, aside < pending.len(), "{}", name);
+        for resource in RESOURCE_NAMES.map(Name::from) {
+            let asked = |workload: &Workload| -> i64 {
+                let of = |set: &PodSet| set.requests.get(&resource).copied().unwrap_or(0) * i64::from(set.count);
+                workload.pod_sets.iter().map(of).sum()
+            };
+            let asked: i64 = pending.iter().map(|position| asked(&host.workloads[&*position.workload.name])).sum();
+            prop_assert_eq!(figures.pending_requests.get(&resource).copied().unwrap_or(0), asked, "{}", name);
+        }
+        let held = figures.status.flavors_reservation.iter().flat_map(|(_, resources)| resources.values());
+        let held: i64 = held.map(|usage| usage.total).sum();
+        for cohort in host.engine.cohorts_above(&name) {
+            *reserved.entry(cohort).or_default() += held;
+        }
+    }
+    for cohort in host.engine.cohort_figures() {
+        let held: i64 = cohort.quotas.iter().map(|(_, _, _, reserved)| reserved).sum();
+        prop_assert_eq!(held, reserved.get(&cohort.name).copied().unwrap_or(0), "{}", cohort.name);
+    }
+    Ok(())
+}
+
 /// Everything a user could see of the state.
 pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     let mut text = String::new();
@@ -160,7 +194,8 @@ proptest! {
         follow(&mut host, &plan, |host| {
             quota_is_kept(host, &plan)?;
             usage_is_what_objects_say(host, &plan)?;
-            everybody_is_somewhere_once(host, &plan)
+            everybody_is_somewhere_once(host, &plan)?;
+            figures_are_those_of_who_is_there(host, &plan)
         })?;
     }
 

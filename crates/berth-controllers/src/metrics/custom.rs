@@ -1,0 +1,76 @@
+//! Labels and annotations of objects as labels of the series about them (KEP-7066): `custom_<name>`.
+//!
+//! Those of queues and cohorts are looked up when somebody asks, so that series follow the object. Those of workloads are noted
+//! when something about a workload is counted.
+
+use kube::core::ObjectMeta;
+
+use super::families::{Labels, label};
+use super::gauges::Source;
+use crate::config::{CustomLabel, LabelSource};
+
+/// What stands for every value that is not told apart.
+const UNTRACKED: &str = "kueue.x-k8s.io/_UNTRACKED_VALUE_";
+
+/// The labels a configuration asks for.
+#[derive(Default)]
+pub(super) struct CustomLabels(Vec<Wanted>);
+
+struct Wanted {
+    /// `custom_<name>`.
+    name: &'static str,
+    label: CustomLabel,
+}
+
+impl CustomLabels {
+    pub fn new(labels: &[CustomLabel]) -> Self {
+        // Series are told apart by names that live as long as the process; there are at most twenty of these.
+        let wanted = |label: &CustomLabel| {
+            let name: &'static str = Box::leak(format!("custom_{}", label.name).into_boxed_str());
+            Wanted { name, label: label.clone() }
+        };
+        CustomLabels(labels.iter().map(wanted).collect())
+    }
+
+    /// The labels of an object of a kind.
+    pub fn of(&self, source: LabelSource, metadata: Option<&ObjectMeta>) -> Labels {
+        let of_kind = self.0.iter().filter(|wanted| wanted.label.source == source);
+        of_kind.map(|wanted| (wanted.name, wanted.label.value(metadata))).collect()
+    }
+
+    /// The labels of the object a series is about.
+    pub fn of_series(&self, labels: &Labels, caches: Option<&Source>) -> Labels {
+        let Some(caches) = caches.filter(|_| !self.0.is_empty()) else { return Labels::new() };
+        if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {
+            let queue = caches.stores.local_queue(namespace, name);
+            return self.of(LabelSource::LocalQueue, queue.as_ref().map(|queue| &queue.metadata));
+        }
+        if let Some(name) = label(labels, "cluster_queue").or_else(|| label(labels, "preempting_cluster_queue")) {
+            let queue = caches.stores.cluster_queue(name);
+            return self.of(LabelSource::ClusterQueue, queue.as_ref().map(|queue| &queue.metadata));
+        }
+        match label(labels, "cohort") {
+            Some(name) => {
+                let cohort = caches.cohorts.get(&berth_runtime::ObjectKey::cluster(name));
+                self.of(LabelSource::Cohort, cohort.as_ref().map(|cohort| &cohort.metadata))
+            }
+            None => Labels::new(),
+        }
+    }
+}
+
+impl CustomLabel {
+    /// What an object says; nothing when it says nothing.
+    fn value(&self, metadata: Option<&ObjectMeta>) -> String {
+        let of = |map: Option<&std::collections::BTreeMap<String, String>>, key: &str| map?.get(key).cloned();
+        let value = match &self.annotation {
+            Some(key) => of(metadata.and_then(|it| it.annotations.as_ref()), key),
+            None => of(metadata.and_then(|it| it.labels.as_ref()), self.key.as_deref().unwrap_or(&self.name)),
+        };
+        match value {
+            Some(value) if self.tracked_values.is_empty() || self.tracked_values.contains(&value) => value,
+            Some(_) => UNTRACKED.to_owned(),
+            None => String::new(),
+        }
+    }
+}

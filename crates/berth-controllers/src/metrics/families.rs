@@ -1,0 +1,304 @@
+//! Which families there are, and their series as values and as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use Kind::{Counter, Gauge, Histogram};
+
+/// What a family's series are.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Counter,
+    Gauge,
+    /// With these upper bounds.
+    Histogram(&'static [f64]),
+}
+
+/// Upper bounds of what workloads wait for, in seconds.
+const WAIT: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
+/// Upper bounds of what a decision takes, in seconds; Prometheus' defaults.
+const DECISION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Families by name, type and help, in the order they are printed.
+const FAMILIES: &[(&str, Kind, &str)] = &[
+    ("kueue_build_info", Gauge, "Always 1; the labels say which program this is"),
+    ("kueue_admission_attempts_total", Counter, "Attempts to admit workloads, per result"),
+    (
+        "kueue_admission_attempt_duration_seconds",
+        Histogram(DECISION),
+        "Time an attempt to admit workloads took, per result",
+    ),
+    (
+        "kueue_workload_creation_latency_seconds",
+        Histogram(WAIT),
+        "Time from the creation of a job to that of its Workload",
+    ),
+    (
+        "kueue_pod_scheduling_gate_removal_seconds",
+        Histogram(WAIT),
+        "Time from the admission of a workload to the removal of a scheduling gate from one of its pods",
+    ),
+    ("kueue_pending_workloads", Gauge, "Workloads that wait, per cluster queue and status"),
+    ("kueue_pending_scheduling_hashes", Gauge, "Kinds of workloads that wait and that no decision tells apart"),
+    ("kueue_unadmitted_workloads", Gauge, "Workloads that may not run, per reason and what lies behind it"),
+    ("kueue_reserving_active_workloads", Gauge, "Workloads that hold quota, per cluster queue"),
+    ("kueue_admitted_active_workloads", Gauge, "Admitted workloads that are active, per cluster queue"),
+    ("kueue_finished_workloads", Gauge, "Finished workloads that are still there, per cluster queue"),
+    ("kueue_cluster_queue_status", Gauge, "1 for the status a cluster queue has: pending, active or terminating"),
+    ("kueue_cluster_queue_info", Gauge, "Always 1; the labels say where a cluster queue is in the tree of cohorts"),
+    ("kueue_cluster_queue_resource_pending", Gauge, "What the workloads that wait ask for, per resource"),
+    ("kueue_cluster_queue_nominal_quota", Gauge, "Nominal quota, per cluster queue, flavor and resource"),
+    ("kueue_cluster_queue_borrowing_limit", Gauge, "Most that may be borrowed, where it is limited"),
+    ("kueue_cluster_queue_lending_limit", Gauge, "Most that is lent, where it is limited"),
+    ("kueue_cluster_queue_resource_reservation", Gauge, "Reserved quota, per cluster queue, flavor and resource"),
+    (
+        "kueue_cluster_queue_resource_usage",
+        Gauge,
+        "Quota admitted workloads use, per cluster queue, flavor and resource",
+    ),
+    (
+        "kueue_cluster_queue_weighted_share",
+        Gauge,
+        "Share of a cluster queue in its cohort divided by its weight; NaN when it borrows with a weight of zero",
+    ),
+    ("kueue_admission_cycle_preemption_skips", Gauge, "Preemptions lost to other queues in the last cycle"),
+    ("kueue_preemption_target_recomputations_total", Counter, "Preemption targets worked out again, per result"),
+    ("kueue_cohort_info", Gauge, "Always 1; the labels say where a cohort is in the tree of cohorts"),
+    (
+        "kueue_cohort_weighted_share",
+        Gauge,
+        "Share of a cohort in the one above it divided by its weight; NaN when it borrows with a weight of zero",
+    ),
+    ("kueue_cohort_subtree_quota", Gauge, "Quota of a cohort with what its members lend it, per flavor and resource"),
+    ("kueue_cohort_subtree_resource_reservations", Gauge, "What the cluster queues below a cohort have reserved"),
+    (
+        "kueue_cohort_subtree_admitted_active_workloads",
+        Gauge,
+        "Admitted workloads of the cluster queues below a cohort",
+    ),
+    ("kueue_cohort_subtree_admitted_workloads_total", Counter, "Admissions by the cluster queues below a cohort"),
+    ("kueue_quota_reserved_workloads_total", Counter, "Quota reservations, per cluster queue"),
+    ("kueue_admitted_workloads_total", Counter, "Admissions, per cluster queue"),
+    ("kueue_evicted_workloads_total", Counter, "Evictions, per cluster queue, reason and cause"),
+    ("kueue_evicted_workloads_once_total", Counter, "Workloads evicted at least once, per reason and cause"),
+    ("kueue_finished_workloads_total", Counter, "Workloads that finished, per cluster queue"),
+    ("kueue_replaced_workload_slices_total", Counter, "Slices of elastic workloads that a later one replaced"),
+    ("kueue_preempted_workloads_total", Counter, "Preemptions, per preempting cluster queue and reason"),
+    ("kueue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
+    ("kueue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
+    ("kueue_admission_checks_wait_time_seconds", Histogram(WAIT), "Time from quota reservation to admission"),
+    ("kueue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
+    ("kueue_admitted_until_ready_wait_time_seconds", Histogram(WAIT), "Time from admission until all pods are ready"),
+    ("kueue_pods_ready_to_evicted_time_seconds", Histogram(WAIT), "Time from readiness to eviction"),
+    ("kueue_workload_eviction_latency_seconds", Histogram(WAIT), "Time from an eviction to the return of the quota"),
+    ("kueue_execution_time_seconds", Histogram(WAIT), "Time finished workloads ran, over all their admissions"),
+    ("kueue_local_queue_pending_workloads", Gauge, "Workloads that wait, per local queue and status"),
+    ("kueue_local_queue_unadmitted_workloads", Gauge, "Workloads that may not run, per reason and what lies behind it"),
+    ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, per local queue"),
+    ("kueue_local_queue_admitted_active_workloads", Gauge, "Admitted workloads that are active, per local queue"),
+    ("kueue_local_queue_finished_workloads", Gauge, "Finished workloads that are still there, per local queue"),
+    ("kueue_local_queue_status", Gauge, "1 for whether a local queue is active: True, False or Unknown"),
+    ("kueue_local_queue_resource_reservation", Gauge, "Reserved quota, per local queue, flavor and resource"),
+    ("kueue_local_queue_resource_usage", Gauge, "Quota admitted workloads use, per local queue, flavor and resource"),
+    (
+        "kueue_local_queue_admission_fair_sharing_usage",
+        Gauge,
+        "Usage by which local queues of a cluster queue are put in order",
+    ),
+    ("kueue_local_queue_quota_reserved_workloads_total", Counter, "Quota reservations, per local queue"),
+    ("kueue_local_queue_admitted_workloads_total", Counter, "Admissions, per local queue"),
+    ("kueue_local_queue_evicted_workloads_total", Counter, "Evictions, per local queue, reason and cause"),
+    ("kueue_local_queue_finished_workloads_total", Counter, "Workloads that finished, per local queue"),
+    ("kueue_local_queue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
+    ("kueue_local_queue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
+    (
+        "kueue_local_queue_admission_checks_wait_time_seconds",
+        Histogram(WAIT),
+        "Time from quota reservation to admission",
+    ),
+    ("kueue_local_queue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
+    (
+        "kueue_local_queue_admitted_until_ready_wait_time_seconds",
+        Histogram(WAIT),
+        "Time from admission until all pods are ready",
+    ),
+    (
+        "kueue_local_queue_execution_time_seconds",
+        Histogram(WAIT),
+        "Time finished workloads ran, over all their admissions",
+    ),
+];
+
+/// What tells the series of a family apart.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// Labels as their owner has them.
+pub(super) type Given<'a> = [(&'static str, &'a str)];
+
+fn owned(labels: &Given<'_>) -> Labels {
+    labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+/// The value of a label.
+pub(super) fn label<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
+    labels.iter().find(|(label, _)| *label == name).map(|(_, value)| value.as_str())
+}
+
+/// Series of any families.
+#[derive(Default)]
+pub(super) struct Series {
+    values: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
+    distributions: BTreeMap<&'static str, BTreeMap<Labels, Distribution>>,
+}
+
+/// What a histogram has seen.
+#[derive(Default, Clone)]
+struct Distribution {
+    /// Per bound, how many were no larger than it and larger than the one before.
+    counts: Vec<u64>,
+    sum: f64,
+    count: u64,
+}
+
+fn bounds(family: &str) -> &'static [f64] {
+    match FAMILIES.iter().find(|(name, ..)| *name == family) {
+        Some((_, Histogram(bounds), _)) => bounds,
+        _ => &[],
+    }
+}
+
+impl Series {
+    /// Sets a gauge.
+    pub fn set(&mut self, family: &'static str, labels: &Given<'_>, value: f64) {
+        self.values.entry(family).or_default().insert(owned(labels), value);
+    }
+
+    /// Raises a counter, or a gauge that is a sum.
+    pub fn add(&mut self, family: &'static str, labels: &Given<'_>, value: f64) {
+        *self.values.entry(family).or_default().entry(owned(labels)).or_default() += value;
+    }
+
+    /// Notes that something took so long.
+    pub fn observe(&mut self, family: &'static str, labels: &Given<'_>, seconds: f64) {
+        let bounds = bounds(family);
+        let seen = self.distributions.entry(family).or_default().entry(owned(labels)).or_default();
+        seen.counts.resize(bounds.len(), 0);
+        if let Some(bucket) = bounds.iter().position(|bound| seconds <= *bound) {
+            seen.counts[bucket] += 1;
+        }
+        seen.sum += seconds;
+        seen.count += 1;
+    }
+
+    /// Drops the series of what is gone.
+    pub fn forget(&mut self, gone: impl Fn(&Labels) -> bool) {
+        for series in self.values.values_mut() {
+            series.retain(|labels, _| !gone(labels));
+        }
+        for series in self.distributions.values_mut() {
+            series.retain(|labels, _| !gone(labels));
+        }
+    }
+}
+
+/// Series in the Prometheus text format, every one with these labels too, and with its own further ones.
+pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &Given<'_>) -> String {
+    let mut text = String::new();
+    for (name, kind, help) in FAMILIES {
+        let type_ = match kind {
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram(_) => "histogram",
+        };
+        let mut begun = false;
+        let mut begin = |text: &mut String| {
+            if !std::mem::replace(&mut begun, true) {
+                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {type_}");
+            }
+        };
+        for (labels, value) in all.iter().filter_map(|series| series.values.get(name)).flatten() {
+            begin(&mut text);
+            let _ = writeln!(text, "{name}{{{}}} {}", Written(labels, &further(labels), more), Number(*value));
+        }
+        for (labels, seen) in all.iter().filter_map(|series| series.distributions.get(name)).flatten() {
+            begin(&mut text);
+            let labels = Written(labels, &further(labels), more).to_string();
+            let mut total = 0;
+            for (bound, count) in bounds(name).iter().zip(&seen.counts) {
+                total += count;
+                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+            }
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", seen.count);
+            let _ = writeln!(text, "{name}_sum{{{labels}}} {}", seen.sum);
+            let _ = writeln!(text, "{name}_count{{{labels}}} {}", seen.count);
+        }
+    }
+    text
+}
+
+/// Labels as the format has them.
+struct Written<'a>(&'a Labels, &'a Labels, &'a Given<'a>);
+
+impl std::fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let own = self.0.iter().chain(self.1).map(|(name, value)| (*name, value.as_str()));
+        for (at, (name, value)) in own.chain(self.2.iter().copied()).enumerate() {
+            f.write_str(if at == 0 { "" } else { "," })?;
+            write!(f, "{name}=\"")?;
+            for char in value.chars() {
+                match char {
+                    '\\' => f.write_str("\\\\")?,
+                    '"' => f.write_str("\\\"")?,
+                    '\n' => f.write_str("\\n")?,
+                    char => f.write_char(char)?,
+                }
+            }
+            f.write_char('"')?;
+        }
+        Ok(())
+    }
+}
+
+/// A number as the format has it.
+struct Number(f64);
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_infinite() {
+            return f.write_str(if self.0 > 0.0 { "+Inf" } else { "-Inf" });
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_tell_their_type() {
+        let mut names: Vec<&str> = FAMILIES.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FAMILIES.len());
+        for (name, kind, _) in FAMILIES {
+            assert_eq!(*kind == Counter, name.ends_with("_total"), "{name}");
+        }
+    }
+
+    #[test]
+    fn text_escapes_values_and_writes_no_number_prometheus_does_not_read() {
+        let mut series = Series::default();
+        series.set("kueue_pending_workloads", &[("cluster_queue", "a\"\\\n")], f64::INFINITY);
+        series.set("kueue_cohort_weighted_share", &[("cohort", "c")], f64::NAN);
+        let text = text(&[&series], |_| Labels::new(), &[("replica_role", "leader")]);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                "kueue_pending_workloads{cluster_queue=\"a\\\"\\\\\\n\",replica_role=\"leader\"} +Inf",
+                "kueue_cohort_weighted_share{cohort=\"c\",replica_role=\"leader\"} NaN"
+            ]
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! What is read off the engine and the caches when somebody asks: the state of queues and cohorts as it is then. Nothing here
+//! looks at workloads one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, LocalQueue};
+use berth_engine::{Amount, ClusterQueueFigures, CohortFigures, FlavorUsage, LocalQueueStatus, Name, WeightedShare};
+use berth_runtime::Cache;
+
+use super::Settings;
+use super::families::{Labels, Series, label};
+use super::workloads::Standing;
+use crate::scheduler::Brain;
+use crate::stores::Stores;
+use crate::{conditions, keys};
+
+/// Amounts of the flavors and resources of a queue.
+type Usage = [(Name, BTreeMap<Name, FlavorUsage>)];
+
+/// Where figures come from.
+pub(super) struct Source {
+    pub brain: Brain,
+    pub stores: Stores,
+    pub cohorts: Cache<Cohort>,
+}
+
+impl Source {
+    /// The gauges of every queue and cohort, and the names of the cohorts. `skips`: preemptions that queues lost in the last cycle.
+    pub fn gauges(&self, settings: &Settings, skips: &BTreeMap<Name, u32>) -> (Series, BTreeSet<Name>) {
+        let mut series = Series::default();
+        let (mut active, mut cohorts) = (BTreeSet::new(), BTreeSet::new());
+        for queue in self.stores.cluster_queues.iter() {
+            let name = queue.metadata.name.as_deref().unwrap_or_default();
+            // The engine is asked for one queue at a time: decisions are not held up by all of them.
+            let figures = self.brain.engine().cluster_queue_figures(name).unwrap_or_default();
+            cluster_queue(&mut series, &queue, &figures, settings);
+            if figures.status.readiness.active {
+                active.insert(name.to_owned());
+            }
+            let skipped = skips.get(name).copied().unwrap_or(0);
+            series.set("kueue_admission_cycle_preemption_skips", &[("cluster_queue", name)], f64::from(skipped));
+        }
+        if settings.cohorts {
+            let figures = self.brain.engine().cohort_figures();
+            for figures in &figures {
+                cohort(&mut series, figures, settings);
+            }
+            cohorts.extend(figures.into_iter().map(|figures| figures.name));
+        }
+        for queue in self.stores.local_queues.iter().filter(|queue| settings.shows(queue)) {
+            let metadata = &queue.metadata;
+            let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+            let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+            let figures = self.brain.engine().local_queue_status(namespace, name).unwrap_or_default();
+            local_queue(&mut series, &queue, &figures, active.contains(&queue.spec.cluster_queue));
+        }
+        (series, cohorts)
+    }
+
+    /// Is what a counted series is about still there, and to be shown?
+    pub fn knows(&self, labels: &Labels, settings: &Settings, cohorts: &BTreeSet<Name>) -> bool {
+        if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {
+            return self.stores.local_queue(namespace, name).is_some_and(|queue| settings.shows(&queue));
+        }
+        label(labels, "cohort").is_none_or(|name| cohorts.contains(name))
+    }
+
+    /// Who is not admitted, and who has finished.
+    pub fn standing(&self, series: &mut Series, settings: &Settings, standing: &Standing) {
+        for ((namespace, name), counts) in standing.queues() {
+            let local = self.stores.local_queue(namespace, name);
+            let cluster = local.as_ref().map_or("", |queue| queue.spec.cluster_queue.as_str());
+            // One whose queue was never made is told of as well, unless only certain queues are.
+            let shown = local.as_ref().map_or(settings.shows_all(), |queue| settings.shows(queue));
+            for ((reason, cause), count) in counts.unadmitted().filter(|_| settings.unadmitted) {
+                let count = f64::from(count);
+                let why = [("reason", reason), ("underlying_cause", cause)];
+                series.add("kueue_unadmitted_workloads", &[("cluster_queue", cluster), why[0], why[1]], count);
+                if shown {
+                    let of = [("name", name), ("namespace", namespace), ("cluster_queue", cluster), why[0], why[1]];
+                    series.set("kueue_local_queue_unadmitted_workloads", &of, count);
+                }
+            }
+            if local.is_some() && counts.finished > 0 {
+                let count = f64::from(counts.finished);
+                series.add("kueue_finished_workloads", &[("cluster_queue", cluster)], count);
+                if shown {
+                    let of = [("name", name), ("namespace", namespace)];
+                    series.set("kueue_local_queue_finished_workloads", &of, count);
+                }
+            }
+        }
+    }
+}
+
+/// An amount in the unit people use: Kueue reports cpu in cores.
+fn units(resource: &str, amount: i64) -> f64 {
+    if resource == "cpu" { amount as f64 / 1000.0 } else { amount as f64 }
+}
+
+fn quota(resource: &str, amount: Amount) -> f64 {
+    match amount {
+        Amount::Bounded(amount) => units(resource, amount),
+        Amount::Unlimited => f64::INFINITY,
+    }
+}
+
+fn share(share: &WeightedShare) -> f64 {
+    // Borrowing with a weight of zero is beyond every number.
+    if share.precise.is_infinite() { f64::NAN } else { share.precise }
+}
+
+fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQueueFigures, settings: &Settings) {
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    let of = ("cluster_queue", name);
+    let status = &figures.status;
+    let is_active = status.readiness.active;
+    // In a queue that may not admit nobody has a turn.
+    let aside = if is_active { figures.inadmissible } else { status.pending };
+    let kinds = match is_active {
+        true => (figures.kinds_active, figures.kinds_inadmissible),
+        false => (0, figures.kinds_active + figures.kinds_inadmissible),
+    };
+    for (which, pending, kinds) in
+        [("active", status.pending.saturating_sub(aside), kinds.0), ("inadmissible", aside, kinds.1)]
+    {
+        series.set("kueue_pending_workloads", &[of, ("status", which)], f64::from(pending));
+        series.set("kueue_pending_scheduling_hashes", &[of, ("status", which)], f64::from(kinds));
+    }
+    series.set("kueue_reserving_active_workloads", &[of], f64::from(status.reserving));
+    series.set("kueue_admitted_active_workloads", &[of], f64::from(status.admitted));
+    let terminating = queue.metadata.deletion_timestamp.is_some();
+    for which in ["pending", "active", "terminating"] {
+        let is = match which {
+            "terminating" => terminating,
+            "active" => !terminating && is_active,
+            _ => !terminating && !is_active,
+        };
+        series.set("kueue_cluster_queue_status", &[of, ("status", which)], f64::from(u8::from(is)));
+    }
+    let cohort = ("cohort", figures.cohort.as_deref().unwrap_or_default());
+    let root = figures.root.as_deref().unwrap_or_default();
+    series.set("kueue_cluster_queue_info", &[of, ("parent_cohort", cohort.1), ("root_cohort", root)], 1.0);
+    if settings.fair_sharing {
+        series.set("kueue_cluster_queue_weighted_share", &[of, cohort], share(&status.weighted_share));
+    }
+    for (resource, amount) in &figures.pending_requests {
+        let labels = [of, ("resource", resource.as_ref())];
+        series.set("kueue_cluster_queue_resource_pending", &labels, units(resource, *amount));
+    }
+    if !settings.cluster_queue_resources {
+        return;
+    }
+    for it in &figures.quotas {
+        let labels = [cohort, of, ("flavor", it.flavor.as_ref()), ("resource", it.resource.as_ref())];
+        series.set("kueue_cluster_queue_nominal_quota", &labels, quota(&it.resource, it.nominal));
+        for (family, limit) in [
+            ("kueue_cluster_queue_borrowing_limit", it.borrowing_limit),
+            ("kueue_cluster_queue_lending_limit", it.lending_limit),
+        ] {
+            if let Some(limit) = limit {
+                series.set(family, &labels, quota(&it.resource, limit));
+            }
+        }
+    }
+    usage(series, "kueue_cluster_queue_resource_reservation", &[cohort, of], &status.flavors_reservation);
+    usage(series, "kueue_cluster_queue_resource_usage", &[cohort, of], &status.flavors_usage);
+}
+
+fn usage(series: &mut Series, family: &'static str, of: &[(&'static str, &str); 2], usage: &Usage) {
+    for (flavor, resources) in usage {
+        for (resource, amount) in resources {
+            let labels = [of[0], of[1], ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
+            series.set(family, &labels, units(resource, amount.total));
+        }
+    }
+}
+
+fn cohort(series: &mut Series, figures: &CohortFigures, settings: &Settings) {
+    let of = ("cohort", figures.name.as_ref());
+    let parent = figures.parent.as_deref().unwrap_or_default();
+    let info = [of, ("parent_cohort", parent), ("root_cohort", figures.root.as_ref())];
+    series.set("kueue_cohort_info", &info, 1.0);
+    if settings.fair_sharing {
+        series.set("kueue_cohort_weighted_share", &[of], share(&figures.weighted_share));
+    }
+    series.set("kueue_cohort_subtree_admitted_active_workloads", &[of], f64::from(figures.admitted));
+    for (flavor, resource, amount, reserved) in &figures.quotas {
+        let labels = [of, ("flavor", flavor.as_ref()), ("resource", resource.as_ref())];
+        series.set("kueue_cohort_subtree_quota", &labels, quota(resource, *amount));
+        series.set("kueue_cohort_subtree_resource_reservations", &labels, units(resource, *reserved));
+    }
+}
+
+fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStatus, active: bool) {
+    let name = ("name", queue.metadata.name.as_deref().unwrap_or_default());
+    let namespace = ("namespace", queue.metadata.namespace.as_deref().unwrap_or_default());
+    let of = [name, namespace];
+    let aside = if active { figures.inadmissible } else { figures.pending };
+    for (which, pending) in [("active", figures.pending.saturating_sub(aside)), ("inadmissible", aside)] {
+        let labels = [name, namespace, ("status", which)];
+        series.set("kueue_local_queue_pending_workloads", &labels, f64::from(pending));
+    }
+    series.set("kueue_local_queue_reserving_active_workloads", &of, f64::from(figures.reserving));
+    series.set("kueue_local_queue_admitted_active_workloads", &of, f64::from(figures.admitted));
+    let known = queue.status.as_ref().and_then(|status| conditions::find(&status.conditions, keys::ACTIVE));
+    let known = known.map_or("Unknown", |condition| condition.status.as_str());
+    for which in ["True", "False", "Unknown"] {
+        let labels = [name, namespace, ("active", which)];
+        series.set("kueue_local_queue_status", &labels, f64::from(u8::from(which == known)));
+    }
+    usage(series, "kueue_local_queue_resource_reservation", &of, &figures.flavors_reservation);
+    usage(series, "kueue_local_queue_resource_usage", &of, &figures.flavors_usage);
+    if let Some(usage) = figures.usage {
+        let labels = [name, namespace, ("cluster_queue", queue.spec.cluster_queue.as_str())];
+        series.set("kueue_local_queue_admission_fair_sharing_usage", &labels, usage);
+    }
+}

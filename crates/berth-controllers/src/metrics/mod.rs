@@ -1,0 +1,300 @@
+//! Figures about queues, workloads and decisions, under Kueue's names.
+//!
+//! What happens is counted as it happens ([`workloads`]); what is there is read off the engine's tallies when somebody asks
+//! ([`gauges`]), so that it costs nothing until then and is gone with the queue it is about. Whoever serves `/metrics` asks for
+//! the text. Families and labels are those Kueue documents, so that its dashboards work.
+
+mod custom;
+mod families;
+mod gauges;
+#[cfg(test)]
+mod tests;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use berth_api::kueue::v1beta2::{Cohort, LocalQueue, Workload};
+use berth_engine::{CycleOutcome, Name};
+use berth_runtime::Cache;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::concurrent_admission::is_variant;
+use crate::config::{Config, LabelSource};
+use crate::jobs::pods::reconcile::of_group;
+use crate::keys;
+use crate::scheduler::Brain;
+use crate::selector;
+use crate::stores::Stores;
+use crate::workload::status;
+use custom::CustomLabels;
+use families::{Series, label};
+use gauges::Source;
+use workloads::{Owners, Standing};
+
+/// The figures; clones share them.
+#[derive(Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    /// Nothing in tests of what is counted.
+    source: Option<Source>,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    series: Series,
+    standing: Standing,
+    /// Preemptions that queues lost to others in the last cycle.
+    skips: BTreeMap<Name, u32>,
+    cycle: Cycle,
+}
+
+/// The parts so far of a cycle that goes on.
+#[derive(Default)]
+struct Cycle {
+    took: Duration,
+    skips: BTreeMap<Name, u32>,
+}
+
+/// What the process that is asked is among its replicas: label `replica_role` of every series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that acts.
+    Leader,
+    /// One that stands by.
+    Follower,
+    /// There is only this one.
+    Standalone,
+}
+
+impl Role {
+    fn as_str(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Standalone => "standalone",
+        }
+    }
+}
+
+/// Which series there are.
+#[derive(Default)]
+struct Settings {
+    /// Of every flavor and resource of cluster queues.
+    cluster_queue_resources: bool,
+    cohorts: bool,
+    creation_latency: bool,
+    fair_sharing: bool,
+    unadmitted: bool,
+    local_queues: LocalQueues,
+    custom: CustomLabels,
+}
+
+/// Which local queues have series.
+#[derive(Default)]
+enum LocalQueues {
+    #[default]
+    None,
+    All,
+    Selected(LabelSelector),
+}
+
+impl Settings {
+    fn of(config: &Config) -> Settings {
+        let gates = config.gates();
+        let local_queues = config.metrics.local_queues.as_ref();
+        Settings {
+            cluster_queue_resources: config.resource_metrics,
+            cohorts: gates.on("MetricsForCohorts"),
+            creation_latency: gates.on("MetricForWorkloadCreationLatency"),
+            fair_sharing: config.fair_sharing.is_some(),
+            unadmitted: gates.on("UnadmittedWorkloadsObservability"),
+            custom: CustomLabels::new(if gates.on("CustomMetricLabels") { &config.metrics.custom_labels } else { &[] }),
+            local_queues: match local_queues {
+                _ if !gates.on("LocalQueueMetrics") => LocalQueues::None,
+                None => LocalQueues::All,
+                Some(wanted) if !wanted.enable => LocalQueues::None,
+                Some(wanted) => wanted.selector.clone().map_or(LocalQueues::All, LocalQueues::Selected),
+            },
+        }
+    }
+
+    fn shows_all(&self) -> bool {
+        matches!(self.local_queues, LocalQueues::All)
+    }
+
+    fn shows(&self, queue: &LocalQueue) -> bool {
+        match &self.local_queues {
+            LocalQueues::None => false,
+            LocalQueues::All => true,
+            LocalQueues::Selected(selector) => queue.metadata.labels.as_ref().map_or_else(
+                || selector::matches(selector, &BTreeMap::new()),
+                |labels| selector::matches(selector, labels),
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    /// Figures of what these caches and this engine know.
+    pub(crate) fn new(config: &Config, stores: &Stores, cohorts: Cache<Cohort>, brain: &Brain) -> Metrics {
+        let source = Source { brain: brain.clone(), stores: stores.clone(), cohorts };
+        Metrics::with(Settings::of(config), Some(source))
+    }
+
+    fn with(settings: Settings, source: Option<Source>) -> Metrics {
+        Metrics { inner: Arc::new(Inner { settings, source, counted: Mutex::default() }) }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.inner.counted.lock().expect("no code panics while holding the metrics' lock")
+    }
+
+    /// A scheduling cycle ended, or a part of it, after so long: it is counted once, with the time of all its parts.
+    pub fn cycle(&self, outcome: &CycleOutcome, took: Duration) {
+        let mut counted = self.counted();
+        counted.cycle.took += took;
+        for (queue, skips) in &outcome.skipped_preemptions {
+            *counted.cycle.skips.entry(queue.clone()).or_default() += skips;
+        }
+        if !outcome.goes_on {
+            let cycle = std::mem::take(&mut counted.cycle);
+            if let Some(result) = outcome.result {
+                let labels = [("result", result.as_str())];
+                counted.series.add("kueue_admission_attempts_total", &labels, 1.0);
+                let seconds = cycle.took.as_secs_f64();
+                counted.series.observe("kueue_admission_attempt_duration_seconds", &labels, seconds);
+                counted.skips = cycle.skips;
+            }
+        }
+        for (queue, results) in &outcome.target_recomputations {
+            for (result, count) in results {
+                let labels = [("cluster_queue", queue.as_ref()), ("result", *result)];
+                counted.series.add("kueue_preemption_target_recomputations_total", &labels, f64::from(*count));
+            }
+        }
+    }
+
+    /// A cluster queue is gone: what was counted about it goes.
+    pub fn cluster_queue_gone(&self, name: &str) {
+        let of = |labels: &_, key| label(labels, key) == Some(name);
+        self.counted().series.forget(|labels| of(labels, "cluster_queue") || of(labels, "preempting_cluster_queue"));
+    }
+
+    /// A local queue is gone.
+    pub fn local_queue_gone(&self, namespace: &str, name: &str) {
+        self.counted()
+            .series
+            .forget(|labels| label(labels, "name") == Some(name) && label(labels, "namespace") == Some(namespace));
+    }
+
+    /// A preemption was written: for a workload of this queue, for this reason.
+    pub fn preempted(&self, preempting_queue: &str, reason: &str) {
+        let labels = [("preempting_cluster_queue", preempting_queue), ("reason", reason)];
+        self.counted().series.add("kueue_preempted_workloads_total", &labels, 1.0);
+    }
+
+    /// A Workload was made for a job of this kind, so long after the job.
+    pub fn workload_made(&self, kind: &str, after: Duration) {
+        if !self.inner.settings.creation_latency {
+            return;
+        }
+        let seconds = after.as_secs_f64();
+        self.counted().series.observe("kueue_workload_creation_latency_seconds", &[("job_kind", kind)], seconds);
+    }
+
+    /// A scheduling gate was taken off a pod of an admitted workload.
+    pub fn gate_removed(&self, gate: &str, workload: &Workload, now: Timestamp) {
+        let Some(admitted) = status::true_condition(workload, keys::ADMITTED) else { return };
+        let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        let queue = queue.map_or("", |admission| admission.cluster_queue.as_str());
+        let group = if of_group(workload) { "true" } else { "false" };
+        let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
+        // Clocks of two machines: it was not before it was admitted.
+        let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
+        self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited);
+    }
+
+    /// A workload came, changed in the API or went. What it went through before this process saw it is not counted.
+    pub fn changed(&self, old: Option<&Workload>, new: Option<&Workload>) {
+        // A variant is counted as its parent, once.
+        if old.or(new).is_none_or(is_variant) {
+            return;
+        }
+        let change = old.zip(new).filter(|(old, new)| workloads::counts(old, new));
+        let (mut queue, mut local, mut cohorts) = (String::new(), None, Vec::new());
+        if let Some((old, new)) = change {
+            let (namespace, name) = workloads::local_queue(new);
+            let source = self.inner.source.as_ref();
+            let object = source.and_then(|source| source.stores.local_queue(namespace, name));
+            let shown = match source {
+                Some(_) => object.as_ref().is_some_and(|queue| self.inner.settings.shows(queue)),
+                None => self.inner.settings.shows_all(),
+            };
+            local = shown.then_some((name, namespace));
+            let of =
+                |workload: &Workload| workload.status.as_ref()?.admission.as_ref().map(|it| it.cluster_queue.clone());
+            let behind = || object.map(|queue| queue.spec.cluster_queue.clone());
+            queue = of(new).or_else(|| of(old)).or_else(behind).unwrap_or_default();
+            if let Some(source) = source
+                && self.inner.settings.cohorts
+                && workloads::was_admitted(old, new)
+            {
+                cohorts = source.brain.engine().cohorts_above(&queue);
+            }
+        }
+        let mut counted = self.counted();
+        counted.standing.moved(old, new);
+        if let Some((old, new)) = change {
+            let custom = self.inner.settings.custom.of(LabelSource::Workload, Some(&new.metadata));
+            let owners = Owners { cluster_queue: &queue, local_queue: local, cohorts: &cohorts, custom: &custom };
+            workloads::count(&mut counted.series, old, new, &owners);
+        }
+    }
+
+    /// All figures in the Prometheus text format.
+    pub fn text(&self, role: Role) -> String {
+        let mut now = match &self.inner.source {
+            Some(source) => {
+                let skips = self.counted().skips.clone();
+                // The engine's lock and this one are not held together.
+                let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips);
+                let mut counted = self.counted();
+                source.standing(&mut gauges, &self.inner.settings, &counted.standing);
+                counted.series.forget(|labels| !source.knows(labels, &self.inner.settings, &cohorts));
+                gauges
+            }
+            None => Series::default(),
+        };
+        now.set("kueue_build_info", &build_info(), 1.0);
+        let counted = self.counted();
+        let further = |labels: &_| self.inner.settings.custom.of_series(labels, self.inner.source.as_ref());
+        families::text(&[&now, &counted.series], further, &[("replica_role", role.as_str())])
+    }
+}
+
+/// Kueue's labels; those that speak of Go say what there is here.
+fn build_info() -> [(&'static str, &'static str); 6] {
+    [
+        ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),
+        ("git_commit", option_env!("BERTH_COMMIT").unwrap_or("unknown")),
+        ("build_date", option_env!("BERTH_BUILD_DATE").unwrap_or("unknown")),
+        ("go_version", "none"),
+        ("compiler", "rustc"),
+        ("platform", PLATFORM),
+    ]
+}
+
+#[cfg(target_arch = "x86_64")]
+const PLATFORM: &str = "linux/amd64";
+#[cfg(target_arch = "aarch64")]
+const PLATFORM: &str = "linux/arm64";
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const PLATFORM: &str = std::env::consts::ARCH;

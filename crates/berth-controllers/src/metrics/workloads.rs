@@ -1,0 +1,269 @@
+//! What workloads go through, and where they stand: counted as their objects change, whoever decided it.
+
+use std::collections::BTreeMap;
+
+use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
+use jiff::Timestamp;
+
+use super::families::{Given, Labels, Series};
+use crate::keys;
+use crate::workload::status;
+
+/// Workloads by local queue, and where they stand.
+#[derive(Default)]
+pub(super) struct Standing(BTreeMap<String, BTreeMap<String, Counts>>);
+
+/// Workloads of one local queue.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// By the reason they are not admitted, and by what lies behind that.
+    unadmitted: BTreeMap<String, BTreeMap<String, u32>>,
+    pub finished: u32,
+}
+
+/// Where one stands.
+#[derive(PartialEq, Eq)]
+enum Place<'a> {
+    Finished,
+    Admitted,
+    Unadmitted(&'a str, &'a str),
+}
+
+impl<'a> Place<'a> {
+    /// What is not said on the object is that it was not looked at yet (KEP-10852).
+    fn of(workload: &'a Workload) -> Place<'a> {
+        if status::is_finished(workload) {
+            return Place::Finished;
+        }
+        if status::is_admitted(workload) {
+            return Place::Admitted;
+        }
+        let reason_of = |type_| status::condition(workload, type_).map(|condition| condition.reason.as_str());
+        let known = reason_of(keys::ADMITTED).filter(|reason| !reason.is_empty());
+        if !status::has_quota_reservation(workload) {
+            let cause = reason_of(keys::QUOTA_RESERVED).filter(|reason| !reason.is_empty());
+            return Place::Unadmitted("NoReservation", cause.unwrap_or("PendingEvaluation"));
+        }
+        match known {
+            Some(reason @ "PendingDelayedTopologyRequests") => Place::Unadmitted(reason, "PendingTopology"),
+            Some(reason) if reason != "NoReservation" => Place::Unadmitted(reason, "ChecksNotReady"),
+            _ => Place::Unadmitted("UnsatisfiedAdmissionChecks", "ChecksNotReady"),
+        }
+    }
+}
+
+impl Standing {
+    /// A workload came, changed or went.
+    pub fn moved(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
+        if let (Some(old), Some(new)) = (old, new)
+            && old.spec.queue_name == new.spec.queue_name
+            && Place::of(old) == Place::of(new)
+        {
+            return;
+        }
+        for (workload, more) in [(old, false), (new, true)] {
+            if let Some(workload) = workload {
+                self.count(workload, more);
+            }
+        }
+    }
+
+    fn count(&mut self, workload: &Workload, more: bool) {
+        let (namespace, queue) = local_queue(workload);
+        let queues = entry(&mut self.0, namespace);
+        let counts = entry(queues, queue);
+        match Place::of(workload) {
+            Place::Finished => step(&mut counts.finished, more),
+            Place::Admitted => {}
+            Place::Unadmitted(reason, cause) => {
+                let causes = entry(&mut counts.unadmitted, reason);
+                step(entry(causes, cause), more);
+                causes.retain(|_, count| *count > 0);
+            }
+        }
+        counts.unadmitted.retain(|_, causes| !causes.is_empty());
+        if counts.finished == 0 && counts.unadmitted.is_empty() {
+            queues.remove(queue);
+            if queues.is_empty() {
+                self.0.remove(namespace);
+            }
+        }
+    }
+
+    /// Namespace and name of every local queue that workloads name, with their counts.
+    pub fn queues(&self) -> impl Iterator<Item = ((&str, &str), &Counts)> {
+        self.0.iter().flat_map(|(namespace, queues)| {
+            queues.iter().map(move |(name, counts)| ((namespace.as_str(), name.as_str()), counts))
+        })
+    }
+}
+
+impl Counts {
+    /// Reason, what lies behind it, and how many.
+    pub fn unadmitted(&self) -> impl Iterator<Item = ((&str, &str), u32)> {
+        self.unadmitted.iter().flat_map(|(reason, causes)| {
+            causes.iter().map(move |(cause, count)| ((reason.as_str(), cause.as_str()), *count))
+        })
+    }
+}
+
+fn step(count: &mut u32, more: bool) {
+    *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
+}
+
+/// The entry of a name, which is written down only when it is new.
+fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, name: &str) -> &'a mut V {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), V::default());
+    }
+    map.get_mut(name).expect("it was put there if it was not")
+}
+
+/// Namespace and name of the local queue a workload is in.
+pub(super) fn local_queue(workload: &Workload) -> (&str, &str) {
+    (workload.metadata.namespace.as_deref().unwrap_or_default(), workload.spec.queue_name.as_str())
+}
+
+/// The names of one family for cluster queues and for local queues; nothing where there is none.
+struct Pair(&'static str, &'static str);
+
+/// Whose series a change counts for.
+pub(super) struct Owners<'a> {
+    pub cluster_queue: &'a str,
+    /// Name and namespace, if series of this local queue are wanted.
+    pub local_queue: Option<(&'a str, &'a str)>,
+    /// The cohorts above the cluster queue, if theirs are.
+    pub cohorts: &'a [berth_engine::Name],
+    /// What the workload adds to its series.
+    pub custom: &'a Labels,
+}
+
+impl Owners<'_> {
+    fn each(&self, pair: &Pair, more: &Given<'_>, mut count: impl FnMut(&'static str, &Given<'_>)) {
+        let custom = || self.custom.iter().map(|(name, value)| (*name, value.as_str()));
+        let mut labels = vec![("cluster_queue", self.cluster_queue)];
+        labels.extend_from_slice(more);
+        labels.extend(custom());
+        count(pair.0, &labels);
+        if let Some((name, namespace)) = self.local_queue.filter(|_| !pair.1.is_empty()) {
+            let mut labels = vec![("name", name), ("namespace", namespace)];
+            labels.extend_from_slice(more);
+            labels.extend(custom());
+            count(pair.1, &labels);
+        }
+    }
+}
+
+macro_rules! pair {
+    ($rest:literal) => {
+        Pair(concat!("kueue_", $rest), concat!("kueue_local_queue_", $rest))
+    };
+}
+
+/// Counts what a workload went through between two states.
+pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners: &Owners<'_>) {
+    let at = |type_: &str| became_true(old, new, type_);
+    let class = new.spec.priority_class_ref.as_ref().map_or("", |class| class.name.as_str());
+    let class = [("priority_class", class)];
+    let queued = |until: Timestamp| status::seconds_queued(new, until) as f64;
+    let once =
+        |series: &mut Series, pair: &Pair| owners.each(pair, &class, |family, labels| series.add(family, labels, 1.0));
+    let took = |series: &mut Series, pair: &Pair, seconds: f64| {
+        owners.each(pair, &class, |family, labels| series.observe(family, labels, seconds));
+    };
+    if let Some(reserved) = at(keys::QUOTA_RESERVED) {
+        once(series, &pair!("quota_reserved_workloads_total"));
+        took(series, &pair!("quota_reserved_wait_time_seconds"), queued(reserved));
+    }
+    if let Some(admitted) = at(keys::ADMITTED) {
+        once(series, &pair!("admitted_workloads_total"));
+        took(series, &pair!("admission_wait_time_seconds"), queued(admitted));
+        let reserved = status::seconds_since_reservation(new, admitted) as f64;
+        took(series, &pair!("admission_checks_wait_time_seconds"), reserved);
+        for cohort in owners.cohorts {
+            series.add("kueue_cohort_subtree_admitted_workloads_total", &[("cohort", cohort.as_ref()), class[0]], 1.0);
+        }
+    }
+    if let Some(ready) = at(keys::PODS_READY) {
+        took(series, &pair!("ready_wait_time_seconds"), queued(ready));
+        if let Some(admitted) = status::true_condition(new, keys::ADMITTED) {
+            let waited = seconds(admitted.last_transition_time.0, ready);
+            took(series, &pair!("admitted_until_ready_wait_time_seconds"), waited);
+        }
+    }
+    for (eviction, first) in evictions(old, new) {
+        let why =
+            [("reason", eviction.reason.as_str()), ("underlying_cause", eviction.underlying_cause.as_str()), class[0]];
+        owners.each(&pair!("evicted_workloads_total"), &why, |family, labels| series.add(family, labels, 1.0));
+        if first {
+            let of = Pair("kueue_evicted_workloads_once_total", "");
+            owners.each(&of, &why, |family, labels| series.add(family, labels, 1.0));
+        }
+        let ready = status::true_condition(old, keys::PODS_READY);
+        if let (Some(ready), Some(evicted)) = (ready, status::true_condition(new, keys::EVICTED)) {
+            let ran = seconds(ready.last_transition_time.0, evicted.last_transition_time.0);
+            let of = Pair("kueue_pods_ready_to_evicted_time_seconds", "");
+            owners.each(&of, &why[..2], |family, labels| series.observe(family, labels, ran));
+        }
+    }
+    let released = status::condition(new, keys::QUOTA_RESERVED).map(|condition| condition.last_transition_time.0);
+    if let Some((queue, reason, took)) = released.and_then(|at| status::eviction_completed(Some(old), new, at)) {
+        let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
+        series.observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
+    }
+    if at(keys::FINISHED).is_some() {
+        once(series, &pair!("finished_workloads_total"));
+        if let Some(ran) = status::total_execution_time(new) {
+            took(series, &pair!("execution_time_seconds"), ran.as_secs_f64());
+        }
+        let replaced = |condition: &_| condition_reason(condition) == "WorkloadSliceReplaced";
+        if status::condition(new, keys::FINISHED).is_some_and(replaced) {
+            series.add("kueue_replaced_workload_slices_total", &[("cluster_queue", owners.cluster_queue)], 1.0);
+        }
+    }
+}
+
+fn condition_reason(condition: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition) -> &str {
+    &condition.reason
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
+}
+
+/// Is there something to count between two states? Most changes are of none of it.
+pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
+    let types = [keys::QUOTA_RESERVED, keys::ADMITTED, keys::PODS_READY, keys::FINISHED, keys::EVICTED];
+    let state = |workload, type_| {
+        status::condition(workload, type_).map(|it| (it.status.as_str(), it.last_transition_time.clone()))
+    };
+    types.iter().any(|type_| state(old, type_) != state(new, type_)) || !evictions(old, new).is_empty()
+}
+
+/// Did it become admitted?
+pub(super) fn was_admitted(old: &Workload, new: &Workload) -> bool {
+    became_true(old, new, keys::ADMITTED).is_some()
+}
+
+/// When a condition became True between two states of a workload, if it did.
+fn became_true(old: &Workload, new: &Workload, type_: &str) -> Option<Timestamp> {
+    let condition = status::true_condition(new, type_)?;
+    status::true_condition(old, type_).is_none().then_some(condition.last_transition_time.0)
+}
+
+/// What a workload was evicted for between two states of it, and whether it was for the first time.
+fn evictions(old: &Workload, new: &Workload) -> Vec<(WorkloadSchedulingStatsEviction, bool)> {
+    fn of(workload: &Workload) -> &[WorkloadSchedulingStatsEviction] {
+        let stats = workload.status.as_ref().and_then(|status| status.scheduling_stats.as_ref());
+        stats.map_or(&[], |stats| stats.evictions.as_slice())
+    }
+    let before = of(old);
+    let known = |eviction: &WorkloadSchedulingStatsEviction| {
+        let same = |it: &&WorkloadSchedulingStatsEviction| {
+            it.reason == eviction.reason && it.underlying_cause == eviction.underlying_cause
+        };
+        before.iter().find(same).map_or(0, |it| it.count)
+    };
+    let more = of(new).iter().filter(|eviction| eviction.count > known(eviction));
+    more.map(|eviction| (eviction.clone(), known(eviction) == 0)).collect()
+}
