@@ -60,7 +60,8 @@ impl Engine {
     pub fn apply(&mut self, event: Event, now: Time) -> Effects {
         let mut effects = Effects::default();
         self.dispatch(event, &mut effects, now);
-        effects.wake = self.has_candidates() || self.next_wakeup().is_some_and(|at| at <= now);
+        effects.wake =
+            self.has_candidates() || !self.rooms.to_tell.is_empty() || self.next_wakeup().is_some_and(|at| at <= now);
         effects
     }
 
@@ -173,6 +174,10 @@ impl Engine {
             {
                 self.push_penalty(id);
             }
+        }
+        for key in std::mem::take(&mut self.rooms.to_tell) {
+            let reason = self.world.workloads.id(&key).and_then(|id| self.rooms.tell(&self.world, id));
+            outcome.bypassed.extend(reason.map(|reason| (key, reason)));
         }
         outcome.next_wakeup = self.next_wakeup();
         outcome

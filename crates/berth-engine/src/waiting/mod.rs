@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::FeatureGates;
 use crate::decision::{PendingReason, RequeueReason};
 use crate::ids::{Id, IdSet, NodeId, QueueId, WorkloadId};
-use crate::model::{QueueingStrategy, Time, Workload};
+use crate::model::{QueueingStrategy, Time, Workload, WorkloadKey};
 use crate::world::World;
 use crate::world::record::Place;
 
@@ -30,6 +30,8 @@ pub(crate) struct Rooms {
     /// The same by time.
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
+    /// Workloads that say why they were evicted, joined a class that is set aside, and are to be told why they wait now.
+    pub to_tell: Vec<WorkloadKey>,
 }
 
 /// True if a workload may wait in a queue at all (§4.1); but for those in whose place variants wait
@@ -88,7 +90,19 @@ impl Rooms {
             self.put_aside(world, queue, id);
         } else {
             self.put_in_line(world, queue, id, false);
+            let record = world.record(id);
+            if class_set_aside && record.facts.evicted.is_some() {
+                self.to_tell.push(record.key().clone());
+            }
         }
+    }
+
+    /// Why a workload waits in a line that is set aside, if it does and was not told; it counts as told from then on.
+    pub fn tell(&mut self, world: &World, id: WorkloadId) -> Option<PendingReason> {
+        let record = world.record(id);
+        let Place::Queued(queue) = record.place else { return None };
+        let (class, lane) = (record.class, order::lane(world, queue, id));
+        self.room_mut(queue).tell(class, lane, id)
     }
 
     /// Puts a popped workload back (§4.4, §4.5), or nowhere if it may not wait any more.

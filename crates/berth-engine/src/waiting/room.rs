@@ -360,6 +360,14 @@ impl Room {
         untold
     }
 
+    /// The reason a workload's class is set aside for, if the workload was not told; from then on it was.
+    pub fn tell(&mut self, class: ClassId, lane: LocalQueueId, workload: WorkloadId) -> Option<PendingReason> {
+        let reason = self.no_fit_reason(class)?;
+        let line = self.lines.get_mut(&(class, lane))?;
+        // Of a line that nobody was told about it is one of those to be told when the class is set aside again.
+        (line.untold.remove(&workload) || line.told != Some(reason)).then_some(reason)
+    }
+
     /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.
     pub fn unpark_class(&mut self, class: ClassId) {
         let Ok(at) = self.no_fit.binary_search_by_key(&class, |(class, _)| *class) else { return };

@@ -319,3 +319,28 @@ fn cohorts_tell_what_they_have_and_what_is_reserved_below_them() {
     assert_eq!((alone.cohort, alone.root, alone.quotas[0].lending_limit), (None, None, None));
     assert_eq!(platform.engine.cohorts_above("a"), ["team".into(), "root".into()]);
 }
+
+#[test]
+fn an_evicted_workload_that_joins_a_kind_set_aside_is_told_why_it_waits_now() {
+    let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
+    platform.submit(job("running", "a", 4)).submit(job("late", "a", 3).created(5)).settle();
+    // Its back-off has kept it out while another one of its kind did not fit.
+    let evicted = |workload: &mut berth_engine::model::Workload| {
+        workload.evicted = Some(Eviction { reason: "PodsReadyTimeout".into(), at: Time::from_seconds(0) });
+        workload.requeued = Some(false);
+    };
+    platform.submit(job("evicted", "a", 3).created(1).with(evicted)).submit(job("new", "a", 3).created(9));
+    platform.settle();
+    platform.update("evicted", |workload| workload.requeued = Some(true));
+    assert!(platform.engine.pending("a").iter().all(|position| position.inadmissible));
+    let told = |platform: &mut Platform| {
+        let outcome = platform.decide();
+        outcome
+            .bypassed
+            .into_iter()
+            .map(|(key, reason)| format!("{}: {}", key.name, reason.as_str()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut platform), ["evicted: WaitingForQuota"]);
+    assert_eq!(told(&mut platform), [""; 0], "once");
+}
