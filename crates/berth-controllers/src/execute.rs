@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
-use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -18,6 +18,7 @@ use crate::concurrent_admission::is_variant;
 use crate::members::members;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Step};
+use crate::stores::controller_of;
 
 /// Which part of an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +197,15 @@ where
                 Step::CreateWorkload(workload) => {
                     let api = self.api_of::<Workload>(&workload);
                     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                    let made = berth_runtime::write::create(&api, &params, &workload).await?;
+                    let made = match berth_runtime::write::create(&api, &params, &workload).await {
+                        Ok(made) => made,
+                        Err(error) => {
+                            if let Some(object) = object.filter(|_| berth_runtime::is_already_exists(&error)) {
+                                self.tell_conflict(object, &api, &workload.name_any()).await;
+                            }
+                            return Err(error.into());
+                        }
+                    };
                     self.workloads.observe(made);
                     let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
                     if let Some(created) = job.filter(|_| !is_variant(&workload)) {
@@ -215,6 +224,21 @@ where
             (None, Some(after)) => Ok(Action::After(after)),
             (None, None) => Ok(Action::Wait),
         }
+    }
+
+    /// Says on a job that the name of its Workload is taken, if it is by somebody else's. The cache may only lag.
+    async fn tell_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
+        let Ok(Some(taken)) = api.get_opt(name).await else { return };
+        let owner = controller_of(&taken.metadata);
+        if owner.is_some_and(|owner| Some(owner.uid.as_str()) == object.meta().uid.as_deref()) {
+            return;
+        }
+        let whose = owner.map_or("nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
+        let message = format!(
+            "Workload {name} is there already and belongs to {whose}; it is made for this {} once that one is deleted",
+            J::kind(&())
+        );
+        self.recorder.event(object, EventType::Warning, "WorkloadNameConflict", &message);
     }
 
     fn api(&self, object: &J) -> Api<J> {

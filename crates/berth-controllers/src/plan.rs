@@ -102,6 +102,9 @@ pub enum PlanError {
     /// An owner in the chain above the job is not known (yet).
     #[error("workload owner not found")]
     OwnerNotFound,
+    /// The chain of owners above the job goes on beyond where it is followed.
+    #[error("managed owners chain limit reached")]
+    NestingTooDeep,
     /// Owners own each other.
     #[error("cyclic ownership")]
     CyclicOwnership,

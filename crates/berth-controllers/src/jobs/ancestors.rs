@@ -8,7 +8,7 @@ use crate::plan::PlanError;
 use crate::stores::{controller_of, group_of};
 
 /// Longest chain of owners that is followed.
-const DEPTH_MAX: usize = 10;
+pub const DEPTH_MAX: usize = 10;
 
 /// Kinds some integration manages, as (group, kind). An owner of another kind ends the search: nobody manages it.
 const KNOWN: &[(&str, &str)] = &[
@@ -89,7 +89,8 @@ pub fn managed_ancestor(
         }
         current = parent;
     }
-    Ok(top)
+    // Who is above is not known: to guess could queue a part of a job beside the job.
+    if controller_of(&current).is_some() { Err(PlanError::NestingTooDeep) } else { Ok(top) }
 }
 
 /// Does the configuration name this kind as `Kind.version.group`?

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use super::ancestors::{Ancestor, Lookup, managed_ancestor};
+use super::ancestors::{Ancestor, DEPTH_MAX, Lookup, managed_ancestor};
 use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::config::Config;
@@ -61,7 +61,15 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
             follow_ancestor(context, &key.namespace, job, &ancestor, &mut plan);
             return plan;
         }
-        Err(error) => return plan.fail(error),
+        Err(error) => {
+            if error == PlanError::NestingTooDeep {
+                let message = format!(
+                    "Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {DEPTH_MAX}"
+                );
+                plan.steps.push(Step::Event(Told::warning("JobNestingTooDeep", message)));
+            }
+            return plan.fail(error);
+        }
     }
     if (queue.is_empty() && !config.manage_jobs_without_queue_name) || !job.is_queued() {
         return plan;

@@ -72,6 +72,12 @@ impl Cluster {
         list.items.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
     }
 
+    /// Merges a patch into an object.
+    pub async fn patch(&self, object: &Value, patch: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        self.api(object).patch(name, &Default::default(), &Patch::Merge(&patch)).await.unwrap();
+    }
+
     /// Merges a patch into the status of an object.
     pub async fn patch_status(&self, object: &Value, patch: Value) {
         let name = object["metadata"]["name"].as_str().unwrap();

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use berth_controllers::Config;
+use berth_controllers::jobs::naming::{OwnerKind, workload_name};
+use berth_controllers::{Config, Gates};
 use futures::StreamExt;
 use kube::api::{DynamicObject, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
@@ -303,4 +304,53 @@ async fn an_admission_the_server_refuses_waits_and_holds_nothing() {
     cluster.patch_status(&paid, json!({"status": {"conditions": done, "succeeded": 1}})).await;
     cluster.pass(61).await;
     assert!(!is_suspended(&cluster, "unpaid").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too_many() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "4", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    let label = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "lq"}}});
+    let unqueued = |name: &str| {
+        let mut job = job(name, "lq", "1");
+        job["metadata"]["labels"] = json!({});
+        job
+    };
+    let made = cluster.create(unqueued("taken")).await;
+    let kind = OwnerKind { group: "batch".to_owned(), kind: "Job".to_owned() };
+    let name = workload_name("taken", made["metadata"]["uid"].as_str().unwrap(), &kind, &Gates::default());
+    let pods = json!({"name": "main", "count": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let others = json!({"apiVersion": KUEUE, "kind": "Workload", "metadata": {"name": name, "namespace": "team"},
+        "spec": {"queueName": "nowhere", "podSets": [pods]}});
+    let others = cluster.create(others).await;
+    cluster.patch(&made, label.clone()).await;
+    cluster.pass(2).await;
+    let told = cluster.events("team", "taken").await;
+    let conflict = format!(
+        "WorkloadNameConflict: Workload {name} is there already and belongs to nobody; it is made for this Job once that one is deleted"
+    );
+    assert!(told.contains(&conflict), "{told:?}");
+    cluster.delete(&others).await;
+    cluster.pass(600).await;
+    assert_eq!(condition(&cluster.workload_of("team", "taken").await, "Admitted"), "True/Admitted");
+    // Ten jobs above a job are looked at, not more.
+    let mut above = Vec::<Value>::new();
+    for number in 0..12 {
+        let mut next = unqueued(&format!("nested-{number}"));
+        if let Some(owner) = above.last() {
+            next["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "Job", "controller": true,
+                "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}]);
+        }
+        above.push(cluster.create(next).await);
+    }
+    cluster.patch(&above[10], label.clone()).await;
+    cluster.patch(&above[11], label).await;
+    cluster.pass(2).await;
+    let deep = "JobNestingTooDeep: Terminated search for Kueue-managed Job because ancestor depth exceeded limit of 10";
+    assert!(cluster.events("team", "nested-11").await.contains(&deep.to_owned()));
+    assert!(cluster.workload_of("team", "nested-11").await.is_null(), "whether it is part of another is not known");
+    assert!(!cluster.events("team", "nested-10").await.contains(&deep.to_owned()));
+    assert!(!cluster.workload_of("team", "nested-10").await.is_null());
 }
