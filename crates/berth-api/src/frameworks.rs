@@ -1,4 +1,4 @@
-//! Kinds of job other projects define and Berth queues: Kubeflow's, Ray's, AppWrapper. Only what every object has is typed;
+//! Kinds of job other projects define and Berth queues: Kubeflow's, Ray's, AppWrapper; and the runtimes TrainJobs name. Only what every object has is typed;
 //! spec and status are as written, because their schemas belong to those projects.
 //!
 //! A cluster that runs such a project has its full definitions. [`crds`] are open ones for a cluster that does not, so that
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::resource::custom_resource;
 
 macro_rules! kinds {
-    ($( $(#[$meta:meta])* $kind:ident: $group:literal $version:literal $plural:literal; )*) => {
+    ($( $(#[$meta:meta])* $kind:ident: $scope:ident $group:literal $version:literal $plural:literal; )*) => {
         $(custom_resource! {
             $(#[$meta])*
-            $kind: namespaced $group $version $plural {
+            $kind: $scope $group $version $plural {
                 /// As written.
                 spec: Value,
                 /// As written by its controller.
@@ -22,35 +22,41 @@ macro_rules! kinds {
 
         /// Open definitions of all kinds, in the order of their declaration.
         pub fn crds() -> Vec<Value> {
-            vec![$( definition(stringify!($kind), $group, $version, $plural), )*]
+            vec![$( definition(stringify!($kind), stringify!($scope), $group, $version, $plural), )*]
         }
     };
 }
 
 kinds! {
     /// Training with PyTorch.
-    PyTorchJob: "kubeflow.org" "v1" "pytorchjobs";
+    PyTorchJob: namespaced "kubeflow.org" "v1" "pytorchjobs";
     /// Training with TensorFlow.
-    TFJob: "kubeflow.org" "v1" "tfjobs";
+    TFJob: namespaced "kubeflow.org" "v1" "tfjobs";
     /// Training with XGBoost.
-    XGBoostJob: "kubeflow.org" "v1" "xgboostjobs";
+    XGBoostJob: namespaced "kubeflow.org" "v1" "xgboostjobs";
     /// Training with PaddlePaddle.
-    PaddleJob: "kubeflow.org" "v1" "paddlejobs";
+    PaddleJob: namespaced "kubeflow.org" "v1" "paddlejobs";
     /// Training with JAX.
-    JAXJob: "kubeflow.org" "v1" "jaxjobs";
+    JAXJob: namespaced "kubeflow.org" "v1" "jaxjobs";
     /// Programs of the Message Passing Interface.
-    MPIJob: "kubeflow.org" "v2beta1" "mpijobs";
+    MPIJob: namespaced "kubeflow.org" "v2beta1" "mpijobs";
     /// A Ray cluster that runs one program.
-    RayJob: "ray.io" "v1" "rayjobs";
+    RayJob: namespaced "ray.io" "v1" "rayjobs";
     /// A Ray cluster.
-    RayCluster: "ray.io" "v1" "rayclusters";
+    RayCluster: namespaced "ray.io" "v1" "rayclusters";
     /// A Ray cluster that serves.
-    RayService: "ray.io" "v1" "rayservices";
+    RayService: namespaced "ray.io" "v1" "rayservices";
     /// Any objects, deployed together.
-    AppWrapper: "workload.codeflare.dev" "v1beta2" "appwrappers";
+    AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
+    /// Training by Kubeflow Trainer.
+    TrainJob: namespaced "trainer.kubeflow.org" "v1alpha1" "trainjobs";
+    /// What TrainJobs of one namespace run.
+    TrainingRuntime: namespaced "trainer.kubeflow.org" "v1alpha1" "trainingruntimes";
+    /// What TrainJobs of any namespace run.
+    ClusterTrainingRuntime: cluster "trainer.kubeflow.org" "v1alpha1" "clustertrainingruntimes";
 }
 
-fn definition(kind: &str, group: &str, version: &str, plural: &str) -> Value {
+fn definition(kind: &str, scope: &str, group: &str, version: &str, plural: &str) -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -64,7 +70,7 @@ fn definition(kind: &str, group: &str, version: &str, plural: &str) -> Value {
                 "plural": plural,
                 "singular": kind.to_lowercase(),
             },
-            "scope": "Namespaced",
+            "scope": if scope == "cluster" { "Cluster" } else { "Namespaced" },
             "versions": [{
                 "name": version,
                 "served": true,

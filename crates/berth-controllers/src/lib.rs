@@ -62,11 +62,15 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let mut stores = Stores::watched(manager, job_sets);
     // Their operators bring these kinds; a cluster that has none of them is fine.
-    jobs::described::for_each_described!(Kind => {
+    jobs::described::for_each_foreign!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             stores.add_owners(manager.cache_if_served::<Kind>());
         }
     });
+    if config.integrations.enabled(<jobs::train_job::TrainJob as jobs::Job>::FRAMEWORK) {
+        stores.training_runtimes = manager.cache_if_served();
+        stores.cluster_training_runtimes = manager.cache_if_served();
+    }
     if config.integrations.enabled("statefulset") {
         stores.add_owners(manager.cache::<StatefulSet>());
     }
@@ -102,7 +106,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     if config.integrations.enabled("pod") {
         jobs::pods::controller::install(manager, &config, &stores, &metrics);
     }
-    jobs::described::for_each_described!(Kind => {
+    jobs::described::for_each_foreign!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             let objects = manager.cache_if_served::<Kind>();
             jobs::controller::install(manager, &config, &stores, objects, &metrics);

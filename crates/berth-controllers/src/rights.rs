@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
-use crate::jobs::described::for_each_described;
+use crate::jobs::described::for_each_foreign;
 use crate::{aggregated, explain};
 
 /// Namespace of an installation.
@@ -100,7 +100,7 @@ fn described() -> Vec<(String, String)> {
 /// Group, version and resource of the kinds of job other projects define.
 pub fn described_resources() -> Vec<(String, String, String)> {
     let mut kinds = Vec::new();
-    for_each_described!(Kind => {
+    for_each_foreign!(Kind => {
         let version = Kind::version(&()).into_owned();
         kinds.push((Kind::group(&()).into_owned(), version, Kind::plural(&()).into_owned()));
     });
@@ -130,6 +130,8 @@ pub fn watched() -> Vec<(String, String)> {
         (KUEUE, "workloads"),
         ("node.k8s.io", "runtimeclasses"),
         ("scheduling.k8s.io", "priorityclasses"),
+        ("trainer.kubeflow.org", "clustertrainingruntimes"),
+        ("trainer.kubeflow.org", "trainingruntimes"),
     ]
     .map(|(group, resource)| (group.to_owned(), resource.to_owned()))
     .to_vec();
@@ -243,6 +245,24 @@ const PEOPLE: &[People] = &[
     People { name: "workload", group: KUEUE, resource: "workloads", edit: &[ADMIN], view: BOTH },
     People { name: "job", group: "batch", resource: "jobs", edit: BOTH, view: BOTH },
     People { name: "jobset", group: "jobset.x-k8s.io", resource: "jobsets", edit: BOTH, view: BOTH },
+    People {
+        name: "leaderworkerset",
+        group: "leaderworkerset.x-k8s.io",
+        resource: "leaderworkersets",
+        edit: BOTH,
+        view: BOTH,
+    },
+    People { name: "mpijob", group: "kubeflow.org", resource: "mpijobs", edit: BOTH, view: BOTH },
+    People { name: "jaxjob", group: "kubeflow.org", resource: "jaxjobs", edit: BOTH, view: BOTH },
+    People { name: "paddlejob", group: "kubeflow.org", resource: "paddlejobs", edit: BOTH, view: BOTH },
+    People { name: "pytorchjob", group: "kubeflow.org", resource: "pytorchjobs", edit: BOTH, view: BOTH },
+    People { name: "tfjob", group: "kubeflow.org", resource: "tfjobs", edit: BOTH, view: BOTH },
+    People { name: "xgboostjob", group: "kubeflow.org", resource: "xgboostjobs", edit: BOTH, view: BOTH },
+    People { name: "raycluster", group: "ray.io", resource: "rayclusters", edit: BOTH, view: BOTH },
+    People { name: "rayjob", group: "ray.io", resource: "rayjobs", edit: BOTH, view: BOTH },
+    People { name: "rayservice", group: "ray.io", resource: "rayservices", edit: BOTH, view: BOTH },
+    People { name: "trainjob", group: "trainer.kubeflow.org", resource: "trainjobs", edit: BOTH, view: BOTH },
+    People { name: "appwrapper", group: "workload.codeflare.dev", resource: "appwrappers", edit: BOTH, view: BOTH },
 ];
 
 /// `kueue-batch-admin-role` and `kueue-batch-user-role`, and the roles they are put together from.
@@ -304,6 +324,16 @@ pub fn labels(on: &[&str]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_have_roles_for_every_kind_that_is_queued() {
+        for (group, resource) in described() {
+            let known = PEOPLE.iter().any(|people| people.group == group && people.resource == resource);
+            assert!(known, "{resource}.{group}");
+        }
+        let names: BTreeSet<&str> = PEOPLE.iter().map(|people| people.name).collect();
+        assert_eq!(names.len(), PEOPLE.len());
+    }
 
     #[test]
     fn rules_allow_nothing_by_wildcard_and_no_secret() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::frameworks::{ClusterTrainingRuntime, TrainingRuntime};
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{
     AdmissionCheck, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
@@ -39,6 +40,10 @@ pub struct Stores {
     pub limit_ranges: Cache<LimitRange>,
     /// batch/v1 Jobs.
     pub jobs: Cache<Job>,
+    /// What TrainJobs run; both stay empty when the integration is off or the cluster has no such kinds.
+    pub training_runtimes: Cache<TrainingRuntime>,
+    /// The same for all namespaces.
+    pub cluster_training_runtimes: Cache<ClusterTrainingRuntime>,
     /// JobSets; stays empty when the integration is off.
     pub job_sets: Cache<JobSet>,
     /// Metadata of objects of other kinds that are watched, by group and kind.
@@ -73,6 +78,8 @@ impl Stores {
             namespaces: manager.cache(),
             limit_ranges: manager.cache(),
             jobs,
+            training_runtimes: Cache::for_tests([]),
+            cluster_training_runtimes: Cache::for_tests([]),
             job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
             others: BTreeMap::new(),
         }
@@ -93,6 +100,8 @@ impl Stores {
             namespaces: Cache::for_tests([]),
             limit_ranges: Cache::for_tests([]),
             jobs: Cache::for_tests([]),
+            training_runtimes: Cache::for_tests([]),
+            cluster_training_runtimes: Cache::for_tests([]),
             job_sets: Cache::for_tests([]),
             others: BTreeMap::new(),
         }

@@ -37,10 +37,8 @@ pub fn install<J: Job>(
     };
     let kind = kind_of::<J>();
     let (by_queue, by_prebuilt) = (objects.index(|job: &J| vec![queue_key(job)]), objects.index(prebuilt_key::<J>));
-    manager
-        .controller(&format!("job-{}", J::FRAMEWORK))
-        .concurrency(16)
-        .watch_self(&objects)
+    let builder = manager.controller(&format!("job-{}", J::FRAMEWORK)).concurrency(16).watch_self(&objects);
+    J::watch(builder, stores, &objects)
         .watch(&stores.workloads, move |delta| {
             let mut keys = BTreeSet::new();
             for workload in [delta.old.as_ref(), delta.new.as_ref()].into_iter().flatten() {

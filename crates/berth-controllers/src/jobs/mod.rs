@@ -17,11 +17,13 @@ pub mod reconcile;
 pub mod slices;
 mod start;
 pub mod topology;
+pub mod train_job;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use berth_runtime::{Cache, ControllerBuilder};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +31,7 @@ use serde::de::DeserializeOwned;
 use crate::gates::Gates;
 use crate::keys;
 use crate::podset::{PodSetError, PodSetInfo};
+use crate::stores::Stores;
 
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +65,20 @@ pub trait Job:
 
     /// The field that names who reconciles it, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
+
+    /// Is what admission adds written before it is let go, in a write of its own?
+    const STARTS_IN_TWO_STEPS: bool = false;
+
+    /// Looks up what it names beside itself and its pods depend on.
+    fn resolve(&mut self, stores: &Stores) {
+        let _ = stores;
+    }
+
+    /// Lets its controller hear of changes of such objects.
+    fn watch<'a>(builder: ControllerBuilder<'a>, stores: &Stores, jobs: &Cache<Self>) -> ControllerBuilder<'a> {
+        let _ = (stores, jobs);
+        builder
+    }
 
     /// Where its pod templates are, as JSON pointers from the object's root, for kinds that can be elastic.
     fn templates(&self) -> Vec<String> {
@@ -157,6 +174,7 @@ pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
 pub fn integrated() -> Vec<&'static str> {
     let mut names = vec!["batch/job", "jobset.x-k8s.io/jobset"];
     names.extend(described::names());
+    names.push(train_job::TrainJob::FRAMEWORK);
     names.extend(pods::FRAMEWORKS);
     names
 }

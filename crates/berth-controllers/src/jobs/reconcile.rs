@@ -82,7 +82,9 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
             return plan;
         }
     }
-    Reconcile { context, key, job: job.clone(), plan }.run()
+    let mut job = job.clone();
+    job.resolve(context.stores);
+    Reconcile { context, key, job, plan }.run()
 }
 
 /// Metadata of an owner as far as it is known.
@@ -641,6 +643,11 @@ impl<J: Job> Reconcile<'_, J> {
         match result {
             Ok(job) => {
                 self.job = job.clone();
+                if J::STARTS_IN_TWO_STEPS {
+                    let mut held = job.clone();
+                    held.suspend();
+                    self.plan.steps.push(Step::Patch(Box::new(held)));
+                }
                 self.plan.steps.push(Step::Patch(Box::new(job)));
                 let queue =
                     workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());

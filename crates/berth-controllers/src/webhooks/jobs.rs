@@ -18,6 +18,7 @@ use crate::jobs;
 use crate::jobs::ancestors::{self, managed_ancestor};
 use crate::jobs::described::{Described, set_at, validate_pod_sets};
 use crate::jobs::elastic;
+use crate::jobs::train_job::TrainJob;
 use crate::jobs::{Job, batch_job, is_elastic, queue_name};
 use crate::keys;
 use crate::plan::PlanError;
@@ -412,6 +413,25 @@ pub fn validate_described_update<K: Described>(
 ) -> Vec<Error> {
     let mut errors = validate_described(new, config, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
+    errors
+}
+
+/// Rules of a TrainJob. What its runtime makes of it is looked at where the runtime is known.
+pub fn validate_train_job(job: &TrainJob, config: &Config, gates: &Gates, lookup: Lookup<'_>) -> Vec<Error> {
+    let mut errors = validate_job_on_create(job, gates);
+    if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
+        return errors;
+    }
+    let (kind, name) = job.runtime();
+    let namespace = job.namespace().unwrap_or_default();
+    let runtime = match kind {
+        "TrainingRuntime" => lookup("trainer.kubeflow.org", "trainingruntimes", &namespace, name),
+        _ => lookup("trainer.kubeflow.org", "clustertrainingruntimes", "", name),
+    };
+    if let Some(runtime) = runtime {
+        let job = job.clone().with_runtime(Some(runtime["spec"].clone()));
+        errors.extend(validate_pod_sets(&job, gates));
+    }
     errors
 }
 

@@ -19,7 +19,7 @@ use pod_owners::PodOwner;
 pub use jobs::{
     default_job, should_be_suspended, validate_batch_job, validate_batch_job_update, validate_described,
     validate_described_update, validate_job_on_create, validate_job_on_update, validate_job_set,
-    validate_job_set_update,
+    validate_job_set_update, validate_train_job,
 };
 pub use pod_spec::validate_immutable_pod_spec;
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
@@ -39,7 +39,9 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::gates::Gates;
-use crate::jobs::described::{Described, for_each_described};
+use crate::jobs::Job as _;
+use crate::jobs::described::{for_each_described, for_each_foreign};
+use crate::jobs::train_job::{self, TrainJob};
 use crate::keys;
 
 /// A request on its way through admission. Only creates and updates of objects themselves are of interest.
@@ -105,11 +107,14 @@ impl Webhooks {
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
             "jobsets" => default_job::<JobSet>(object, request.namespace, &self.config, &self.gates, lookup)?,
             _ => {
-                for_each_described!(Kind => {
+                for_each_foreign!(Kind => {
                     if is::<Kind>(&request) {
                         default_job::<Kind>(object, request.namespace, &self.config, &self.gates, lookup)?;
                     }
                 });
+                if is::<TrainJob>(&request) && object["spec"]["suspend"] == true {
+                    train_job::reserve_patch(object);
+                }
             }
         }
         Ok(())
@@ -161,6 +166,15 @@ impl Webhooks {
                         });
                     }
                 });
+                if is::<TrainJob>(&request) {
+                    found = check(request, object, |new: &TrainJob, old: Option<&TrainJob>| {
+                        let mut errors = validate_train_job(new, &self.config, gates, lookup);
+                        if let Some(old) = old {
+                            errors.extend(validate_job_on_update(new, old, default_queue, gates));
+                        }
+                        errors
+                    });
+                }
                 found
             }
         };
@@ -176,9 +190,9 @@ fn is<K: Resource<DynamicType = ()>>(request: &Request<'_>) -> bool {
 /// The integration of a resource of another project.
 fn described(group: &str, resource: &str) -> Option<&'static str> {
     let mut found = None;
-    for_each_described!(Kind => {
+    for_each_foreign!(Kind => {
         if Kind::group(&()) == group && Kind::plural(&()) == resource {
-            found = Some(<Kind as Described>::DESCRIPTION.framework);
+            found = Some(Kind::FRAMEWORK);
         }
     });
     found

@@ -100,3 +100,62 @@ async fn a_wrapper_that_does_not_fit_waits_and_its_job_with_it() {
     let wrapper = cluster.get("workload.codeflare.dev/v1beta2", "AppWrapper", Some("team"), "big").await;
     assert_eq!(wrapper["spec"]["suspend"], true);
 }
+
+const TRAINER: &str = "trainer.kubeflow.org/v1alpha1";
+
+#[tokio::test(start_paused = true)]
+async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queued_again() {
+    let cluster = Cluster::start(Config::default()).await;
+    with_queue(&cluster).await;
+    define(&cluster, "TrainJob").await;
+    define(&cluster, "ClusterTrainingRuntime").await;
+    let job = json!({"apiVersion": TRAINER, "kind": "TrainJob",
+        "metadata": {"name": "tune", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"suspend": true, "runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2},
+            "runtimePatches": [{"manager": "kueue.x-k8s.io/manager"}]}});
+    let job = cluster.create(job).await;
+    cluster.pass(2).await;
+    let all = cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await;
+    assert!(all.is_empty(), "what it asks for is not known before its runtime is: {all:#?}");
+    let container = json!({"name": "node", "image": "torch", "resources": {"requests": {"cpu": "1"}}});
+    let node = json!({"name": "node", "template": {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}});
+    let runtime = json!({"apiVersion": TRAINER, "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
+        "spec": {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [node]}}}});
+    cluster.create(runtime).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "tune").await;
+    assert_eq!(
+        (&workload["spec"]["podSets"][0]["name"], &workload["spec"]["podSets"][0]["count"]),
+        (&json!("node"), &json!(2))
+    );
+    assert_eq!(condition(&workload, "Admitted"), "True/Admitted", "{workload:#}");
+    let running = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
+    assert_eq!(running["spec"]["suspend"], false);
+    let selector = "/spec/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector";
+    assert_eq!(running.pointer(selector), Some(&json!({"pool": "spot"})));
+    // What Trainer makes of it belongs to it.
+    let owner = json!({"apiVersion": TRAINER, "kind": "TrainJob", "name": "tune", "uid": job["metadata"]["uid"], "controller": true});
+    let child = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": {"name": "tune", "namespace": "team", "ownerReferences": [owner]},
+        "spec": {"suspend": false, "replicatedJobs": [{"name": "node", "template": {"spec": {"parallelism": 2,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}}]}});
+    cluster.create(child).await;
+    cluster.pass(2).await;
+    assert_eq!(cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await.len(), 1);
+    // Evicted, it is held back at once; its patch goes when nothing of it runs any more.
+    let active = |count: i32| json!({"status": {"jobsStatus": [{"name": "node", "active": count, "ready": count, "succeeded": 0, "failed": 0, "suspended": 0}]}});
+    cluster.patch_status(&job, active(1)).await;
+    cluster.patch(&workload, json!({"spec": {"active": false}})).await;
+    cluster.pass(2).await;
+    let stopping = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
+    assert_eq!(stopping["spec"]["suspend"], true);
+    assert!(stopping.pointer(selector).is_some());
+    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "QuotaReserved"), "True/QuotaReserved");
+    cluster.patch_status(&job, active(0)).await;
+    cluster.pass(2).await;
+    let stopped = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
+    assert_eq!(stopped["spec"]["runtimePatches"], json!([{"manager": "kueue.x-k8s.io/manager"}]));
+    assert!(condition(&cluster.workload_of("team", "tune").await, "QuotaReserved").starts_with("False/"));
+}

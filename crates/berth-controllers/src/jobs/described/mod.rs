@@ -200,6 +200,19 @@ macro_rules! for_each_described {
 }
 pub(crate) use for_each_described;
 
+/// Does something with every kind of job another project defines: those with a description, and TrainJob. `$kind` stands for
+/// its type.
+macro_rules! for_each_foreign {
+    ($kind:ident => $body:block) => {{
+        $crate::jobs::described::for_each_described!($kind => $body);
+        {
+            type $kind = $crate::jobs::train_job::TrainJob;
+            $body
+        }
+    }};
+}
+pub(crate) use for_each_foreign;
+
 /// Names of the integrations with a description.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names = Vec::new();
@@ -343,19 +356,19 @@ impl<K: Described> Job for K {
 }
 
 /// A number of pods or hosts as written; what is no such number is the default.
-fn integer(value: &Value, default: i32) -> i32 {
+pub(super) fn integer(value: &Value, default: i32) -> i32 {
     value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
 }
 
 /// The condition of a type in a status, when it is True: its message.
-fn true_condition<'a>(status: &'a Value, type_: &str) -> Option<&'a str> {
+pub(super) fn true_condition<'a>(status: &'a Value, type_: &str) -> Option<&'a str> {
     let conditions = status["conditions"].as_array()?;
     let condition = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "True")?;
     Some(condition["message"].as_str().unwrap_or_default())
 }
 
 /// Rules of a queued job beside those of its own kind: its pod sets can be read and are not too many.
-pub(crate) fn validate_pod_sets<K: Described>(job: &K, gates: &Gates) -> Vec<Error> {
+pub(crate) fn validate_pod_sets<K: Job>(job: &K, gates: &Gates) -> Vec<Error> {
     /// Pod sets a workload can have.
     const POD_SETS_MAX: usize = 18;
     let path = Path::new("spec");
