@@ -46,15 +46,15 @@ impl AdmissionPlugin for KueueWebhook {
 
     fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
         let Some(object) = &request.object else { return Ok(()) };
-        if !writes_object(request) {
-            return Ok(());
-        }
         let seen = webhooks::Request {
             group: request.group,
             resource: request.resource,
             namespace: request.namespace,
             old_object: request.old_object.as_deref(),
         };
+        if !writes_object(request) && !webhooks::is_validated(seen, request.subresource, &request.user.name) {
+            return Ok(());
+        }
         let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
             request.objects.get(group, resource, namespace, name)
         };

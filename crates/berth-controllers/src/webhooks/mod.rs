@@ -42,7 +42,7 @@ use crate::gates::Gates;
 use crate::jobs::Job as _;
 use crate::jobs::described::{for_each_described, for_each_foreign};
 use crate::jobs::train_job::{self, TrainJob};
-use crate::keys;
+use crate::{keys, rights};
 
 /// A request on its way through admission. Only creates and updates of objects themselves are of interest.
 #[derive(Clone, Copy)]
@@ -180,6 +180,14 @@ impl Webhooks {
         };
         result.unwrap_or_else(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])
     }
+}
+
+/// Is a write of this subresource looked at? Others than the controllers say in a Workload's status what its admission checks came
+/// to; what the controllers write follows the rules already.
+pub fn is_validated(request: Request<'_>, subresource: &str, user: &str) -> bool {
+    (request.group, request.resource, subresource) == ("kueue.x-k8s.io", "workloads", "status")
+        && request.old_object.is_some()
+        && user != rights::USER
 }
 
 /// Is the request about objects of this kind?

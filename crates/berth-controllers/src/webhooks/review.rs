@@ -6,7 +6,7 @@ use berth_api::kueue::conversion;
 use berth_apimachinery::field;
 use serde_json::{Value, json};
 
-use super::{Lookup, Request, Webhooks};
+use super::{Lookup, Request, Webhooks, is_validated};
 
 /// Which webhook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,12 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
         namespace: &namespace,
         old_object: asked.get("oldObject").filter(|old| !old.is_null()),
     };
-    // Subresources, deletions and connections are nobody's business here, whatever the rules send.
+    // Other subresources, deletions and connections are nobody's business here, whatever the rules send.
     let writes = matches!(asked["operation"].as_str(), Some("CREATE" | "UPDATE"));
     let part = asked["subResource"].as_str().unwrap_or_default();
-    let object = asked.get("object").filter(|object| object.is_object() && writes && part.is_empty());
+    let user = asked["userInfo"]["username"].as_str().unwrap_or_default();
+    let seen = part.is_empty() || (stage == Stage::Validate && is_validated(request, part, user));
+    let object = asked.get("object").filter(|object| object.is_object() && writes && seen);
     let mut response = json!({"uid": uid, "allowed": true});
     if let Some(object) = object {
         let errors = match stage {
@@ -148,6 +150,31 @@ mod tests {
         let message = answer["response"]["status"]["message"].as_str().unwrap();
         assert!(message.contains("metadata.labels[kueue.x-k8s.io/queue-name]"), "{message}");
         assert!(admission(&webhooks, Stage::Validate, &json!({"kind": "Pod"}), &|_, _, _, _| None).is_err());
+    }
+
+    #[test]
+    fn what_others_write_into_a_workloads_status_is_checked() {
+        let webhooks = Webhooks::new(Config::default());
+        let workload = |pool: &str| {
+            let updates = json!([{"name": "main", "nodeSelector": {"pool": pool}}]);
+            let check = json!({"name": "check", "state": "Ready", "message": "", "podSetUpdates": updates,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {"name": "w", "namespace": "team"}, "status": {"admissionChecks": [check]},
+                "spec": {"podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": []}}}]}})
+        };
+        let ask = |part: &str, user: &str| {
+            let request = json!({"uid": "u", "operation": "UPDATE", "namespace": "team", "subResource": part,
+                "resource": {"group": "kueue.x-k8s.io", "version": "v1beta2", "resource": "workloads"},
+                "userInfo": {"username": user}, "object": workload("new"), "oldObject": workload("old")});
+            let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+            admission(&webhooks, Stage::Validate, &review, &|_, _, _, _| None).unwrap()["response"].clone()
+        };
+        let refused = ask("status", "a-check-controller");
+        let message = refused["status"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("status.admissionChecks[0].podSetUpdates"), "{refused}");
+        assert_eq!(ask("status", crate::rights::USER)["allowed"], true, "the controllers follow the rules anyway");
+        assert_eq!(ask("scale", "a-check-controller")["allowed"], true);
     }
 
     #[test]

@@ -226,6 +226,16 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         queued["namespaceSelector"] = elsewhere.clone();
         hooks.push(queued);
     }
+    if kind == "ValidatingWebhookConfiguration" {
+        // What admission checks came to is written by others; what the controllers write is not asked about.
+        let mut status = hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail");
+        status["rules"][0]["operations"] = json!(["UPDATE"]);
+        let user = "request.userInfo.username";
+        let own =
+            format!("{user}.startsWith('system:serviceaccount:') && {user}.endsWith(':{}')", rights::SERVICE_ACCOUNT);
+        status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": format!("!({own})")}]);
+        hooks.push(status);
+    }
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
         "metadata": {"name": WEBHOOK_CONFIGURATION, "labels": rights::labels(&[])},
@@ -290,7 +300,7 @@ mod tests {
                 for hook in configuration["webhooks"].as_array().expect("webhooks") {
                     let name = hook["name"].as_str().expect("a name");
                     let expected = match name.split('.').next() {
-                        Some("queues") => "Fail",
+                        Some("queues" | "workload-status") => "Fail",
                         Some("queued-jobs" | "queued-jobsets") => queued,
                         Some(of_others) if of_others.starts_with("queued-") => "Fail",
                         _ => "Ignore",
