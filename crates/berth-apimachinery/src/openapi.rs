@@ -3,7 +3,7 @@
 //! The document is large and most of it is never asked for, so its definitions are texts that are parsed when first
 //! needed, as schemas with everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize;
@@ -135,6 +135,7 @@ impl Document {
             if name == QUANTITY {
                 schema.quantity = true;
             }
+            mark_omitted(&name, &mut schema);
             let schema = Arc::new(schema);
             each_reference(&schema, &mut |reference| wanted.push(reference.name.clone()));
             fresh.push(schema.clone());
@@ -149,6 +150,23 @@ impl Document {
             });
         }
         parsed.get(name).cloned()
+    }
+}
+
+/// Marks the fields that are left out when they are empty: those that are optional, but for what Go has as a pointer.
+fn mark_omitted(definition: &str, schema: &mut Schema) {
+    static KEPT: OnceLock<BTreeMap<&str, BTreeSet<&str>>> = OnceLock::new();
+    let kept = KEPT.get_or_init(|| {
+        let lines = include_str!("../data/kept-zeros.txt").lines().filter_map(|line| line.split_once(' '));
+        lines.map(|(definition, fields)| (definition, fields.split(',').collect())).collect()
+    });
+    let kept = kept.get(definition);
+    for (name, property) in &mut schema.properties {
+        let is_kept = schema.required.contains(name) || kept.is_some_and(|kept| kept.contains(name.as_str()));
+        // Nobody else has it yet.
+        if let Some(property) = Arc::get_mut(property) {
+            property.omit_empty = property.reference.is_none() && !is_kept;
+        }
     }
 }
 

@@ -60,17 +60,17 @@ pub fn validate_annotations(annotations: &Value, path: &Path<'_>) -> Vec<Error> 
 pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut controller: Option<String> = None;
-    for (i, reference) in references.as_array().into_iter().flatten().enumerate() {
-        let at = path.index(i);
+    for reference in references.as_array().into_iter().flatten() {
+        // Mistakes are told of the list, not of its items, as upstream's are.
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
         match GroupVersion::parse(text("apiVersion")) {
             Err(_) => {
-                errors.push(Error::invalid(&at.child("apiVersion"), text("apiVersion"), "version must not be empty"))
+                errors.push(Error::invalid(&path.child("apiVersion"), text("apiVersion"), "version must not be empty"))
             }
             Ok(version) => {
                 if version.version.is_empty() {
                     errors.push(Error::invalid(
-                        &at.child("apiVersion"),
+                        &path.child("apiVersion"),
                         text("apiVersion"),
                         "version must not be empty",
                     ));
@@ -78,13 +78,13 @@ pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Err
                 // An Event goes away by itself; owned objects would vanish with it.
                 if version.group.is_empty() && version.version == "v1" && text("kind") == "Event" {
                     let detail = format!("{} is disallowed from being an owner", version.with_kind("Event"));
-                    errors.push(Error::invalid(&at, reference.clone(), detail));
+                    errors.push(Error::invalid(path, reference.clone(), detail));
                 }
             }
         }
         for field in ["kind", "name", "uid"] {
             if text(field).is_empty() {
-                errors.push(Error::invalid(&at.child(field), text(field), "must not be empty"));
+                errors.push(Error::invalid(&path.child(field), text(field), "must not be empty"));
             }
         }
         if reference.get("controller").and_then(Value::as_bool).unwrap_or_default() {

@@ -14,6 +14,7 @@ mod lists;
 mod parse;
 mod prune;
 pub mod structural;
+mod typed;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -196,6 +197,9 @@ pub struct Schema {
     pub int_or_string: bool,
     /// The definition is `resource.Quantity`: numbers are accepted and texts are made canonical.
     pub quantity: bool,
+    /// The field of a built-in kind is left out when its value is false, zero, or empty: Go has it as a plain value, which is
+    /// not written then.
+    pub omit_empty: bool,
     /// `x-kubernetes-list-type`.
     pub list_type: Option<ListType>,
     /// `x-kubernetes-list-map-keys`.

@@ -3,7 +3,6 @@
 //! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in objects are pruned by
 //! the published schema (as decoding into their Go types would) and defaulted by their strategy.
 
-use berth_apimachinery::field::Path;
 use berth_apimachinery::packed;
 use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
 use berth_apimachinery::status::Status;
@@ -100,16 +99,19 @@ impl Call {
         let version = self.version().name.clone();
         if let Some(schema) = self.row.schema(&version) {
             if self.custom.is_none() {
-                self.check_types(&schema, &object)?;
+                // Built-in kinds have no defaults in their schemas.
+                let unknown =
+                    schema.read_typed(&self.row.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
+                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
             } else {
                 let options = CoerceOptions { is_resource_root: true, drop_invalid_fields: false };
                 let unknown = coerce_metadata(Some(&schema), &mut object, options)
                     .map_err(|error| self.undecodable(&error.to_string()))?;
                 complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+                let unknown = schema.prune(&mut object, Root::Resource);
+                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+                schema.drop_nulls(&mut object);
             }
-            let unknown = schema.prune(&mut object, Root::Resource);
-            complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
-            schema.drop_nulls(&mut object);
             schema.apply_defaults(&mut object);
         }
         drop_empty_metadata(&mut object);
@@ -154,19 +156,10 @@ impl Call {
         }
     }
 
-    /// A built-in object whose values have the wrong JSON type cannot be decoded at all.
-    fn check_types(&self, schema: &berth_apimachinery::schema::Schema, object: &Value) -> Result<(), Status> {
-        use berth_apimachinery::field::ErrorKind;
-        let errors: Vec<String> = schema
-            .validate(object, &Path::root())
-            .into_iter()
-            .filter(|error| error.kind == ErrorKind::TypeInvalid)
-            .map(|error| error.to_string())
-            .collect();
-        if errors.is_empty() {
-            return Ok(());
-        }
-        Err(self.undecodable(&errors.join(", ")))
+    /// What a built-in object that does not fit its types is answered with.
+    fn unreadable(&self, why: &str, patched: bool) -> Status {
+        // What a patch makes of an object is no body that could not be read.
+        if patched { Status::bad_request(why) } else { self.undecodable(why) }
     }
 
     fn undecodable(&self, why: &str) -> Status {

@@ -85,7 +85,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
     if let Patch::Apply(applied) = patch {
         let applied = check_applied(call, applied.clone())?;
         let mut object = call.apply(Some(old), &applied)?;
-        complete_applied(call, &mut object);
+        complete_applied(call, &mut object)?;
         return Ok((object, Tracking::Done));
     }
     let touches = patch.may_touch_managed_fields(&call.body);
@@ -175,12 +175,20 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
 }
 
 /// Defaults of what an apply made.
-fn complete_applied(call: &Call, object: &mut Value) {
+fn complete_applied(call: &Call, object: &mut Value) -> Result<(), Status> {
     if let Some(schema) = call.row.schema(&call.version().name) {
-        schema.drop_nulls(object);
-        schema.apply_defaults(object);
+        if call.custom.is_none() {
+            // What was unknown is gone.
+            let managed = packed::take(object);
+            schema.read_typed(&call.row.kind, object).map_err(Status::bad_request)?;
+            packed::put_back(object, managed);
+        } else {
+            schema.drop_nulls(object);
+            schema.apply_defaults(object);
+        }
     }
     call.strategy().default(object);
+    Ok(())
 }
 
 /// Server-side apply of an object that does not exist.
@@ -195,7 +203,7 @@ async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Stat
     let mut applied = check_applied(call, applied)?;
     meta::metadata_mut(&mut applied).remove("resourceVersion");
     let mut object = call.apply(None, &applied)?;
-    complete_applied(call, &mut object);
+    complete_applied(call, &mut object)?;
     store_new(call, object, Tracking::Done).await
 }
 

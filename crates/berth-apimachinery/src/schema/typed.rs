@@ -1,0 +1,373 @@
+//! Reading a built-in object as Kubernetes' own types read it.
+//!
+//! The reference server decodes built-in kinds into Go structs. What that does to a document is done here in one walk: a value
+//! of another type ends the reading, an unknown field is forgotten and named, a null is as good as nothing, and so is what Go
+//! does not write: zeros and empty lists of fields that are no pointers. Amounts and times take the form they are written in.
+//! The texts of mismatches are those of Go's decoder, because people search for them.
+//!
+//! Source: the documentation of Go's encoding/json, and of `resource.Quantity`, `metav1.Time` and `metav1.MicroTime`.
+
+use serde_json::{Number, Value, json};
+
+use super::{AdditionalProperties, Schema, Type, formats, json_type};
+use crate::quantity::Quantity;
+use crate::trail::Trail;
+
+/// Most unknown fields that are named; a hostile object could have millions.
+const REPORTED_MAX: usize = 1000;
+const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
+const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
+
+impl Schema {
+    /// Reads an object of the built-in kind `kind`, whose definition this is, in place. Returns the paths of the unknown
+    /// fields, which are gone.
+    ///
+    /// # Errors
+    /// The first value that its field cannot hold.
+    pub fn read_typed(&self, kind: &str, value: &mut Value) -> Result<Vec<String>, String> {
+        let mut reader = Reader { unknown: Vec::new() };
+        let start = Trail::start();
+        reader.value(self, value, Place { at: &start, fields: &start, holder: kind })?;
+        Ok(reader.unknown)
+    }
+}
+
+struct Reader {
+    unknown: Vec<String>,
+}
+
+/// Where the walk is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// With list indices and keys of maps, as unknown fields are named.
+    at: &'a Trail<'a>,
+    /// Fields alone, as Go's decoder names what it cannot read.
+    fields: &'a Trail<'a>,
+    /// The struct whose field this is.
+    holder: &'a str,
+}
+
+impl Place<'_> {
+    fn mismatch(self, found: &str, wanted: &str) -> String {
+        format!("json: cannot unmarshal {found} into Go struct field {}.{} of type {wanted}", self.holder, self.fields)
+    }
+}
+
+impl Reader {
+    fn value(&mut self, schema: &Schema, value: &mut Value, place: Place<'_>) -> Result<(), String> {
+        let node = schema.target();
+        if node.quantity {
+            return quantity(value, place);
+        }
+        if node.int_or_string {
+            return int_or_string(value);
+        }
+        let wrong = |value: &Value| Err(place.mismatch(json_type(value), &go_type(schema)));
+        match node.schema_type {
+            Some(Type::Array) => {
+                let Value::Array(list) = value else { return wrong(value) };
+                let Some(items) = node.items.as_deref() else { return Ok(()) };
+                for (i, item) in list.iter_mut().enumerate() {
+                    if item.is_null() {
+                        *item = zero(items);
+                        continue;
+                    }
+                    self.value(items, item, Place { at: &place.at.index(i), ..place })?;
+                }
+                Ok(())
+            }
+            Some(Type::String) => match value {
+                Value::String(text) => self::text(schema, node, text, place),
+                _ => wrong(value),
+            },
+            Some(Type::Boolean) => {
+                if value.is_boolean() {
+                    Ok(())
+                } else {
+                    wrong(value)
+                }
+            }
+            Some(Type::Number) => {
+                if value.is_number() {
+                    Ok(())
+                } else {
+                    wrong(value)
+                }
+            }
+            Some(Type::Integer) => match value {
+                Value::Number(number) if fits(number, &node.format) => Ok(()),
+                Value::Number(number) => Err(place.mismatch(&format!("number {number}"), &go_type(schema))),
+                _ => wrong(value),
+            },
+            Some(Type::Object) if !node.preserve_unknown_fields => self.object(schema, node, value, place),
+            Some(Type::Object) | None => Ok(()),
+        }
+    }
+
+    fn object(&mut self, schema: &Schema, node: &Schema, value: &mut Value, place: Place<'_>) -> Result<(), String> {
+        let Value::Object(map) = value else { return Err(place.mismatch(json_type(value), &go_type(schema))) };
+        let entries = match &node.additional_properties {
+            Some(AdditionalProperties::Schema(entries)) => Some(entries),
+            _ => None,
+        };
+        if let Some(entries) = entries.filter(|_| node.properties.is_empty()) {
+            for (name, entry) in map {
+                if entry.is_null() {
+                    *entry = zero(entries);
+                    continue;
+                }
+                self.value(entries, entry, Place { at: &place.at.name(name), ..place })?;
+            }
+            return Ok(());
+        }
+        let holder = schema.reference.as_ref().map_or(place.holder, |reference| last(&reference.name));
+        let mut outcome = Ok(());
+        map.retain(|name, entry| {
+            if outcome.is_err() {
+                return true;
+            }
+            let at = place.at.name(name);
+            let Some(property) = node.properties.get(name) else {
+                if self.unknown.len() < REPORTED_MAX {
+                    self.unknown.push(at.to_string());
+                }
+                return false;
+            };
+            if entry.is_null() {
+                return false;
+            }
+            outcome = self.value(property, entry, Place { at: &at, fields: &place.fields.name(name), holder });
+            !(property.omit_empty && is_empty(property, entry))
+        });
+        outcome
+    }
+}
+
+/// An amount: a text or a number, written as an amount is written.
+fn quantity(value: &mut Value, place: Place<'_>) -> Result<(), String> {
+    let read = match &*value {
+        Value::String(text) => Quantity::parse(text),
+        other => Quantity::from_json(other),
+    };
+    let canonical = read.map_err(|error| format!("{}: {error}", place.at))?.to_string();
+    if value.as_str() != Some(&canonical) {
+        *value = Value::String(canonical);
+    }
+    Ok(())
+}
+
+fn int_or_string(value: &Value) -> Result<(), String> {
+    let wrong = |found: &str| Err(format!("json: cannot unmarshal {found} into Go value of type int32"));
+    match value {
+        Value::String(_) => Ok(()),
+        Value::Number(number) if fits(number, "int32") => Ok(()),
+        Value::Number(number) => wrong(&format!("number {number}")),
+        other => wrong(json_type(other)),
+    }
+}
+
+/// A text of a form of its own: a time, or bytes.
+fn text(schema: &Schema, node: &Schema, text: &mut String, place: Place<'_>) -> Result<(), String> {
+    match node.format.as_str() {
+        "date-time" => {
+            let is_micro = schema.reference.as_ref().is_some_and(|reference| reference.name == MICRO_TIME);
+            let (layout, format) = match is_micro {
+                true => ("2006-01-02T15:04:05.000000Z07:00", "%Y-%m-%dT%H:%M:%S.%6fZ"),
+                false => ("2006-01-02T15:04:05Z07:00", "%Y-%m-%dT%H:%M:%SZ"),
+            };
+            // Six digits behind the seconds where microseconds are written, and any number of them elsewhere.
+            let digits = text.get(20..).map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
+            let is_micros = text.as_bytes().get(19) == Some(&b'.') && digits == 6;
+            let shaped = text.as_bytes().get(10) == Some(&b'T') && text.len() >= 20 && (is_micros || !is_micro);
+            let time = text.parse::<jiff::Timestamp>().ok().filter(|_| shaped);
+            let time = time.ok_or_else(|| format!("{}: parsing time {text:?} as {layout:?}: it is none", place.at))?;
+            let canonical = time.strftime(format).to_string();
+            if *text != canonical {
+                *text = canonical;
+            }
+        }
+        "byte" if formats::check("byte", text) == Some(false) => {
+            return Err(format!("{}: illegal base64 data", place.at));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn fits(number: &Number, format: &str) -> bool {
+    match format {
+        "int32" => number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+        _ => number.as_i64().is_some(),
+    }
+}
+
+/// Whether Go leaves out a field with this value, if it may.
+fn is_empty(schema: &Schema, value: &Value) -> bool {
+    match value {
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        // A struct is written, a map is not.
+        Value::Object(map) => map.is_empty() && !schema.preserve_unknown_fields && schema.properties.is_empty(),
+        Value::Null => true,
+    }
+}
+
+/// What a null is where something must be: the zero value of its type.
+fn zero(schema: &Schema) -> Value {
+    let node = schema.target();
+    match node.schema_type {
+        _ if node.quantity => json!("0"),
+        _ if node.int_or_string => json!(0),
+        Some(Type::Array) => json!([]),
+        Some(Type::String) if matches!(node.format.as_str(), "date-time") => Value::Null,
+        Some(Type::String) => json!(""),
+        Some(Type::Boolean) => json!(false),
+        Some(Type::Number | Type::Integer) => json!(0),
+        Some(Type::Object) if !node.preserve_unknown_fields => json!({}),
+        Some(Type::Object) | None => Value::Null,
+    }
+}
+
+/// The type as Go writes it, as far as the published definitions tell: texts of a type of their own are texts here.
+fn go_type(schema: &Schema) -> String {
+    let node = schema.target();
+    match (node.schema_type, &schema.reference) {
+        (Some(Type::String), Some(reference)) if matches!(reference.name.as_str(), TIME | MICRO_TIME) => {
+            "string".to_owned()
+        }
+        (Some(Type::String), _) if node.format == "byte" => "[]uint8".to_owned(),
+        (Some(Type::String), _) => "string".to_owned(),
+        (Some(Type::Boolean), _) => "bool".to_owned(),
+        (Some(Type::Number), _) => "float64".to_owned(),
+        (Some(Type::Integer), _) if node.format == "int32" => "int32".to_owned(),
+        (Some(Type::Integer), _) => "int64".to_owned(),
+        (Some(Type::Array), _) => format!("[]{}", node.items.as_deref().map(go_type).unwrap_or_default()),
+        (_, Some(reference)) => {
+            let package = reference.name.rsplit('.').nth(1).unwrap_or_default();
+            format!("{package}.{}", last(&reference.name))
+        }
+        (_, None) => match &node.additional_properties {
+            Some(AdditionalProperties::Schema(entries)) => format!("map[string]{}", go_type(entries)),
+            _ => "map[string]interface {}".to_owned(),
+        },
+    }
+}
+
+/// The struct's own name in that of a definition.
+fn last(definition: &str) -> &str {
+    definition.rsplit('.').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin;
+    use crate::meta::GroupVersionKind;
+
+    fn read(kind: &str, value: Value) -> Result<(Value, Vec<String>), String> {
+        let schema = builtin::document().by_gvk(&GroupVersionKind::new("", "v1", kind)).expect("is published");
+        let mut value = value;
+        let unknown = schema.read_typed(kind, &mut value)?;
+        Ok((value, unknown))
+    }
+
+    #[test]
+    fn unknown_fields_are_named_wherever_they_are() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "colour": 1,
+            "ownerReferences": [{"name": "o", "size": 2}], "labels": {"any": "thing"}},
+            "spec": {"containers": [{"name": "c", "shape": "round"}]}, "extra": {}});
+        let (pod, mut unknown) = read("Pod", pod).expect("reads");
+        unknown.sort();
+        assert_eq!(
+            unknown,
+            ["extra", "metadata.colour", "metadata.ownerReferences[0].size", "spec.containers[0].shape"]
+        );
+        assert_eq!(
+            pod,
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "ownerReferences": [{"name": "o"}],
+                "labels": {"any": "thing"}}, "spec": {"containers": [{"name": "c"}]}})
+        );
+    }
+
+    #[test]
+    fn nulls_are_nothing_or_zero() {
+        let pod = json!({"metadata": {"name": "p", "creationTimestamp": null, "labels": {"a": null}, "finalizers": null},
+            "status": null, "spec": {"hostNetwork": null, "nodeSelector": null, "containers": [
+                {"name": "c", "args": ["x", null], "resources": {"limits": {"cpu": null}}}, null]}});
+        let (pod, unknown) = read("Pod", pod).expect("reads");
+        assert!(unknown.is_empty());
+        assert_eq!(
+            pod,
+            json!({"metadata": {"name": "p", "labels": {"a": ""}}, "spec": {"containers": [
+                {"name": "c", "args": ["x", ""], "resources": {"limits": {"cpu": "0"}}}, {}]}})
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_as_go_tells_it() {
+        let says = |value: Value| read("Pod", value).expect_err("does not fit");
+        assert_eq!(
+            says(json!({"metadata": {"labels": {"a": 1}}})),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"
+        );
+        assert_eq!(
+            says(json!({"spec": {"containers": {}}})),
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container"
+        );
+        assert_eq!(
+            says(json!({"spec": {"priority": 3_000_000_000_u32}})),
+            "json: cannot unmarshal number 3000000000 into Go struct field PodSpec.spec.priority of type int32"
+        );
+        assert_eq!(
+            says(json!({"spec": "x"})),
+            "json: cannot unmarshal string into Go struct field Pod.spec of type v1.PodSpec"
+        );
+        assert!(
+            says(json!({"spec": {"overhead": {"cpu": "much"}}}))
+                .starts_with("spec.overhead.cpu: quantities must match")
+        );
+        assert!(
+            says(json!({"metadata": {"deletionTimestamp": "soon"}}))
+                .starts_with("metadata.deletionTimestamp: parsing time")
+        );
+    }
+
+    #[test]
+    fn zeros_are_kept_where_they_differ_from_nothing() {
+        let pod = json!({"metadata": {"name": "", "labels": {}, "ownerReferences": []}, "spec": {
+            "hostNetwork": false, "priority": 0, "enableServiceLinks": false, "nodeSelector": {}, "tolerations": [],
+            "securityContext": {}, "containers": [{"name": "", "image": "", "args": [], "env": [{"name": "A", "value": ""}],
+                "ports": [{"containerPort": 0, "hostPort": 0}]}]}});
+        let (pod, _) = read("Pod", pod).expect("reads");
+        assert_eq!(
+            pod,
+            json!({"metadata": {}, "spec": {"priority": 0, "enableServiceLinks": false, "securityContext": {},
+                "containers": [{"name": "", "env": [{"name": "A"}], "ports": [{"containerPort": 0}]}]}})
+        );
+    }
+
+    #[test]
+    fn every_field_whose_zero_is_kept_is_published() {
+        for line in include_str!("../../data/kept-zeros.txt").lines() {
+            let (name, fields) = line.split_once(' ').expect("a definition and its fields");
+            let definition = builtin::definition(name).unwrap_or_else(|| panic!("{name} is not published"));
+            for field in fields.split(',') {
+                assert!(!definition["properties"][field].is_null(), "{name} has no {field}");
+            }
+        }
+    }
+
+    #[test]
+    fn amounts_and_times_are_written_as_they_are_written() {
+        let quota = json!({"spec": {"hard": {"cpu": 1.5, "memory": "1024Mi", "pods": 4}}});
+        let (quota, _) = read("ResourceQuota", quota).expect("reads");
+        assert_eq!(quota["spec"]["hard"], json!({"cpu": "1500m", "memory": "1Gi", "pods": "4"}));
+        let event =
+            json!({"eventTime": "2024-01-01T02:00:00.000000+01:00", "firstTimestamp": "2024-01-01T00:00:00.5Z"});
+        let (event, _) = read("Event", event).expect("reads");
+        assert_eq!(event["eventTime"], "2024-01-01T01:00:00.000000Z");
+        assert_eq!(event["firstTimestamp"], "2024-01-01T00:00:00Z");
+    }
+}
