@@ -177,6 +177,11 @@ impl Error {
         Self::new(ErrorKind::Invalid, path, Some(value.into()), detail)
     }
 
+    /// The same of a value that is not shown.
+    pub fn invalid_without_value(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, path, None, detail)
+    }
+
     /// The value has the wrong type.
     pub fn type_invalid(path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::TypeInvalid, path, Some(value.into()), detail)

@@ -158,6 +158,18 @@ pub fn validate_object_meta(metadata: &Value, namespaced: bool, name_check: Name
     errors
 }
 
+/// Checks finalizers of those built-in kinds where kube-apiserver wants more than a qualified name: one of its own, or one whose
+/// domain says whose it is.
+pub fn validate_finalizer_domains(finalizers: &Value, path: &Path<'_>) -> Vec<Error> {
+    let list = finalizers.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
+    let unknown = list.filter(|(_, name)| {
+        let is_own = matches!(*name, "kubernetes" | "orphan" | "foregroundDeletion");
+        !is_own && !name.contains('/') && names::is_qualified_name(name).is_empty()
+    });
+    let detail = "name is neither a standard finalizer name nor is it fully qualified";
+    unknown.map(|(i, name)| Error::invalid(&path.index(i), name, detail)).collect()
+}
+
 /// The part of metadata that people and controllers may change, checked on create and update alike.
 fn validate_changeable_meta(metadata: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();

@@ -35,6 +35,10 @@ impl Call {
         let path = Path::new("metadata");
         let name_check = self.strategy().name_check();
         let mut errors = validation::validate_object_meta(&object["metadata"], self.row.namespaced, name_check, &path);
+        if self.wants_finalizer_domains() {
+            let (finalizers, path) = (&object["metadata"]["finalizers"], path.child("finalizers"));
+            errors.extend(validation::validate_finalizer_domains(finalizers, &path));
+        }
         errors.extend(self.strategy().validate(object));
         self.check_schema(object, None, &mut errors);
         self.refuse(object, errors)
@@ -55,6 +59,23 @@ impl Call {
         let forgiven = self.check_schema(object, Some(old), &mut errors);
         self.warnings.extend(forgiven);
         self.refuse(object, errors)
+    }
+
+    /// Whether finalizers of this kind must say whose they are: those of most built-in kinds must.
+    fn wants_finalizer_domains(&self) -> bool {
+        let generic = matches!(
+            (self.row.group.as_str(), self.row.kind.as_str()),
+            (
+                "admissionregistration.k8s.io"
+                    | "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "coordination.k8s.io"
+                    | "node.k8s.io"
+                    | "policy",
+                _
+            ) | ("", "Event")
+        );
+        self.custom.is_none() && !generic
     }
 
     /// What the rules of the kind say against an update, and not against what is stored as it is: an object that was stored

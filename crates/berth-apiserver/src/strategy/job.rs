@@ -5,8 +5,10 @@ use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
 use serde_json::{Map, Value, json};
 
+use super::job_policies;
 use super::pod_defaults;
 use super::pod_validation;
+use super::rules::supported;
 use super::{Context, Strategy, immutable, non_negative, same, set_default, set_default_text, spec_mut};
 
 const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
@@ -234,15 +236,17 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
             errors.push(Error::not_supported(&path.child("completionMode"), mode, &["NonIndexed", "Indexed"]));
         }
     }
-    if let Some(policy) =
-        spec["podReplacementPolicy"].as_str().filter(|p| !matches!(*p, "Failed" | "TerminatingOrFailed"))
-    {
-        errors.push(Error::not_supported(
-            &path.child("podReplacementPolicy"),
-            policy,
-            &["Failed", "TerminatingOrFailed"],
-        ));
+    job_policies::failed_indexes(spec, path, &mut errors);
+    if !spec["podFailurePolicy"].is_null() {
+        job_policies::pod_failure_policy(spec, &path.child("podFailurePolicy"), &mut errors);
     }
+    if !spec["successPolicy"].is_null() {
+        job_policies::success_policy(spec, &path.child("successPolicy"), &mut errors);
+    }
+    // Rules about failures look at pods that have failed.
+    let replacements: &[&str] =
+        if spec["podFailurePolicy"].is_null() { &["Failed", "TerminatingOrFailed"] } else { &["Failed"] };
+    supported(spec, "podReplacementPolicy", replacements, path, &mut errors);
     let template = path.child("template");
     let pod = template.child("spec");
     errors.extend(pod_validation::pod_template(&spec["template"], &template));

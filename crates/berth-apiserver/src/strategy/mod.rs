@@ -10,6 +10,7 @@ mod devices;
 mod endpoints;
 mod flow_control;
 mod job;
+mod job_policies;
 mod limit_range;
 mod limits_validation;
 mod meta_only;

