@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use berth_apimachinery::field::{self, ErrorKind, Path};
 use berth_apimachinery::schema::Root;
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{meta, validation};
+use berth_apimachinery::{meta, packed, validation};
 use serde_json::Value;
 
 use super::call::Call;
@@ -82,16 +82,26 @@ impl Call {
     /// before there was some rule stays as good as it was, or else its finalizers could not even be taken away. What may not
     /// change at all is as it was in an update that changes nothing.
     fn changed_for_worse(&self, target: Target, object: &Value, old: &Value) -> Vec<field::Error> {
-        let rules = |object: &Value| match target {
+        let rules = |object: &Value, old: &Value| match target {
             Target::Main => self.strategy().validate_update(object, old),
             Target::Status => self.strategy().validate_status_update(object, old),
             Target::Resize => pod_resize::validate(object, old),
             Target::Ephemeral => pod_ephemeral::validate(object, old),
             Target::Whole => Vec::new(),
         };
-        let mut errors = rules(object);
+        let mut errors = rules(object, old);
         if !errors.is_empty() {
-            let before: HashSet<String> = rules(old).iter().map(ToString::to_string).collect();
+            // Stored zeros that are not kept any more are no change.
+            let mut old = old.clone();
+            packed::take(&mut old);
+            if self.custom.is_none()
+                && let Some(schema) = self.row.schema(&self.version().name)
+            {
+                // Where it cannot be read, the rest stays as it is.
+                let _ = schema.read_typed(&self.row.kind, &mut old);
+            }
+            errors = rules(object, &old);
+            let before: HashSet<String> = rules(&old, &old).iter().map(ToString::to_string).collect();
             errors.retain(|error| !before.contains(&error.to_string()));
         }
         errors
