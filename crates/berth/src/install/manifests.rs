@@ -142,7 +142,8 @@ fn workload(values: &Values) -> Vec<Value> {
                         "containers": [{
                             "name": "controller",
                             "image": values.image,
-                            "args": ["controller", "--config=/etc/berth/config.yaml"],
+                            // The Lease the role is for, whatever the file says.
+                            "args": ["controller", "--config=/etc/berth/config.yaml", "--leader-elect-resource-name=berth-controller"],
                             "env": [
                                 {"name": "POD_NAME", "valueFrom": field("metadata.name")},
                                 {"name": "POD_IP", "valueFrom": field("status.podIP")},

@@ -1,0 +1,16 @@
+# The image the manifests name (`berth install`, the chart): one static folder of a system with nothing but the program.
+# Build it from the root of the checkout: docker build -t ghcr.io/berth-batch/berth:VERSION .
+
+FROM rust:1-bookworm AS build
+WORKDIR /src
+COPY . .
+# SQLite, ring and mimalloc are compiled from C; the image has the compiler for it.
+RUN cargo build --release --locked -p berth --bin berth
+
+# glibc, the system's authorities, time zones, and nobody to log in as: no shell.
+FROM gcr.io/distroless/cc-debian12
+COPY --from=build /src/target/release/berth /usr/local/bin/berth
+# A number, so that runAsNonRoot can be checked before the container starts; the manifests name the same.
+USER 65532:65532
+EXPOSE 8080 8081 9443
+ENTRYPOINT ["/usr/local/bin/berth"]
