@@ -19,6 +19,8 @@ pub(crate) struct Ledger {
     /// Penalties of admissions that were decided and are not yet part of the usage.
     pub penalties: BTreeMap<WorkloadId, BTreeMap<ResourceId, f64>>,
     pub updated: Option<Time>,
+    /// What an earlier life of the process recorded is part of it, or there was nothing: it is added at most once.
+    pub accounted: bool,
 }
 
 /// How much of the difference between recorded and current usage counts after `elapsed` (§16.2).
@@ -85,6 +87,7 @@ impl crate::Engine {
             return Some(UsageSample { recorded: false, next: Some(remaining) });
         }
         self.sample(id, now);
+        self.world.local_mut(id).ledger.accounted = true;
         let ahead = self.world.local(id).ledger.updated.is_some_and(|then| then > now);
         Some(UsageSample { recorded: true, next: ahead.then_some(interval) })
     }
@@ -101,9 +104,13 @@ impl crate::Engine {
         let consumed: BTreeMap<ResourceId, f64> =
             consumed.iter().map(|(name, amount)| (self.world.resources.intern(name), *amount as f64)).collect();
         let ledger = &mut self.world.local_mut(id).ledger;
-        if ledger.updated.is_none() {
-            ledger.consumed = consumed;
-            ledger.updated = Some(at);
+        if !ledger.accounted {
+            // An admission may have been settled before its queue's record was seen.
+            for (resource, amount) in consumed {
+                *ledger.consumed.entry(resource).or_default() += amount;
+            }
+            ledger.updated = ledger.updated.max(Some(at));
+            ledger.accounted = true;
         }
     }
 

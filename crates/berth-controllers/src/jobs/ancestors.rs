@@ -72,14 +72,12 @@ pub fn managed_ancestor(
         }
         seen.push(reference.uid.clone());
         let group = group_of(&reference.api_version);
-        let known = KNOWN.contains(&(group, reference.kind.as_str()));
-        let external = is_external(config, &reference);
         let parent = match lookup(&reference) {
             Lookup::Found(parent) => *parent,
             Lookup::Missing => return Err(PlanError::OwnerNotFound),
             Lookup::Forged | Lookup::Unwatched => return Ok(top),
         };
-        if !known && !external {
+        if !is_managed_kind(config, &reference) {
             return Ok(top);
         }
         let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::QUEUE_NAME_LABEL));
@@ -91,6 +89,11 @@ pub fn managed_ancestor(
     }
     // Who is above is not known: to guess could queue a part of a job beside the job.
     if controller_of(&current).is_some() { Err(PlanError::NestingTooDeep) } else { Ok(top) }
+}
+
+/// True if an owner is of a kind that some integration manages, Berth's or one that the configuration names.
+pub fn is_managed_kind(config: &Config, reference: &OwnerReference) -> bool {
+    KNOWN.contains(&(group_of(&reference.api_version), reference.kind.as_str())) || is_external(config, reference)
 }
 
 /// Does the configuration name this kind as `Kind.version.group`?

@@ -82,7 +82,7 @@ fn drop_outdated_scan(world: &mut World, entry: &Entry) {
 }
 
 /// The elastic slice a workload replaces, if that holds quota in the same queue (§13.2).
-fn replaced_slice(world: &World, entry: &Entry) -> Option<WorkloadId> {
+pub(crate) fn replaced_slice(world: &World, entry: &Entry) -> Option<WorkloadId> {
     if !world.config.gates.elastic_jobs_via_workload_slices {
         return None;
     }

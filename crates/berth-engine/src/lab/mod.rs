@@ -29,6 +29,7 @@ pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
 
 pub use questions::*;
 pub use topology::{GivenPodSet, PodsInDomain, ToPlace};
+pub use waiting::NotQueued;
 pub use workloads::PodSetTotal;
 
 /// Questions to an engine; see the module's documentation.

@@ -184,3 +184,14 @@ pub fn goes_before(gates: &FeatureGates, a: &ContenderFacts, b: &ContenderFacts)
     };
     contender(a).goes_before(&contender(b), gates)
 }
+
+/// True if a pod set asks for a topology itself (§14.2).
+pub fn asks_for_topology(request: Option<&TopologyRequest>) -> bool {
+    crate::topology::request::is_explicit(request)
+}
+
+/// A dominant resource share as a number (§10.3): the unweighted ratio, in thousandths of a thousandth, divided by the
+/// weight, in thousandths. Infinite for a borrower of weight zero.
+pub fn precise_share(ratio_millionths: i64, weight_milli: i64) -> f64 {
+    crate::quota::Share::of(ratio_millionths, 1_000_000, weight_milli, Vec::new()).precise()
+}

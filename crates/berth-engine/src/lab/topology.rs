@@ -39,6 +39,13 @@ pub struct ToPlace {
 pub type PodsInDomain = (Name, Vec<Name>, ResourceList, i64);
 
 impl Lab<'_> {
+    /// What is used of each domain of a flavor's topology, by the values assignments name the domain with; pods count as
+    /// resource `pods`. Domains nobody uses are left out.
+    pub fn used_domains(&mut self, flavor: &Name) -> BTreeMap<Vec<Name>, ResourceList> {
+        let flavor = self.engine.world.flavor_id(flavor);
+        self.engine.world.topologies.used_domains(flavor)
+    }
+
     /// What would have to be placed for an assignment (§14.2).
     pub fn to_place(&mut self, workload: &WorkloadKey, queue: &str, sets: &[GivenPodSet]) -> Option<ToPlace> {
         let (ask, mut assignment) = self.given(workload, queue, sets)?;

@@ -7,7 +7,19 @@ use crate::assignment::ScanState;
 use crate::cycle::{Entry, put_back};
 use crate::decision::{CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason};
 use crate::ids::Name;
-use crate::model::{Time, WorkloadKey};
+use crate::model::{StopPolicy, Time, WorkloadKey};
+use crate::waiting::is_queueable;
+
+/// Why a workload waits in no queue (§4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotQueued {
+    /// It is finished, inactive, on hold, gated, or holds quota.
+    NotQueueable,
+    /// Its local queue does not exist or is stopped.
+    NoLocalQueue,
+    /// Its local queue's cluster queue does not exist.
+    NoClusterQueue,
+}
 
 impl Lab<'_> {
     /// Pops the head of a queue's heap.
@@ -104,17 +116,44 @@ impl Lab<'_> {
         self.engine.rooms.flush(&mut self.engine.world, root, now)
     }
 
-    /// Carries out every flush that was asked for, whether or not its time has come.
-    pub fn flush_requested(&mut self, now: Time) {
+    /// Carries out every flush that was asked for, whether or not its time has come: one pass per tree. Of every tree
+    /// that has no cycle, how many workloads moved.
+    pub fn flush_requested(&mut self, now: Time) -> Vec<usize> {
+        let mut moved = Vec::new();
         for root in self.engine.rooms.due_flushes(Time(i64::MAX)) {
-            self.engine.rooms.flush(&mut self.engine.world, root, now);
+            let count = self.engine.rooms.flush(&mut self.engine.world, root, now);
+            if !self.engine.world.tree.node(root).cyclic {
+                moved.push(count);
+            }
         }
+        moved
     }
 
     /// Workloads whose second pass is due.
     pub fn second_pass_due(&mut self, now: Time) -> Vec<WorkloadKey> {
         let due = self.engine.rooms.second_pass.take_due(now);
         due.into_iter().map(|id| self.engine.world.record(id).key().clone()).collect()
+    }
+
+    /// True if a workload is to be looked at again while it holds quota.
+    pub fn awaits_second_pass(&self, workload: &WorkloadKey) -> bool {
+        self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.rooms.second_pass.awaits(id))
+    }
+
+    /// Why a workload is in no queue's places; `None` if it is in some, or unknown.
+    pub fn why_not_queued(&self, workload: &WorkloadKey) -> Option<NotQueued> {
+        let world = &self.engine.world;
+        let id = world.workloads.id(workload)?;
+        let record = world.record(id);
+        if record.place.queue().is_some() {
+            return None;
+        }
+        let local = world.local(record.local);
+        Some(match local.spec.as_ref() {
+            _ if !is_queueable(&record.facts, &world.config.gates) => NotQueued::NotQueueable,
+            Some(spec) if spec.stop_policy == StopPolicy::None => NotQueued::NoClusterQueue,
+            _ => NotQueued::NoLocalQueue,
+        })
     }
 
     /// True if no back-off keeps a workload from being looked at (§4.6).

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Lab;
 use crate::assignment::{Held, asked_pod_set};
+use crate::cycle::Entry;
+use crate::cycle::nominate::replaced_slice;
 use crate::ids::Name;
 use crate::model::{ResourceList, Time, WorkloadKey};
 
@@ -21,6 +23,27 @@ pub struct PodSetTotal {
 }
 
 impl Lab<'_> {
+    /// The usage by which a local queue is ordered (§16.4); `None` if nothing was ever heard of it.
+    pub fn local_usage(&self, namespace: &str, name: &str) -> Option<f64> {
+        let world = &self.engine.world;
+        let id = world.local_ids.get(&(Name::from(namespace), Name::from(name)))?;
+        Some(world.local_usage(*id))
+    }
+
+    /// The elastic slice that a workload of a queue replaces, if that holds quota there (§13.2).
+    pub fn replaced_slice(&self, workload: &WorkloadKey, queue: &str) -> Option<WorkloadKey> {
+        let world = &self.engine.world;
+        let entry = Entry::new(world.workloads.id(workload)?, self.queue(queue)?, false, false);
+        replaced_slice(world, &entry).map(|id| world.record(id).key().clone())
+    }
+
+    /// True if what an earlier life of the process recorded of a local queue's usage is part of its ledger (§16.5).
+    pub fn is_record_accounted(&self, namespace: &str, name: &str) -> bool {
+        let world = &self.engine.world;
+        let id = world.local_ids.get(&(Name::from(namespace), Name::from(name)));
+        id.is_some_and(|id| world.local(*id).ledger.accounted)
+    }
+
     /// Total requests of a workload's pod sets (§2.5).
     pub fn totals(&self, workload: &WorkloadKey) -> Vec<PodSetTotal> {
         let world = &self.engine.world;

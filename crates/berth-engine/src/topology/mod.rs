@@ -345,6 +345,19 @@ impl Topologies {
         demand.requests(&self.columns)
     }
 
+    /// What workloads use of each domain of a flavor, as assignments name it; domains nobody uses are left out. With
+    /// overlapping flavors a node's usage is the same through whichever flavor it is looked at (§14.1).
+    pub fn used_domains(&mut self, flavor: FlavorId) -> BTreeMap<Vec<Name>, ResourceList> {
+        self.tree(flavor);
+        let Some(tree) = self.standing_tree(flavor) else { return BTreeMap::new() };
+        let used = tree.leaves().map(|leaf| {
+            let values = tree.leaf_values(&tree.domains[leaf].values).to_vec();
+            let amounts = self.ledger.used(tree.row(leaf)).iter().enumerate().filter(|(_, amount)| **amount != 0);
+            (values, amounts.map(|(column, amount)| (self.columns.name(column).clone(), *amount)).collect())
+        });
+        used.filter(|(_, amounts): &(_, ResourceList)| !amounts.is_empty()).collect()
+    }
+
     /// Replaces what is known to be used of a node through all flavors.
     pub fn set_host_usage(&mut self, host: Name, usage: &ResourceList) {
         let cells = self.columns.cells(usage);

@@ -61,7 +61,7 @@ impl GroupRequest {
 }
 
 /// True if a pod set asks for a topology (a group alone asks for none).
-fn is_explicit(request: Option<&TopologyRequest>) -> bool {
+pub(crate) fn is_explicit(request: Option<&TopologyRequest>) -> bool {
     request.is_some_and(|request| request.mode.is_some() || !request.slices.is_empty())
 }
 

@@ -58,6 +58,11 @@ impl SecondPass {
         self.due.remove(&id);
     }
 
+    /// True if a workload's next second pass is scheduled.
+    pub fn awaits(&self, id: WorkloadId) -> bool {
+        self.due.get(&id).is_some_and(|entry| entry.at.is_some())
+    }
+
     /// Takes the workloads that are due.
     pub fn take_due(&mut self, now: Time) -> Vec<WorkloadId> {
         let mut due = Vec::new();

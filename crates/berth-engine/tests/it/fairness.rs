@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_engine::model::{AdmissionScope, PreemptionPolicy};
-use berth_engine::{AdmissionFairSharing, FairSharing, QuotaCheckStrategy};
+use berth_engine::{AdmissionFairSharing, Event, FairSharing, QuotaCheckStrategy};
 
 use crate::platform::{Platform, job, queue};
 
@@ -135,6 +135,32 @@ fn usage_of_local_queues_is_recorded_at_intervals_and_fades() {
     sample(&mut platform);
     // One half life without usage leaves half.
     assert!((while_running / 2.0 - consumed(&platform)).abs() < 1.0, "{} after {while_running}", consumed(&platform));
+}
+
+#[test]
+fn a_recorded_usage_is_added_once_even_if_an_admission_was_settled_before() {
+    let mut platform = Platform::with(|config| {
+        config.admission_fair_sharing = Some(AdmissionFairSharing {
+            usage_half_life: Duration::from_secs(600),
+            usage_sampling_interval: Duration::from_secs(300),
+            resource_weights_milli: Default::default(),
+        });
+    });
+    platform.flavor("default").queue(queue("q").flavor("default", 9).with(|queue| {
+        queue.admission_scope = Some(AdmissionScope::UsageBased);
+    }));
+    let consumed = |platform: &Platform| {
+        let status = platform.engine.local_queue_status("default", "q").expect("it was made");
+        status.consumed.map(|(consumed, _)| consumed.values().sum::<f64>()).unwrap_or_default()
+    };
+    platform.submit(job("early", "q", 4)).settle();
+    let settled = consumed(&platform);
+    for _ in 0..2 {
+        let (at, consumed) = (platform.now, [("cpu".into(), 8000)].into());
+        let event = Event::LocalQueueUsageRestored { namespace: "default".into(), name: "q".into(), consumed, at };
+        platform.engine.apply(event, platform.now);
+    }
+    assert!((consumed(&platform) - settled - 8000.0).abs() < 1e-6, "{} after {settled}", consumed(&platform));
 }
 
 #[test]
