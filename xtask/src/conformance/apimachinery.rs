@@ -29,7 +29,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
 
 /// The case's input field, or null.
 fn input<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/input").and_then(|input| input.get(field)).unwrap_or(&Value::Null)
+    case.input.get(field).unwrap_or(&Value::Null)
 }
 
 /// The case's input field as text, or empty.
@@ -39,7 +39,7 @@ fn input_text<'a>(case: &'a Case, field: &str) -> &'a str {
 
 /// What the case wants in a field, or null.
 fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/want").and_then(|want| want.get(field)).unwrap_or(&Value::Null)
+    case.want.get(field).unwrap_or(&Value::Null)
 }
 
 /// Whether a `want.error` asks for a failure: `true`, or a text.

@@ -6,9 +6,7 @@ mod mutations;
 mod policies;
 mod rules;
 
-use serde_json::Value;
-
-use super::fields::{input, same, text, want};
+use super::fields::{Lookup, input, same, text, want};
 use super::{Case, Runner, Verdict};
 
 /// The runner of a suite, if it belongs to this module.
@@ -21,6 +19,6 @@ pub fn runner(suite: &str) -> Option<Runner> {
 }
 
 /// A flag, or false.
-fn flag(value: &Value, field: &str) -> bool {
-    value.get(field).and_then(Value::as_bool).unwrap_or_default()
+fn flag(value: &impl Lookup, field: &str) -> bool {
+    value.field(field).as_bool().unwrap_or_default()
 }

@@ -19,12 +19,12 @@ pub fn runner(suite: &str) -> Option<Runner> {
 }
 
 fn convert_once(case: &Case, to: &str) -> Verdict {
-    let got = convert(case.data["input"]["input"].clone(), to).map_err(|e| e.to_string())?;
-    compare(&case.data["want"]["result"], &got)
+    let got = convert(case.input["input"].clone(), to).map_err(|e| e.to_string())?;
+    compare(&case.want["result"], &got)
 }
 
 fn round_trip(case: &Case, input: &str, there: &str, back: &str) -> Verdict {
-    let original = &case.data["input"][input];
+    let original = &case.input[input];
     let there = convert(original.clone(), there).map_err(|e| e.to_string())?;
     let back = convert(there, back).map_err(|e| e.to_string())?;
     compare(original, &back)

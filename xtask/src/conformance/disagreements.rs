@@ -5,7 +5,14 @@
 //! - `accepted`: Berth behaves otherwise on purpose; the reason is about behaviour.
 //! - `out-of-scope`: the recorded behaviour belongs to something Berth does not do (for now).
 //! - `open`: Berth is wrong, or has no runner yet. `--list-open` writes these lines.
+//!
+//! A `*` line is refused when any case of the suite agrees, and `accepted` when nothing was run: what was not run cannot
+//! be known to behave otherwise.
+//!
+//! `ignored.txt` is about fields: `SUITE | FIELD | REASON` for a field of `input` or `want` (or beside them) that a runner
+//! may leave aside. `SUITE` may be `*`, or end in `*`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +31,8 @@ pub enum Class {
 }
 
 impl Class {
-    fn text(self) -> &'static str {
+    /// As it stands in a list.
+    pub fn text(self) -> &'static str {
         match self {
             Class::Accepted => "accepted",
             Class::OutOfScope => "out-of-scope",
@@ -75,7 +83,8 @@ pub fn read(file: &Path) -> Result<Listed, String> {
     Ok(listed)
 }
 
-fn find<'a>(listed: &'a Listed, suite: &str, case: &str) -> Option<&'a (Class, String)> {
+/// The line that lists a case, or its whole suite.
+pub fn find<'a>(listed: &'a Listed, suite: &str, case: &str) -> Option<&'a (Class, String)> {
     listed.get(&(suite.to_owned(), case.to_owned())).or_else(|| listed.get(&(suite.to_owned(), "*".to_owned())))
 }
 
@@ -110,6 +119,18 @@ pub fn surprises(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<Stri
         }
     }
     for (key, (class, _)) in listed {
+        let Some(tally) = tallies.get(&key.0) else {
+            surprises.push(format!("{} | {}: listed as {} and there is no such suite", key.0, key.1, class.text()));
+            continue;
+        };
+        if key.1 == "*" && tally.agree > 0 {
+            surprises.push(format!("{} | *: {} of its cases agree: name those that do not", key.0, tally.agree));
+        }
+        let unrun =
+            tally.disagreements.iter().any(|(case, why)| why == super::NO_RUNNER && (key.1 == "*" || key.1 == *case));
+        if *class == Class::Accepted && unrun {
+            surprises.push(format!("{} | {}: listed as accepted and not run", key.0, key.1));
+        }
         if !met.contains(key) {
             surprises.push(format!("{} | {}: listed as {} and agrees (or is gone)", key.0, key.1, class.text()));
         }
@@ -125,8 +146,8 @@ pub fn write(file: &Path, listed: &Listed, tallies: &BTreeMap<String, Tally>) ->
         if let Some(entry) = listed.get(&all)
             && !tally.disagreements.is_empty()
         {
-            // A whole suite may be out of scope; an open suite that has agreeing cases is listed case by case.
-            if entry.0 != Class::Open || tally.agree == 0 {
+            // A suite that has agreeing cases is listed case by case.
+            if tally.agree == 0 {
                 lines.insert(all, entry.clone());
                 continue;
             }
@@ -157,4 +178,63 @@ fn first_line(difference: &str) -> String {
     let line = difference.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("differs");
     let line: String = line.replace(" | ", " / ").chars().take(100).collect();
     line.trim().to_owned()
+}
+
+/// Fields that runners may leave aside.
+#[derive(Default)]
+pub struct Ignored {
+    lines: Vec<(String, String)>,
+    met: RefCell<BTreeSet<usize>>,
+    used: RefCell<BTreeSet<usize>>,
+}
+
+/// Reads the list of fields that runners may leave aside.
+pub fn ignored() -> Result<Ignored, String> {
+    let file = crate::workspace_root().join("xtask/disagreements/ignored.txt");
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut ignored = Ignored::default();
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with('#') || line.trim().is_empty() {
+            continue;
+        }
+        match line.splitn(3, " | ").collect::<Vec<_>>()[..] {
+            [suite, field, reason] if !reason.trim().is_empty() => {
+                ignored.lines.push((suite.to_owned(), field.to_owned()));
+            }
+            _ => return Err(format!("{}:{}: expected `SUITE | FIELD | REASON`: {line}", file.display(), number + 1)),
+        }
+    }
+    Ok(ignored)
+}
+
+impl Ignored {
+    fn find(&self, suite: &str, field: &str) -> Option<usize> {
+        self.lines.iter().position(|(of, name)| name == field && covers(of, suite))
+    }
+
+    /// Notes that a case of a suite has a field.
+    pub fn meet(&self, suite: &str, field: &str) {
+        self.met.borrow_mut().extend(self.find(suite, field));
+    }
+
+    /// True if a suite's runner may leave a field aside.
+    pub fn contains(&self, suite: &str, field: &str) -> bool {
+        let found = self.find(suite, field);
+        self.used.borrow_mut().extend(found);
+        found.is_some()
+    }
+
+    /// Lines that nothing needs any more: there are such fields, and every runner compares them.
+    pub fn stale(&self) -> Vec<String> {
+        let (met, used) = (self.met.borrow(), self.used.borrow());
+        let stale = met.difference(&used).filter_map(|at| self.lines.get(*at));
+        // Lines about several suites hold where they are needed.
+        let stale = stale.filter(|(suite, _)| !suite.ends_with('*'));
+        stale.map(|(suite, field)| format!("{suite} | {field}: listed as ignored and compared")).collect()
+    }
+}
+
+/// True if a line's suite, perhaps ending in `*`, is about a suite.
+fn covers(line: &str, suite: &str) -> bool {
+    line.strip_suffix('*').map_or(line == suite, |start| suite.starts_with(start))
 }

@@ -1,25 +1,119 @@
-//! What cases of the Kubernetes suites are read with.
+//! What cases are read with. A case's fields remember who looked at them: what no runner reads was not run, and what it
+//! does not compare was not agreed on.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Index;
 
 use serde_json::Value;
 
+#[cfg(any(feature = "cel", feature = "server"))]
 use super::{Case, Verdict};
 
+static NULL: Value = Value::Null;
+
+/// The fields of a case, of its `input` or of its `want`. Every look at a field is remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    value: Value,
+    read: RefCell<BTreeSet<String>>,
+    all: Cell<bool>,
+}
+
+impl Fields {
+    /// Fields nobody has looked at.
+    pub fn new(value: Value) -> Self {
+        Fields { value, ..Fields::default() }
+    }
+
+    /// A field, if it is there.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.read.borrow_mut().insert(key.to_owned());
+        self.value.get(key)
+    }
+
+    /// All fields, for a runner that takes or compares them together.
+    pub fn whole(&self) -> &Value {
+        self.all.set(true);
+        &self.value
+    }
+
+    /// The fields that are there and that nobody looked at.
+    pub fn unread(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let fields = self.value.as_object().into_iter().flatten();
+        fields.filter(|(key, _)| !self.all.get() && !self.read.borrow().contains(*key))
+    }
+
+    /// The same fields with one of them replaced, unread.
+    pub fn with(&self, key: &str, value: Value) -> Self {
+        let mut fields = self.value.clone();
+        fields[key] = value;
+        Fields::new(fields)
+    }
+
+    /// The names and values of the fields, without counting as a look at them.
+    pub fn peek(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.value.as_object().into_iter().flatten()
+    }
+}
+
+impl std::fmt::Display for Fields {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl Index<&str> for Fields {
+    type Output = Value;
+
+    fn index(&self, key: &str) -> &Value {
+        self.get(key).unwrap_or(&NULL)
+    }
+}
+
+/// What has fields: those of a case, and any JSON object inside.
+pub trait Lookup {
+    /// A field, if it is there.
+    fn find(&self, key: &str) -> Option<&Value>;
+
+    /// A field, or null.
+    fn field(&self, key: &str) -> &Value {
+        self.find(key).unwrap_or(&NULL)
+    }
+}
+
+impl Lookup for Fields {
+    fn find(&self, key: &str) -> Option<&Value> {
+        self.get(key)
+    }
+}
+
+impl Lookup for Value {
+    fn find(&self, key: &str) -> Option<&Value> {
+        self.get(key)
+    }
+}
+
 /// The case's input field, or null.
+#[cfg(any(feature = "cel", feature = "server"))]
 pub fn input<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/input").and_then(|input| input.get(field)).unwrap_or(&Value::Null)
+    &case.input[field]
 }
 
 /// What the case wants in a field, or null.
+#[cfg(any(feature = "cel", feature = "server"))]
 pub fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
-    case.data.pointer("/want").and_then(|want| want.get(field)).unwrap_or(&Value::Null)
+    &case.want[field]
 }
 
 /// A text field, or empty.
-pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
+#[cfg(any(feature = "cel", feature = "server"))]
+pub fn text<'a>(value: &'a impl Lookup, field: &str) -> &'a str {
+    value.field(field).as_str().unwrap_or_default()
 }
 
 /// Agreement when equal.
+#[cfg(any(feature = "cel", feature = "server"))]
 pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Verdict {
     if got == wanted { Ok(()) } else { Err(format!("{what}:\n  got    {got:?}\n  wanted {wanted:?}")) }
 }

@@ -51,7 +51,7 @@ fn now(case: &Case) -> jiff::Timestamp {
 
 /// An input field as a typed value; absent and null are the type's default.
 fn input<T: DeserializeOwned + Default>(case: &Case, field: &str) -> Result<T, String> {
-    read(&case.data["input"][field]).map_err(|e| format!("input.{field}: {e}"))
+    read(&case.input[field]).map_err(|e| format!("input.{field}: {e}"))
 }
 
 fn read<T: DeserializeOwned + Default>(value: &Value) -> Result<T, String> {

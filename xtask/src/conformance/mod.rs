@@ -3,7 +3,9 @@
 //!
 //! A case names its suite (or its folder does). A *runner* is a function from a case to a verdict; the table in
 //! [`runner_for`] says which module knows which suite. A suite nobody runs counts as disagreeing: agreement is
-//! earned, never assumed.
+//! earned, never assumed. Nor does a case agree when a field of its input was not looked at, or a field of what it wants:
+//! [`fields::Fields`] remembers. With `--check` each thing an agreeing case wants is also made wrong once, and the runner
+//! has to notice. What a runner may leave aside says `disagreements/ignored.txt`, with reasons.
 
 #[cfg(feature = "machinery")]
 mod apimachinery;
@@ -14,7 +16,6 @@ mod cel;
 #[cfg(feature = "kueue")]
 mod conversion;
 mod disagreements;
-#[cfg(any(feature = "cel", feature = "server"))]
 mod fields;
 #[cfg(feature = "jobset")]
 mod jobset;
@@ -27,6 +28,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use disagreements::{Ignored, Listed};
+use fields::Fields;
 use serde_json::Value;
 
 /// One recorded case: what it is called, where it came from, and its data.
@@ -38,8 +41,34 @@ pub struct Case {
     /// The file the case was read from, for suites whose cases refer to files beside them.
     #[allow(dead_code, reason = "only suites with schemas beside them look")]
     pub file: PathBuf,
-    /// The whole case.
-    pub data: Value,
+    /// What is recorded beside input and expectations: clock, feature gates, what was observed.
+    pub data: Fields,
+    /// What goes in.
+    pub input: Fields,
+    /// What must come out.
+    pub want: Fields,
+}
+
+impl Case {
+    /// A case from its recorded form.
+    fn new(suite: String, name: String, file: PathBuf, mut data: Value) -> Self {
+        let mut take = |part: &str| Fields::new(data.get_mut(part).map(Value::take).unwrap_or_default());
+        let (input, want) = (take("input"), take("want"));
+        Case { suite, name, file, data: Fields::new(data), input, want }
+    }
+
+    /// The same case, wanting something else in one field.
+    fn wanting(&self, key: &str, value: Value) -> Self {
+        let unread = |fields: &Fields| Fields::new(fields.whole().clone());
+        Case {
+            suite: self.suite.clone(),
+            name: self.name.clone(),
+            file: self.file.clone(),
+            data: unread(&self.data),
+            input: unread(&self.input),
+            want: self.want.with(key, value),
+        }
+    }
 }
 
 /// What a runner found: agreement, or the differences field by field.
@@ -123,35 +152,27 @@ pub fn main(options: &Options) -> ExitCode {
         options.suite.as_ref().is_none_or(|suite| case.suite == *suite)
             && options.case.as_ref().is_none_or(|text| case.name.contains(text.as_str()))
     });
-    let tallies = run(selected);
-    if options.json {
-        let report: BTreeMap<&String, Value> = tallies
-            .iter()
-            .map(|(suite, tally)| {
-                let disagreements: Vec<Value> = tally
-                    .disagreements
-                    .iter()
-                    .map(|(name, difference)| serde_json::json!({"case": name, "difference": difference}))
-                    .collect();
-                (suite, serde_json::json!({"agree": tally.agree, "total": tally.total, "disagreements": disagreements}))
-            })
-            .collect();
-        println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
-        return ExitCode::SUCCESS;
-    }
     let file = disagreements::file_of(&options.directory);
-    let listed = match disagreements::read(&file) {
-        Ok(listed) => listed,
+    let (listed, ignored) = match disagreements::read(&file).and_then(|listed| Ok((listed, disagreements::ignored()?)))
+    {
+        Ok(lists) => lists,
         Err(message) => {
             eprintln!("xtask conformance: {message}");
             return ExitCode::from(2);
         }
     };
+    let tallies = run(selected, &ignored, options.check);
+    if options.json {
+        let report = report(&tallies, &listed);
+        println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
+        return if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS };
+    }
     let (mut agree, mut total) = (0, 0);
     for (suite, tally) in &tallies {
         println!("{suite} {}/{}{}", tally.agree, tally.total, disagreements::summary(&listed, suite, tally));
-        if options.verbose {
-            for (name, difference) in &tally.disagreements {
+        for (name, difference) in &tally.disagreements {
+            // A disagreement that is known is told on request.
+            if options.verbose || disagreements::find(&listed, suite, name).is_none() {
                 println!("  - {name}\n      {}", difference.replace('\n', "\n      "));
             }
         }
@@ -168,28 +189,48 @@ pub fn main(options: &Options) -> ExitCode {
             }
         };
     }
-    if options.check {
-        let surprises = disagreements::surprises(&listed, &tallies);
-        for surprise in &surprises {
-            eprintln!("{surprise}");
-        }
-        if !surprises.is_empty() {
-            eprintln!("{} differ from {}: mend them, or list them there", surprises.len(), file.display());
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
+    if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS }
 }
 
-fn run<'a>(cases: impl Iterator<Item = &'a Case>) -> BTreeMap<String, Tally> {
+/// Fails when the disagreements are not exactly those that are listed.
+fn check(file: &Path, listed: &Listed, ignored: &Ignored, tallies: &BTreeMap<String, Tally>) -> ExitCode {
+    let mut surprises = disagreements::surprises(listed, tallies);
+    surprises.extend(ignored.stale());
+    for surprise in &surprises {
+        eprintln!("{surprise}");
+    }
+    if surprises.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{} differ from {}: mend them, or list them there", surprises.len(), file.display());
+    ExitCode::FAILURE
+}
+
+/// The tallies for programs: per suite how many agree, and each disagreement with its class and reason if it is listed.
+fn report(tallies: &BTreeMap<String, Tally>, listed: &Listed) -> BTreeMap<String, Value> {
+    let of = |(suite, tally): (&String, &Tally)| {
+        let disagreements: Vec<Value> = tally
+            .disagreements
+            .iter()
+            .map(|(name, difference)| {
+                let mut entry = serde_json::json!({"case": name, "difference": difference});
+                if let Some((class, reason)) = disagreements::find(listed, suite, name) {
+                    entry["class"] = class.text().into();
+                    entry["reason"] = reason.as_str().into();
+                }
+                entry
+            })
+            .collect();
+        let entry = serde_json::json!({"agree": tally.agree, "total": tally.total, "disagreements": disagreements});
+        (suite.clone(), entry)
+    };
+    tallies.iter().map(of).collect()
+}
+
+fn run<'a>(cases: impl Iterator<Item = &'a Case>, ignored: &Ignored, provoke: bool) -> BTreeMap<String, Tally> {
     let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
     for case in cases {
-        let verdict = match runner_for(case) {
-            // A panic in one case must not hide the others' verdicts.
-            Some(runner) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner(case)))
-                .unwrap_or_else(|_| Err("panicked".to_owned())),
-            None => Err(NO_RUNNER.to_owned()),
-        };
+        let verdict = judge(case, ignored, provoke);
         let tally = tallies.entry(case.suite.clone()).or_default();
         tally.total += 1;
         match verdict {
@@ -198,6 +239,74 @@ fn run<'a>(cases: impl Iterator<Item = &'a Case>) -> BTreeMap<String, Tally> {
         }
     }
     tallies
+}
+
+/// Runs a case. It agrees when its runner says so and has looked at all of it; to `provoke` is to make each thing it
+/// wants wrong and to see whether the runner notices.
+fn judge(case: &Case, ignored: &Ignored, provoke: bool) -> Verdict {
+    let runner = runner_for(case).ok_or(NO_RUNNER)?;
+    // A panic in one case must not hide the others' verdicts.
+    let guarded = |case: &Case| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner(case)))
+            .unwrap_or_else(|_| Err("panicked".to_owned()))
+    };
+    for (part, fields) in [("", &case.data), ("input.", &case.input), ("want.", &case.want)] {
+        fields.peek().for_each(|(key, _)| ignored.meet(&case.suite, &format!("{part}{key}")));
+    }
+    guarded(case)?;
+    let mut unseen = Vec::new();
+    for (part, fields) in [("", &case.data), ("input.", &case.input), ("want.", &case.want)] {
+        for (key, value) in fields.unread() {
+            let field = format!("{part}{key}");
+            if !(is_nothing(value) || ignored.contains(&case.suite, &field)) {
+                unseen.push(format!("{field}: the runner does not look at it"));
+            }
+        }
+    }
+    if provoke && unseen.is_empty() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        for (key, value) in case.want.peek() {
+            if value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty) {
+                continue;
+            }
+            let wrong = made_wrong(value);
+            let field = format!("want.{key}");
+            if wrong != *value && guarded(&case.wanting(key, wrong)).is_ok() && !ignored.contains(&case.suite, &field) {
+                unseen.push(format!("{field}: the runner does not notice when it is wrong"));
+            }
+        }
+        std::panic::set_hook(hook);
+    }
+    if unseen.is_empty() { Ok(()) } else { Err(unseen.join("\n")) }
+}
+
+/// True for a value that says as much as its absence.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) | Value::Number(_) => false,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// A value that differs in every part.
+fn made_wrong(value: &Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::Bool(flag) => Value::Bool(!flag),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => number.wrapping_add(7).into(),
+            None => (number.as_f64().unwrap_or_default() + 7.0).into(),
+        },
+        Value::String(text) => format!("{text}X").into(),
+        Value::Array(list) if list.is_empty() => vec![Value::from("X")].into(),
+        Value::Array(list) => list.iter().map(made_wrong).collect(),
+        Value::Object(map) if map.is_empty() => serde_json::json!({"X": "X"}),
+        Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), made_wrong(value))).collect(),
+    }
 }
 
 /// The module that knows a suite. Suite names overlap between folders in no recorded set, so the name decides.
@@ -258,7 +367,7 @@ fn load(directory: &Path) -> Result<Vec<Case>, String> {
             if *turn > 1 {
                 name = format!("{name} ({turn})");
             }
-            cases.push(Case { suite, name, file: file.clone(), data });
+            cases.push(Case::new(suite, name, file.clone(), data));
         }
     }
     Ok(cases)

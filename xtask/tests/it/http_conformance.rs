@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
+use crate::say;
+
 #[test]
 fn the_embedded_server_answers_as_the_api_conventions_say() {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("http-conformance").output();
     let output = output.expect("the runner was built with this test");
-    println!("{}", String::from_utf8_lossy(&output.stdout));
+    say(&format!("walks over HTTP:\n{}", String::from_utf8_lossy(&output.stdout)));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

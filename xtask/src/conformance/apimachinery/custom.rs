@@ -81,7 +81,7 @@ fn validate(case: &Case) -> Verdict {
     let prefix = input_text(case, "path");
     let path = if prefix.is_empty() { Path::root() } else { Path::new(prefix) };
     let object = input(case, "object");
-    let got = match case.data.pointer("/input/oldObject") {
+    let got = match case.input.get("oldObject") {
         Some(old) => schema.validate_update(object, old, &path),
         None => schema.validate(object, &path),
     };
@@ -228,7 +228,7 @@ fn equal_ignoring(case: &Case) -> Verdict {
     let got = meta::equal_ignoring_managed_fields(input(case, "a"), input(case, "b"));
     equal("want", &json!(got), want(case, "want")).or_else(|error| {
         // Some cases are recorded with the bare boolean.
-        if case.data["want"] == json!(got) { Ok(()) } else { Err(error) }
+        if *case.want.whole() == json!(got) { Ok(()) } else { Err(error) }
     })
 }
 
@@ -256,7 +256,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 fn options(case: &Case) -> Verdict {
-    let map = case.data["input"].as_object().cloned().unwrap_or_default();
+    let map = case.input.whole().as_object().cloned().unwrap_or_default();
     let has = |key: &str| map.contains_key(key);
     let got = if has("labelSelector") {
         selector::validate_object(input(case, "labelSelector"), &Path::new("labelSelector"))
@@ -312,16 +312,16 @@ fn check(case: &Case, got: &[Error]) -> Verdict {
         !got.is_empty()
     } else if let Some(fails) = want(case, "expectError").as_bool() {
         fails != got.is_empty()
-    } else if case.data["want"].as_object().is_some_and(Map::is_empty) {
+    } else if case.want.whole().as_object().is_some_and(Map::is_empty) {
         got.is_empty()
     } else {
-        return Err(format!("unknown want {}, got {shown:?}", case.data["want"]));
+        return Err(format!("unknown want {}, got {shown:?}", case.want.whole()));
     };
-    if fits { Ok(()) } else { Err(format!("got {shown:?}, want {}", case.data["want"])) }
+    if fits { Ok(()) } else { Err(format!("got {shown:?}, want {}", case.want.whole())) }
 }
 
 fn object_meta(case: &Case) -> Verdict {
-    let map = case.data["input"].as_object().cloned().unwrap_or_default();
+    let map = case.input.whole().as_object().cloned().unwrap_or_default();
     let path = Path::new("field");
     let got = if map.contains_key("new") {
         // A time that was set to nothing was recorded as null; an object that is not going has none at all.
@@ -341,7 +341,7 @@ fn object_meta(case: &Case) -> Verdict {
         validation::validate_annotations(input(case, "annotations"), &path)
     } else {
         // Otherwise the input is a map of annotations.
-        validation::validate_annotations(&case.data["input"], &path)
+        validation::validate_annotations(case.input.whole(), &path)
     };
     check(case, &got)
 }

@@ -90,7 +90,7 @@ fn script(case: &Case) -> Verdict {
     let mut live: Option<Value> = None;
     for (number, step) in input(case, "steps").as_array().into_iter().flatten().enumerate() {
         let field = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
-        let wanted = case.data.pointer(&format!("/want/afterStep/{number}")).unwrap_or(&Value::Null);
+        let wanted = case.want["afterStep"].pointer(&format!("/{number}")).unwrap_or(&Value::Null);
         // A label that appears here for the first time is when this step happened. The last step happens later than
         // everything, so a time it should not have touched would show.
         let labels: BTreeSet<String> = labels(wanted);

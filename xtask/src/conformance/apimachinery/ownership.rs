@@ -132,7 +132,7 @@ fn remove_extract(case: &Case) -> Verdict {
     let (types, root) = typed(case)?;
     let set = read_set(input(case, "set"))?;
     let object = input(case, "object");
-    let has = |field: &str| case.data.pointer("/want").and_then(|want| want.get(field)).is_some();
+    let has = |field: &str| case.want.get(field).is_some();
     if has("removed") {
         let got = apply::remove(&types, &root, object, &set).map_err(text)?;
         equal("removed", &got, want(case, "removed"))?;
@@ -205,7 +205,7 @@ fn fields_v1(case: &Case) -> Verdict {
         .and_then(|value| Set::from_fields_v1(&value).map_err(text));
     let Some(set) = super::outcome(case, parsed)? else { return Ok(()) };
     match want(case, "canonical") {
-        Value::Null => match case.data.pointer("/observed/out") {
+        Value::Null => match case.data["observed"].get("out") {
             Some(out) => equal("out", &json!(set.to_fields_v1_text()), out),
             None => Ok(()),
         },
@@ -226,7 +226,7 @@ fn set_ops(case: &Case) -> Verdict {
             let set = read_set(input(case, "set"))?;
             let steps = input(case, "path").as_array().into_iter().flatten().filter_map(Value::as_str);
             let path: Vec<PathElement> = steps.map(element).collect::<Result<_, _>>()?;
-            let wanted = case.data.pointer("/want/has").or(case.data.pointer("/want/found")).unwrap_or(&Value::Null);
+            let wanted = case.want.get("has").or(case.want.get("found")).unwrap_or(&Value::Null);
             equal("has", &json!(set.has(&path)), wanted)
         }
         other => Err(format!("unknown op {other}")),
@@ -293,7 +293,7 @@ fn read_managers(value: &Value) -> Result<Managers, String> {
 
 fn managers_compare(case: &Case) -> Verdict {
     let (lhs, rhs) = (read_managers(input(case, "lhs"))?, read_managers(input(case, "rhs"))?);
-    if let Some(wanted) = case.data.pointer("/want/difference") {
+    if let Some(wanted) = case.want.get("difference") {
         let wanted = read_managers(wanted)?;
         let got = berth_apimachinery::apply::managers_difference(&lhs, &rhs);
         return if got == wanted { Ok(()) } else { Err(format!("difference: got {got:?}\nwant {wanted:?}")) };
@@ -561,7 +561,7 @@ fn script(case: &Case) -> Verdict {
             }
         }
         // The first wrong step is the useful one.
-        let observed = case.data.pointer(&format!("/observed/afterStep/{number}/live"));
+        let observed = case.data["observed"].pointer(&format!("/afterStep/{number}/live"));
         if let (Some((got, _)), Some(wanted)) = (&live, observed)
             && !same(got, wanted)
         {

@@ -111,9 +111,9 @@ fn apply(case: &Case) -> Verdict {
 
 fn sort(case: &Case) -> Verdict {
     let schema = item(case, "mergeItem")?;
-    let object = case.data.pointer("/input/original").or(case.data.pointer("/input/object")).unwrap_or(&Value::Null);
+    let object = case.input.get("original").or(case.input.get("object")).unwrap_or(&Value::Null);
     let sorted = patch::sort_merge_lists(object, &schema).map_err(|e| e.to_string())?;
-    let wanted = case.data.pointer("/want/sorted").or(case.data.pointer("/want/result")).unwrap_or(&Value::Null);
+    let wanted = case.want.get("sorted").or(case.want.get("result")).unwrap_or(&Value::Null);
     equal("sorted", &sorted, wanted)
 }
 

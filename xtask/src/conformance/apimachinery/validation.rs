@@ -70,6 +70,14 @@ fn string(case: &Case) -> Verdict {
         "wildcard-dns1123-subdomain" => names::is_wildcard_dns1123_subdomain(text),
         other => return Err(format!("unknown validator {other}")),
     };
+    // A name that has to be there says so by an empty message: whoever asks tells it as a required value.
+    let messages: Vec<String> =
+        messages.into_iter().map(|text| if text.is_empty() { "Required value".to_owned() } else { text }).collect();
+    if let Some(part) = want(case, "messageContains").as_str()
+        && !messages.iter().any(|message| message.contains(part))
+    {
+        return Err(format!("want a message with {part:?}, got {messages:?}"));
+    }
     equal(&format!("valid ({messages:?})"), &json!(messages.is_empty()), want(case, "valid"))
 }
 
@@ -174,7 +182,7 @@ fn described(error: &Value) -> Result<Error, String> {
 }
 
 fn error_text(case: &Case) -> Verdict {
-    equal("text", &json!(described(&case.data["input"])?.to_string()), want(case, "text"))
+    equal("text", &json!(described(case.input.whole())?.to_string()), want(case, "text"))
 }
 
 fn status_invalid(case: &Case) -> Verdict {
@@ -218,8 +226,7 @@ fn request_namespace(case: &Case) -> Verdict {
 fn dedup_owners(case: &Case) -> Verdict {
     let mut object = json!({"metadata": {"ownerReferences": input(case, "ownerReferences")}});
     meta::dedup_owner_references(&mut object);
-    let wanted =
-        case.data.pointer("/want/ownerReferences").or(case.data.pointer("/want/expected")).unwrap_or(&Value::Null);
+    let wanted = case.want.get("ownerReferences").or(case.want.get("expected")).unwrap_or(&Value::Null);
     equal("ownerReferences", &object["metadata"]["ownerReferences"], wanted)
 }
 
@@ -230,7 +237,7 @@ fn label_parse(case: &Case) -> Verdict {
     if !want(case, "string").is_null() {
         equal("string", &json!(parsed.to_string()), want(case, "string"))?;
     }
-    let wanted = case.data.pointer("/observed/requirements").and_then(Value::as_array);
+    let wanted = case.data["observed"].get("requirements").and_then(Value::as_array);
     if let Some(wanted) = wanted {
         let got: Vec<Value> = parsed
             .requirements()
@@ -343,7 +350,7 @@ fn field_selector(case: &Case) -> Verdict {
         "escape" => equal("escaped", &json!(selector::escape_value(text)), want(case, "escaped")),
         "unescape" => match outcome(case, selector::unescape_value(text))? {
             Some(got) => {
-                let wanted = case.data.pointer("/want/unescaped").or(case.data.pointer("/want/text"));
+                let wanted = case.want.get("unescaped").or(case.want.get("text"));
                 wanted.map_or(Ok(()), |wanted| equal("unescaped", &json!(got), wanted))
             }
             None => Ok(()),
@@ -351,7 +358,7 @@ fn field_selector(case: &Case) -> Verdict {
         "splitTerms" => equal("terms", &json!(selector::split_terms(text)), want(case, "terms")),
         "splitTerm" => match selector::split_term(text) {
             Some((lhs, op, rhs)) => {
-                equal("term", &json!({"lhs": lhs, "op": op, "rhs": rhs, "ok": true}), &case.data["want"])
+                equal("term", &json!({"lhs": lhs, "op": op, "rhs": rhs, "ok": true}), case.want.whole())
             }
             None => equal("ok", &json!(false), want(case, "ok")),
         },
@@ -392,7 +399,7 @@ fn predicate(case: &Case) -> Verdict {
         }
         return equal("expected", &Value::from(index), &Value::from(expected.clone()));
     }
-    if case.data["want"].as_object().is_some_and(Map::is_empty) {
+    if case.want.whole().as_object().is_some_and(Map::is_empty) {
         let indexed = texts(input(case, "indexFields")).iter().any(|field| fields.exact(field).is_some())
             || texts(input(case, "indexLabels")).iter().any(|label| labels.exact(label).is_some());
         return if indexed { Err("must not use an index".to_owned()) } else { Ok(()) };
@@ -425,7 +432,7 @@ fn continue_token(case: &Case) -> Verdict {
     }
     match (revision::Continue::decode(token, input_text(case, "keyPrefix")), wanted_error(case)) {
         (Ok(got), None) => {
-            let key = case.data.pointer("/want/key").or(case.data.pointer("/want/fromKey")).unwrap_or(&Value::Null);
+            let key = case.want.get("key").or(case.want.get("fromKey")).unwrap_or(&Value::Null);
             equal("key", &json!(got.key), key)?;
             equal("resourceVersion", &json!(got.revision), want(case, "resourceVersion"))
         }
@@ -436,7 +443,7 @@ fn continue_token(case: &Case) -> Verdict {
 
 fn storage_list(case: &Case) -> Verdict {
     let opts = input(case, "opts");
-    let source = if opts.is_null() { &case.data["input"] } else { opts };
+    let source = if opts.is_null() { case.input.whole() } else { opts };
     let page = source.get("predicate").unwrap_or(source);
     let text = |key: &str| source.get(key).or(page.get(key)).and_then(Value::as_str).unwrap_or_default();
     let recursive = source.get("recursive").and_then(Value::as_bool).unwrap_or_default();
@@ -463,6 +470,9 @@ fn storage_list(case: &Case) -> Verdict {
 }
 
 fn graceful(case: &Case) -> Verdict {
+    if want(case, "error") == true {
+        return Err("want an error: no object and options make deletion fail".to_owned());
+    }
     let now = input_text(case, "now").parse().map_err(|e| format!("{e}"))?;
     let mut object = json!({"metadata": input(case, "metadata")});
     let wish = input(case, "options").get("gracePeriodSeconds").and_then(Value::as_i64);
@@ -525,6 +535,6 @@ fn webhook_rule(case: &Case) -> Verdict {
         }
         None => rules::matches(rule, &subject),
     };
-    let wanted = case.data.pointer("/want/matches").or(case.data.pointer("/want/match")).unwrap_or(&Value::Null);
+    let wanted = case.want.get("matches").or(case.want.get("match")).unwrap_or(&Value::Null);
     equal("matches", &json!(got), wanted)
 }

@@ -77,7 +77,7 @@ fn quantity_parse(case: &Case) -> Verdict {
 fn quantity_split(case: &Case) -> Verdict {
     let got = quantity::split(input_text(case, "text")).map_err(|e| e.to_string())?;
     let got = json!({"positive": got.positive, "value": got.value, "num": got.integer, "denom": got.fraction, "suffix": got.suffix});
-    equal("parts", &got, &case.data["want"])
+    equal("parts", &got, case.want.whole())
 }
 
 fn quantity_format(case: &Case) -> Verdict {
@@ -90,7 +90,7 @@ fn quantity_format(case: &Case) -> Verdict {
             Quantity::from_scaled(i128::from(number("value")), scale, Format::DecimalSi).ok_or("out of range")?
         }
         _ => match input(case, "quantity") {
-            Value::Null => read(&case.data["input"])?,
+            Value::Null => read(case.input.whole())?,
             quantity => read(quantity)?,
         },
     };
@@ -111,7 +111,7 @@ fn quantity_format(case: &Case) -> Verdict {
 }
 
 fn quantity_round(case: &Case) -> Verdict {
-    let mut got = read(&case.data["input"])?;
+    let mut got = read(case.input.whole())?;
     let scale = input(case, "scale").as_i64().unwrap_or_default() as i32;
     if !want(case, "scaledValue").is_null() {
         return equal("scaledValue", &json!(got.scaled_value(scale)), want(case, "scaledValue"));
@@ -149,7 +149,7 @@ fn quantity_arithmetic(case: &Case) -> Verdict {
 
 fn quantity_float(case: &Case) -> Verdict {
     let got = match input(case, "quantity") {
-        Value::Null => read(&case.data["input"])?,
+        Value::Null => read(case.input.whole())?,
         quantity => read(quantity)?,
     };
     let wanted = want(case, "float").as_f64().ok_or("no float wanted")?;
@@ -260,7 +260,7 @@ fn version_parse(case: &Case) -> Verdict {
     let fails = super::wants_error(case) || want(case, "err") == &json!(true);
     match (revision::parse(text), fails) {
         (Ok(got), false) => {
-            let wanted = case.data.pointer("/want/value").or(case.data.pointer("/want/expectVersion"));
+            let wanted = case.want.get("value").or(case.want.get("expectVersion"));
             equal("value", &json!(got), wanted.unwrap_or(&json!(0)))
         }
         (Err(_), true) => Ok(()),
@@ -299,7 +299,7 @@ fn group_version(case: &Case) -> Verdict {
             equal("gk", &json!({"Group": gk.group, "Kind": gk.kind}), want(case, "gk"))
         }
         _ => match outcome(case, meta::GroupVersion::parse(text))? {
-            Some(got) => equal("parsed", &json!({"group": got.group, "version": got.version}), &case.data["want"]),
+            Some(got) => equal("parsed", &json!({"group": got.group, "version": got.version}), case.want.whole()),
             None => Ok(()),
         },
     }
@@ -307,7 +307,7 @@ fn group_version(case: &Case) -> Verdict {
 
 fn kind_to_resource(case: &Case) -> Verdict {
     let (plural, singular) = meta::GroupVersionKind::new("", "v1", input_text(case, "kind")).guess_resource();
-    equal("names", &json!({"plural": plural.resource, "singular": singular.resource}), &case.data["want"])
+    equal("names", &json!({"plural": plural.resource, "singular": singular.resource}), case.want.whole())
 }
 
 fn stream(case: &Case) -> Verdict {

@@ -76,7 +76,7 @@ fn audiences(case: &Case) -> Verdict {
 }
 
 fn service_account(case: &Case) -> Verdict {
-    let (all, flag) = (&case.data["input"], |field: &str| want(case, field).as_bool().unwrap_or_default());
+    let (all, flag) = (&case.input, |field: &str| want(case, field).as_bool().unwrap_or_default());
     let (namespace, name) = (text(all, "namespace"), text(all, "name"));
     match text(&case.data, "upstreamTest") {
         "TestMakeUsername" => {
@@ -150,7 +150,7 @@ fn websocket_token(case: &Case) -> Verdict {
     let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
     same("ok", got.is_ok(), flag("expectedOK"))?;
     same("error", has_token && got.is_err(), flag("expectedErr"))?;
-    same("user", got.map(|user| user.name).unwrap_or_default().as_str(), text(&case.data["want"], "expectedUserName"))?;
+    same("user", got.map(|user| user.name).unwrap_or_default().as_str(), text(&case.want, "expectedUserName"))?;
     let left = headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter();
     let left: Vec<String> = left.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
     same("headers", left, texts(want(case, "expectedProtocolHeaders")))
@@ -219,7 +219,7 @@ pub(super) fn attributes(value: &Value) -> Attributes<'_> {
 
 fn forbidden_message(case: &Case) -> Verdict {
     let asked = input(case, "attributes");
-    let status = attributes(asked).forbidden(&user(&asked["user"]), text(&case.data["input"], "reason"));
+    let status = attributes(asked).forbidden(&user(&asked["user"]), text(&case.input, "reason"));
     let wanted: Value = serde_json::from_str(want(case, "expected").as_str().unwrap_or_default())
         .map_err(|error| format!("expectation: {error}"))?;
     same("status", status.to_value(), wanted)
@@ -309,7 +309,7 @@ impl Policies for Recorded<'_> {
 
 fn authorizer(case: &Case) -> Verdict {
     let asked = input(case, "attributes");
-    let decision = rbac::decide(&Recorded(&case.data["input"]), &attributes(asked), &user(&asked["user"]));
+    let decision = rbac::decide(&Recorded(case.input.whole()), &attributes(asked), &user(&asked["user"]));
     same("allowed", decision.allowed, want(case, "allowed").as_bool().unwrap_or_default())
 }
 
@@ -341,7 +341,7 @@ fn rule_allows(case: &Case) -> Verdict {
 
 fn rules_for(case: &Case) -> Verdict {
     let namespace = input(case, "namespace").as_str().unwrap_or_default();
-    let (got, _) = rbac::rules_for(&Recorded(&case.data["input"]), &user(input(case, "user")), namespace);
+    let (got, _) = rbac::rules_for(&Recorded(case.input.whole()), &user(input(case, "user")), namespace);
     same("rules", sorted(got), sorted(rules(want(case, "rules"))))
 }
 

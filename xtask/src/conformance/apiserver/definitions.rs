@@ -96,13 +96,13 @@ fn api_approval(case: &Case) -> Verdict {
             same("state", number(approval::state(&definition).0), want(case, "expected").as_i64().unwrap_or_default())
         }
         "TestIsProtectedCommunityGroup" => {
-            let got = approval::is_protected_group(text(&case.data["input"], "group"));
+            let got = approval::is_protected_group(text(&case.input, "group"));
             same("protected", got, want(case, "expected").as_bool().unwrap_or_default())
         }
         // These were recorded without their expectation; it is what the README of the annotation says.
         "TestCalculateCondition" => {
             let got = approval::condition(&own("annotationValue")).map(|(status, ..)| status);
-            let wanted = match text(&case.data["input"], "annotationValue") {
+            let wanted = match text(&case.input, "annotationValue") {
                 _ if !protected => None,
                 approved if approved.starts_with("https://") => Some("True"),
                 _ => Some("False"),
@@ -124,21 +124,21 @@ fn api_approval(case: &Case) -> Verdict {
 
 fn conditions(case: &Case) -> Verdict {
     let definition = json!({"metadata": {}, "status": {"conditions": input(case, "crdCondition")}});
-    let kind = text(&case.data["input"], "conditionType");
+    let kind = text(&case.input, "conditionType");
     match text(&case.data, "upstreamTest") {
         "TestCRDHasFinalizer" => {
             let crd = input(case, "crd");
-            let finalizer = text(&case.data["input"], "finalizerToCheck");
+            let finalizer = text(&case.input, "finalizerToCheck");
             let all = berth_apimachinery::meta::finalizers(crd).len();
             let has = conditions::finalizers_without(crd, finalizer).len() < all;
             same("has", has, want(case, "expected").as_bool().unwrap_or_default())
         }
         "TestCRDRemoveFinalizer" => {
-            let got = conditions::finalizers_without(input(case, "crd"), text(&case.data["input"], "finalizerToCheck"));
+            let got = conditions::finalizers_without(input(case, "crd"), text(&case.input, "finalizerToCheck"));
             same("finalizers", json!(got), json!(texts(want(case, "expected"))))
         }
         "TestIsCRDConditionPresentAndEqual" => {
-            let got = conditions::has_status(&definition, kind, text(&case.data["input"], "status"));
+            let got = conditions::has_status(&definition, kind, text(&case.input, "status"));
             same("equal", got, want(case, "expectresult").as_bool().unwrap_or_default())
         }
         "TestIsCRDConditionTrue" => same(
@@ -217,7 +217,7 @@ fn accepted_names(case: &Case) -> Verdict {
 
 fn stored_versions(case: &Case) -> Verdict {
     let stored = input(case, "storedVersions").as_array().cloned().unwrap_or_default();
-    let path = Path::new(text(&case.data["input"], "path"));
+    let path = Path::new(text(&case.input, "path"));
     errors(want(case, "errors"), &validate::check_stored_versions(&stored, input(case, "versions"), &path))
 }
 

@@ -1,5 +1,6 @@
 //! What a request asks for and how its answer looks.
 
+use berth_apimachinery::selector::FieldSelector;
 use berth_apiserver::negotiation::{self, Parameters, parameter};
 use berth_apiserver::registry::{Origin, PrinterColumn, SchemaSource, VersionInfo};
 use berth_apiserver::{RequestInfo, ResourceInfo, crd, printers};
@@ -83,8 +84,8 @@ fn parse(method: &str, url: &str) -> Result<RequestInfo, String> {
 fn request_info(case: &Case) -> Verdict {
     // The prefixes a server knows are fixed here; cases with others are about a setting Berth does not have.
     // A case without a method is one without a verb.
-    let method = text(&case.data["input"], "method");
-    let got = parse(if method.is_empty() { "OPTIONS" } else { method }, text(&case.data["input"], "url"))?;
+    let method = text(&case.input, "method");
+    let got = parse(if method.is_empty() { "OPTIONS" } else { method }, text(&case.input, "url"))?;
     let got = json!({
         "apiGroup": got.api_group, "apiPrefix": got.api_prefix, "apiVersion": got.api_version,
         "fieldSelector": got.field_selector, "isResourceRequest": got.is_resource_request,
@@ -93,7 +94,16 @@ fn request_info(case: &Case) -> Verdict {
     });
     // One folder has everything about the request, the other only what the case is about.
     let all = want(case, "info");
-    let wanted = if all.is_object() { all } else { &case.data["want"] };
+    let wanted = if all.is_object() { all } else { case.want.whole() };
+    if let Some(error) = wanted.get("error").and_then(Value::as_str) {
+        let selector = FieldSelector::parse(got["fieldSelector"].as_str().unwrap_or_default());
+        same("error of the selector", selector.is_err(), !error.is_empty())?;
+    }
+    let unknown = wanted.as_object().into_iter().flatten();
+    let unknown = unknown.filter(|(field, _)| *field != "error").find(|(field, _)| got.get(field).is_none());
+    if let Some((field, _)) = unknown {
+        return Err(format!("{field}: the runner does not look at it"));
+    }
     for (field, value) in got.as_object().into_iter().flatten() {
         if !all.is_object() && wanted.get(field).is_none() || method.is_empty() && field == "verb" {
             continue;
@@ -108,7 +118,7 @@ fn request_info(case: &Case) -> Verdict {
 }
 
 fn authorizer_attributes(case: &Case) -> Verdict {
-    let info = parse(text(&case.data["input"], "verb"), text(&case.data["input"], "path"))?;
+    let info = parse(text(&case.input, "verb"), text(&case.input, "path"))?;
     let got = berth_apiserver::auth::Attributes::of(&info);
     let wanted = want(case, "expectedAttributes");
     for (field, got) in [

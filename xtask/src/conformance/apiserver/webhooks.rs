@@ -102,7 +102,7 @@ fn policy_matching(case: &Case) -> Verdict {
     let target = target(attributes);
     let question = asked(attributes, &target);
     let got = policies::matches(input(case, "criteria"), &question, text(attributes, "name"), &Recorded);
-    let error = text(&case.data["want"], "expectErr");
+    let error = text(&case.want, "expectErr");
     let got = match got {
         Err(MatchError::Broken(why)) if !error.is_empty() && why.contains(error) => return Ok(()),
         Err(other) => return Err(format!("{other:?}")),
@@ -134,7 +134,7 @@ fn should_call(case: &Case) -> Verdict {
         }
     }
     let got = matching::should_call(&webhook, &asked(input(case, "attrs"), &target), &Recorded);
-    let error = text(&case.data["want"], "expectErr");
+    let error = text(&case.want, "expectErr");
     let got = match got {
         Err(MatchError::Broken(why)) if !error.is_empty() && why.contains(error) => return Ok(()),
         Err(other) => return Err(format!("{other:?}")),
@@ -155,8 +155,8 @@ fn should_call(case: &Case) -> Verdict {
 fn response(case: &Case) -> Verdict {
     let version = if case.name.starts_with("v1beta1") { ReviewVersion::V1beta1 } else { ReviewVersion::V1 };
     let mutating = input(case, "mutating").as_bool().unwrap_or_default();
-    let got = review::answer(version, text(&case.data["input"], "uid"), mutating, input(case, "review"));
-    let wanted = &case.data["want"];
+    let got = review::answer(version, text(&case.input, "uid"), mutating, input(case, "review"));
+    let wanted = &case.want;
     let got = match (got, text(wanted, "expectErr")) {
         (Err(why), error) if !error.is_empty() && why.contains(error) => return Ok(()),
         (got, "") => got?,
@@ -192,7 +192,7 @@ fn base64(text: &str) -> String {
 }
 
 fn objects_to_convert(case: &Case) -> Verdict {
-    let got = conversion::objects_to_convert(input(case, "object"), text(&case.data["input"], "apiVersion"));
+    let got = conversion::objects_to_convert(input(case, "object"), text(&case.input, "apiVersion"));
     let wanted = want(case, "objects").as_array().cloned().unwrap_or_default();
     same("objects", json!(got), Value::Array(wanted))
 }
@@ -217,8 +217,8 @@ fn conversion_response(case: &Case) -> Verdict {
     // The old version's answers were recorded without saying what they are.
     let says = |field: &str| !meta::map_mut(&mut answer.clone()).get(field).is_none_or(Value::is_null);
     let version = if says("apiVersion") || says("kind") { ReviewVersion::V1 } else { ReviewVersion::V1beta1 };
-    let got = conversion::converted_objects(version, text(&case.data["input"], "uid"), answer);
-    match (got, text(&case.data["want"], "err")) {
+    let got = conversion::converted_objects(version, text(&case.input, "uid"), answer);
+    match (got, text(&case.want, "err")) {
         (Ok(objects), "") => same("objects", &Value::Array(objects), want(case, "objects")),
         (Err(why), error) if error.starts_with(&why) => Ok(()),
         (got, error) => Err(format!("{got:?}, wanted error {error:?}")),

@@ -28,7 +28,7 @@ fn crd_schema(case: &Case) -> Verdict {
         atomic_sets: option("requireAtomicSetType"),
         map_keys: option("requireMapListKeysMapSetValidation"),
         defaults: option("allowDefaults"),
-        status_subresource: flag(&case.data["input"], "statusSubresource"),
+        status_subresource: flag(&case.input, "statusSubresource"),
     };
     let path = Path::new("spec.validation.openAPIV3Schema");
     let mut got = structural::check(schema, options, &path);
@@ -43,10 +43,10 @@ fn crd_schema(case: &Case) -> Verdict {
 }
 
 fn validate_defaults(case: &Case) -> Verdict {
-    let prefix = text(&case.data["input"], "path");
+    let prefix = text(&case.input, "path");
     let path = if prefix.is_empty() { Path::root() } else { Path::new(prefix) };
-    let root = if flag(&case.data["input"], "isResourceRoot") { Root::Resource } else { Root::Value };
-    let pruned = flag(&case.data["input"], "requirePrunedDefaults");
+    let root = if flag(&case.input, "isResourceRoot") { Root::Resource } else { Root::Value };
+    let pruned = flag(&case.input, "requirePrunedDefaults");
     // The checks of the structure refuse what cannot be read; its defaults are nobody's business then.
     let Ok(schema) = Schema::parse_crd(input(case, "schema")) else { return errors(case, &[]) };
     let mut got = schema.validate_defaults(root, pruned, &path);

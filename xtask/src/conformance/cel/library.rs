@@ -27,7 +27,7 @@ impl Authorizer for AllowAll {
 fn run(case: &Case, cost: bool) -> Verdict {
     let authorizer = Type::Opaque("kubernetes.authorization.Authorizer");
     let env = Env::new(berth_cel::NEWEST).variable("authorizer", authorizer);
-    let program = match env.compile(text(&case.data["input"], "expression")) {
+    let program = match env.compile(text(&case.input, "expression")) {
         Ok(program) => program,
         Err(issues) => {
             let got: Vec<&str> = issues.messages().collect();

@@ -18,7 +18,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
 }
 
 fn run(case: &Case, patch_type: PatchType) -> Verdict {
-    let wanted = text(&case.data["want"], "expectedErr");
+    let wanted = text(&case.want, "expectedErr");
     match mutate(case, patch_type) {
         Err(error) if !wanted.is_empty() && error.contains(wanted) => Ok(()),
         Err(error) => Err(format!("error {error}\nwanted {wanted:?}")),
@@ -28,7 +28,7 @@ fn run(case: &Case, patch_type: PatchType) -> Verdict {
 }
 
 fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
-    let expression = text(&case.data["input"], "expression");
+    let expression = text(&case.input, "expression");
     let declared = Declared { authorizer: true, ..Declared::default() };
     let mutator = Mutator::compile(expression, patch_type, Env::default(), &declared)?;
     let none = Value::Null;

@@ -39,7 +39,7 @@ fn base(case: &Case) -> Env {
         Some(enabled) => env.selectors(enabled),
         None => env,
     };
-    if text(&case.data["input"], "envType") == "StoredExpressions" {
+    if text(&case.input, "envType") == "StoredExpressions" {
         env.constant_function("test", Vec::new(), Type::Bool)
     } else {
         env
@@ -48,8 +48,8 @@ fn base(case: &Case) -> Env {
 
 fn compile(case: &Case) -> Verdict {
     let declared = Declared {
-        params: flag(&case.data["input"], "hasParams"),
-        authorizer: flag(&case.data["input"], "hasAuthorizer"),
+        params: flag(&case.input, "hasParams"),
+        authorizer: flag(&case.input, "hasAuthorizer"),
         ..Declared::default()
     };
     let env = environment(base(case), &declared);
@@ -157,8 +157,7 @@ fn with_inputs<T>(case: &Case, check: impl FnOnce(&Inputs<'_>) -> T) -> T {
 }
 
 fn validations(case: &Case) -> Vec<Expression> {
-    let declared =
-        Declared { params: flag(&case.data["input"], "hasParamKind"), authorizer: true, ..Declared::default() };
+    let declared = Declared { params: flag(&case.input, "hasParamKind"), authorizer: true, ..Declared::default() };
     let env = environment(base(case), &declared);
     let all = input(case, "validations").as_array().into_iter().flatten();
     all.map(|validation| Expression::compile(&env, text(validation, "expression"), &[Type::Bool])).collect()
@@ -202,8 +201,8 @@ fn cost_budget(case: &Case) -> Verdict {
             }
         }
     });
-    same("budget exceeded", over_budget, flag(&case.data["want"], "exceedBudget"))?;
-    same("call limit exceeded", over_call, flag(&case.data["want"], "exceedPerCallLimit"))?;
+    same("budget exceeded", over_budget, flag(&case.want, "exceedBudget"))?;
+    same("call limit exceeded", over_call, flag(&case.want, "exceedPerCallLimit"))?;
     match want(case, "expectRemainingBudget").as_u64() {
         Some(wanted) => same("remaining budget", budget, wanted),
         None => Ok(()),
@@ -211,7 +210,7 @@ fn cost_budget(case: &Case) -> Verdict {
 }
 
 fn variables(case: &Case) -> Verdict {
-    let wanted = text(&case.data["want"], "expectedErrorMessage");
+    let wanted = text(&case.want, "expectedErrorMessage");
     let finish = |error: String| match wanted {
         "" => Err(error),
         wanted if error.contains(wanted) => Ok(()),
@@ -228,7 +227,7 @@ fn variables(case: &Case) -> Verdict {
     }
     declared.variables = Some(Variables::type_of(&programs));
     let env = environment(base(case), &declared);
-    let expression = Expression::compile(&env, text(&case.data["input"], "expression"), &[]);
+    let expression = Expression::compile(&env, text(&case.input, "expression"), &[]);
     if let Some(error) = expression.error() {
         return finish(error.to_owned());
     }
@@ -268,7 +267,7 @@ fn decisions(case: &Case) -> Verdict {
     let mut annotations = Vec::new();
     let broken = match input(case, "matcher").get("error").and_then(Value::as_str) {
         Some(error) => Some(error.to_owned()),
-        None => flag(&case.data["input"], "throwError").then(|| "test error".to_owned()),
+        None => flag(&case.input, "throwError").then(|| "test error".to_owned()),
     };
     let is_skipped = input(case, "matcher").get("matches") == Some(&Value::Bool(false)) && broken.is_none();
     if let Some(error) = broken {
@@ -333,23 +332,23 @@ fn match_conditions(case: &Case) -> Verdict {
             (name, result(evaluation).map(|value| matches!(value, Cel::Bool(true))))
         })
         .collect();
-    let broken = flag(&case.data["input"], "throwError").then(|| "test error".to_owned());
-    let wanted = text(&case.data["want"], "expectError");
+    let broken = flag(&case.input, "throwError").then(|| "test error".to_owned());
+    let wanted = text(&case.want, "expectError");
     match conditions::decide(&results, broken, failure_policy(case)) {
         Matched::Failed(error) if !wanted.is_empty() && error.contains(wanted) => Ok(()),
         Matched::Failed(error) => Err(format!("error {error}, wanted {wanted:?}")),
         _ if !wanted.is_empty() => Err(format!("must fail with {wanted}")),
-        Matched::Yes => same("match", true, flag(&case.data["want"], "shouldMatch")),
+        Matched::Yes => same("match", true, flag(&case.want, "shouldMatch")),
         Matched::No(name) => {
-            same("match", false, flag(&case.data["want"], "shouldMatch"))?;
-            same("name", name.unwrap_or_default().as_str(), text(&case.data["want"], "returnedName"))
+            same("match", false, flag(&case.want, "shouldMatch"))?;
+            same("name", name.unwrap_or_default().as_str(), text(&case.want, "returnedName"))
         }
     }
 }
 
 fn type_check(case: &Case) -> Verdict {
     let spec = &input(case, "policy")["spec"];
-    let decl = match case.data.pointer("/input/schema") {
+    let decl = match case.input.get("schema") {
         None => None,
         Some(schema) => {
             let schema = Schema::parse_crd(schema).map_err(|error| error.to_string())?;

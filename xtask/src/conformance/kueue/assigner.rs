@@ -9,6 +9,7 @@ use berth_engine::model::{FungibilityPreference, TopologyAssignment, TopologyDom
 use berth_engine::{AssignmentMode, Event, Name, PreemptionMode};
 use serde_json::{Value, json};
 
+use super::super::fields::Lookup;
 use super::super::{Case, Verdict};
 use super::compare::{differences, normal, verdict};
 use super::world::{World, object};
@@ -40,11 +41,11 @@ fn simulation(value: &Value) -> SimulationTable {
     value.as_object().into_iter().flatten().filter_map(answer).collect()
 }
 
-fn add_usage(world: &mut World, input: &Value) {
-    for (queue, amounts) in input["quotaUsage"].as_object().into_iter().flatten() {
+fn add_usage(world: &mut World, input: &impl Lookup) {
+    for (queue, amounts) in input.field("quotaUsage").as_object().into_iter().flatten() {
         world.engine.lab().add_usage(queue, &flavor_amounts(amounts));
     }
-    for flavors in input["tasUsage"].as_object().into_iter().flatten().map(|(_, flavors)| flavors) {
+    for flavors in input.field("tasUsage").as_object().into_iter().flatten().map(|(_, flavors)| flavors) {
         for (flavor, list) in flavors.as_object().into_iter().flatten() {
             for usage in list.as_array().into_iter().flatten() {
                 let values: Vec<Name> =
@@ -61,11 +62,11 @@ fn add_usage(world: &mut World, input: &Value) {
 }
 
 /// Tells the engine about the workload and the older slice it replaces; the slice's key if there is one.
-fn add_workload(world: &mut World, input: &Value) -> Result<(WorkloadKey, Option<WorkloadKey>), String> {
+fn add_workload(world: &mut World, input: &impl Lookup) -> Result<(WorkloadKey, Option<WorkloadKey>), String> {
     let workload: api::Workload = object(input, "workload")?;
     let key = workload_key(&workload);
     world.upsert(workload);
-    let slice = &input["replacedWorkloadSlice"];
+    let slice = input.field("replacedWorkloadSlice");
     if slice.is_null() {
         return Ok((key, None));
     }
@@ -86,7 +87,7 @@ fn add_workload(world: &mut World, input: &Value) -> Result<(WorkloadKey, Option
         }
     });
     let admission = api::Admission {
-        cluster_queue: input["targetClusterQueue"].as_str().unwrap_or_default().to_owned(),
+        cluster_queue: input.field("targetClusterQueue").as_str().unwrap_or_default().to_owned(),
         pod_set_assignments: sets.collect(),
     };
     let now = world.now;
@@ -105,7 +106,7 @@ fn mode(mode: AssignmentMode) -> &'static str {
 
 /// The assigner on full counts.
 pub fn assign(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     for flavor in input["deletedResourceFlavors"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         world.apply(Event::FlavorRemoved(name(flavor)));
@@ -116,12 +117,12 @@ pub fn assign(case: &Case) -> Verdict {
     let queue = input["targetClusterQueue"].as_str().unwrap_or_default();
     let now = world.time();
     let report = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
-    verdict(compare(&case.data["want"], &report))
+    verdict(compare(&case.want, &report))
 }
 
 /// Nominate, let the world change, and assign again with the nominated flavors.
 pub fn recompute(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     add_usage(&mut world, input);
     let (key, replaced) = add_workload(&mut world, input)?;
@@ -130,7 +131,7 @@ pub fn recompute(case: &Case) -> Verdict {
     let mut options =
         AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
     let nominated = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
-    let mut found = compare(&case.data["want"]["nominated"], &nominated);
+    let mut found = compare(&case.want["nominated"], &nominated);
     let then = &input["atRecompute"];
     add_usage(&mut world, then);
     let pins = then["nominationMapping"].as_object().into_iter().flatten().map(|(set, flavors)| {
@@ -140,27 +141,27 @@ pub fn recompute(case: &Case) -> Verdict {
     options.pinned = Some(pins.collect());
     options.simulation = Some(simulation(&then["simulationResult"]));
     let again = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
-    found.extend(compare(&case.data["want"]["recomputed"], &again));
+    found.extend(compare(&case.want["recomputed"], &again));
     verdict(found)
 }
 
 /// Compares whatever a case wants to know about an assignment.
-fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
+fn compare(want: &impl Lookup, report: &AssignmentReport) -> Vec<String> {
     let mut found = Vec::new();
     let first = report.pod_sets.first();
-    if let Some(wanted) = want.get("representativeMode") {
+    if let Some(wanted) = want.find("representativeMode") {
         found.extend(differences("representativeMode", wanted, &json!(mode(report.mode))));
     }
-    if let Some(wanted) = want.get("flavors") {
+    if let Some(wanted) = want.find("flavors") {
         let got: BTreeMap<&str, &str> =
             first.iter().flat_map(|set| &set.flavors).map(|(key, (flavor, ..))| (&**key, &**flavor)).collect();
         found.extend(differences("flavors", wanted, &json!(got)));
     }
-    if let Some(wanted) = want.get("noFitReason") {
+    if let Some(wanted) = want.find("noFitReason") {
         let got = report.no_fit.map_or("", |reason| reason.as_str());
         found.extend(differences("noFitReason", wanted, &json!(got)));
     }
-    if let Some(wanted) = want.get("flavorAttemptNoFitReasons") {
+    if let Some(wanted) = want.find("flavorAttemptNoFitReasons") {
         let attempts = report.pod_sets.iter().flat_map(|set| &set.attempts);
         // Only flavors that were attempted and that the case speaks of are compared.
         for attempt in attempts {
@@ -174,21 +175,21 @@ fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
             }
         }
     }
-    if let Some(wanted) = want.get("lastTriedFlavorIdx") {
+    if let Some(wanted) = want.find("lastTriedFlavorIdx") {
         let got: BTreeMap<&str, i32> =
             first.iter().flat_map(|set| &set.flavors).map(|(key, (_, _, tried))| (&**key, *tried)).collect();
         found.extend(differences("lastTriedFlavorIdx", wanted, &json!(got)));
     }
-    if let Some(wanted) = want.get("topologyAssigned") {
+    if let Some(wanted) = want.find("topologyAssigned") {
         let got = first.is_some_and(|set| set.topology.is_some());
         found.extend(differences("topologyAssigned", wanted, &json!(got)));
     }
-    if let Some(wanted) = want.get("podSetErrors") {
+    if let Some(wanted) = want.find("podSetErrors") {
         let got: BTreeMap<&str, &str> =
             report.pod_sets.iter().filter_map(|set| Some((&*set.name, set.error.as_deref()?))).collect();
         found.extend(differences("podSetErrors", &normal(wanted), &normal(&json!(got))));
     }
-    if let Some(wanted) = want.get("podSetFlavors") {
+    if let Some(wanted) = want.find("podSetFlavors") {
         let got: BTreeMap<&str, BTreeMap<&str, &str>> = report
             .pod_sets
             .iter()
@@ -206,7 +207,7 @@ fn compare(want: &Value, report: &AssignmentReport) -> Vec<String> {
         let got: BTreeMap<_, _> = got.into_iter().filter(|(set, _)| wanted.contains_key(*set)).collect();
         found.extend(differences("podSetFlavors", &normal(&json!(wanted)), &normal(&json!(got))));
     }
-    if let Some(wanted) = want.get("assignment") {
+    if let Some(wanted) = want.find("assignment") {
         found.extend(compare_assignment(wanted, report));
     }
     found
@@ -299,7 +300,7 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
 
 /// What an assignment counts as in use, per flavor and resource: its own counts, less what a replaced slice holds.
 pub fn total_requests(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut workload: api::Workload = object(&input["workloadInfo"], "workload")?;
     let mut groups: BTreeMap<String, api::FlavorQuotas> = BTreeMap::new();
     for set in input["assignment"]["podSets"].as_array().into_iter().flatten() {
@@ -344,12 +345,12 @@ pub fn total_requests(case: &Case) -> Verdict {
     let report = world.engine.lab().assign(&key, "cq", &options, now).ok_or("the queue is not known")?;
     let got: BTreeMap<String, i64> =
         report.usage.iter().map(|((flavor, resource), it)| (format!("{flavor}/{resource}"), *it)).collect();
-    verdict(differences("totalRequests", &case.data["want"]["totalRequests"], &json!(got)))
+    verdict(differences("totalRequests", &case.want["totalRequests"], &json!(got)))
 }
 
 /// Which of two ways to use a flavor is better.
 pub fn preference(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let grade = |value: &Value| {
         let mode = match value["preemptionMode"].as_str() {
             Some("noPreemptionCandidates") => PreemptionMode::NoPreemptionCandidates,
@@ -365,12 +366,12 @@ pub fn preference(case: &Case) -> Verdict {
         _ => FungibilityPreference::BorrowingOverPreemption,
     };
     let got = lab::is_preferred(grade(&input["a"]), grade(&input["b"]), preference);
-    verdict(differences("aPreferredOverB", &case.data["want"]["aPreferredOverB"], &json!(got)))
+    verdict(differences("aPreferredOverB", &case.want["aPreferredOverB"], &json!(got)))
 }
 
 /// The search for reduced counts.
 pub fn partial_admission(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let number = |value: &Value| value.as_i64().and_then(|it| i32::try_from(it).ok());
     let counts: Vec<(i32, Option<i32>)> = input["podSets"]
         .as_array()
@@ -382,5 +383,5 @@ pub fn partial_admission(case: &Case) -> Verdict {
     let found = lab::search_counts(&counts, |counts| counts.iter().map(|it| i64::from(*it)).sum::<i64>() <= limit);
     let count: i64 = found.iter().flatten().map(|it| i64::from(*it)).sum();
     let got = json!({"found": found.is_some(), "count": count});
-    verdict(differences("", &case.data["want"], &got))
+    verdict(differences("", case.want.whole(), &got))
 }

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::translate;
-use berth_engine::lab::NodeReport;
+use berth_engine::lab::{self, NodeReport};
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Amount, Event, FlavorUsage, Name};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::super::fields::Fields;
 use super::super::{Case, Verdict};
 use super::assigner::flavor_amounts;
 use super::compare::{differences, normal, verdict};
+use super::topology::take_places;
 use super::world::{World, object, objects};
 
 fn amount(amount: Amount) -> Value {
@@ -24,13 +26,13 @@ fn amount(amount: Amount) -> Value {
 
 /// What queues could take, with and without usage.
 pub fn available(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     for queue in world.queues.clone().into_keys() {
         let usage = flavor_amounts(&input["usage"][&queue]);
         world.engine.lab().add_usage(&queue, &usage);
     }
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut found = Vec::new();
     for (at, key) in ["available", "potentiallyAvailable"].into_iter().enumerate() {
         for (queue, pairs) in want[key].as_object().into_iter().flatten() {
@@ -47,12 +49,11 @@ pub fn available(case: &Case) -> Verdict {
 
 /// Dominant resource shares.
 pub fn fair_sharing(case: &Case) -> Verdict {
-    let input = &case.data["input"];
-    let want = &case.data["want"];
+    let input = &case.input;
+    let want = &case.want;
     if let Some(ratio) = input.get("unweightedRatio") {
-        let ratio = ratio.as_f64().unwrap_or(0.0);
-        let weight = input["fairWeight"].as_f64().unwrap_or(0.0);
-        let share = if ratio == 0.0 { 0.0 } else { ratio / weight };
+        let milli = |value: &Value| (value.as_f64().unwrap_or(0.0) * 1000.0).round() as i64;
+        let share = lab::precise_share(milli(ratio), milli(&input["fairWeight"]));
         return verdict(differences("serialized", &want["serialized"], &json!(format!("{share}"))));
     }
     let mut world = World::new(case)?;
@@ -71,7 +72,7 @@ pub fn fair_sharing(case: &Case) -> Verdict {
             "borrowing": share.is_some_and(|share| share.borrowing),
             "borrowingOnRequested": world.engine.lab().is_borrowing_on("cq", &requested),
         });
-        return verdict(differences("", want, &got));
+        return verdict(differences("", want.whole(), &got));
     }
     let added = input["additionalRequest"].get("cq").unwrap_or(&input["additionalRequest"]);
     let added = flavor_amounts(added);
@@ -96,18 +97,18 @@ pub fn fair_sharing(case: &Case) -> Verdict {
 
 /// The generation after an update.
 pub fn generation(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let (old, new): (api::ClusterQueue, api::ClusterQueue) = (object(input, "cq")?, object(input, "newcq")?);
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&old)));
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&new)));
     let got = world.engine.lab().generation(&new.name_any());
-    verdict(differences("generation", &case.data["want"]["lastAssignmentGeneration"], &json!(got)))
+    verdict(differences("generation", &case.want["lastAssignmentGeneration"], &json!(got)))
 }
 
 /// Condition Active.
 pub fn readiness(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     if input["skipTopology"] == json!(true) {
         for topology in objects::<api::Topology>(input, "topologies")? {
@@ -134,8 +135,15 @@ pub fn readiness(case: &Case) -> Verdict {
         Some(status) => (status.readiness.active, status.readiness.reason, status.readiness.message.clone()),
         None => (false, "NotFound", "ClusterQueue not found".to_owned()),
     };
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut found = differences("reason", &want["reason"], &json!(reason));
+    // One of the tables does not assert it.
+    if let Some(wanted) = want["status"].as_str().filter(|text| !text.is_empty()) {
+        found.extend(differences("status", &json!(wanted), &json!(if active { "True" } else { "False" })));
+    }
+    if let Some(wanted) = want.get("terminating") {
+        found.extend(differences("terminating", wanted, &json!(reason == "Terminating")));
+    }
     found.extend(differences("message", &want["message"], &json!(message)));
     if let Some(wanted) = want.get("active") {
         found.extend(differences("active", wanted, &json!(active)));
@@ -143,18 +151,51 @@ pub fn readiness(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Quota and usage of a snapshot.
+/// Quota and usage of a snapshot; usage of topology domains as the first queue sees it, which is through its flavors as
+/// they are once some of them were given other labels.
 pub fn snapshot(case: &Case) -> Verdict {
+    let input = &case.input;
     let mut world = World::new(case)?;
-    if case.data["input"].get("tasUsage").is_some() {
-        return Err("topology usage is not compared yet".to_owned());
+    for (flavor, usages) in input["tasFlavorUsage"].as_object().into_iter().flatten() {
+        take_places(&mut world, flavor, usages);
     }
-    verdict(compare_snapshot(&case.data["want"], &mut world))
+    for flavor in objects::<api::ResourceFlavor>(input, "relabeledResourceFlavors")? {
+        world.apply(Event::FlavorUpserted(translate::flavor(&flavor)));
+    }
+    let want = &case.want;
+    let mut found = compare_snapshot(want, &mut world);
+    if let Some(wanted) = want["clusterQueues"].as_object() {
+        let queues: Vec<String> = world.queues.keys().cloned().collect();
+        let extra =
+            queues.into_iter().filter(|name| !wanted.contains_key(name) && world.engine.lab().is_schedulable(name));
+        found.extend(extra.map(|name| format!("clusterQueues.{name}: want nothing, got an active queue")));
+    }
+    if let Some(wanted) = want.get("tasUsage") {
+        let flavors = world.queues.values().next().map(flavors_of).unwrap_or_default();
+        let mut got = BTreeMap::new();
+        for flavor in flavors {
+            let domains = world.engine.lab().used_domains(&Name::from(flavor.as_str()));
+            let domains = domains.into_iter().map(|(values, amounts)| {
+                let amounts: BTreeMap<String, i64> =
+                    amounts.into_iter().map(|(name, amount)| (name.to_string(), amount)).collect();
+                (values.join(","), amounts)
+            });
+            got.insert(flavor, domains.collect::<BTreeMap<_, _>>());
+        }
+        found.extend(differences("tasUsage", wanted, &json!(got)));
+    }
+    verdict(found)
+}
+
+/// The flavors a queue has quota of.
+fn flavors_of(queue: &api::ClusterQueue) -> Vec<String> {
+    let groups = queue.spec.resource_groups.iter();
+    groups.flat_map(|group| group.flavors.iter().map(|flavor| flavor.name.clone())).collect()
 }
 
 /// Usage after workloads were imagined away and back.
 pub fn snapshot_usage(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     for (list, away) in [("remove", true), ("add", false)] {
         for key in input[list].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -167,10 +208,10 @@ pub fn snapshot_usage(case: &Case) -> Verdict {
             }
         }
     }
-    verdict(compare_snapshot(&case.data["want"], &mut world))
+    verdict(compare_snapshot(&case.want, &mut world))
 }
 
-fn compare_snapshot(want: &Value, world: &mut World) -> Vec<String> {
+fn compare_snapshot(want: &Fields, world: &mut World) -> Vec<String> {
     let mut found = Vec::new();
     for (name, wanted) in want["clusterQueues"].as_object().into_iter().flatten() {
         let report = world.engine.lab().queue_report(name);
@@ -181,8 +222,8 @@ fn compare_snapshot(want: &Value, world: &mut World) -> Vec<String> {
         found.extend(compare_node(&format!("cohorts.{name}"), wanted, report, false));
     }
     for name in want["inactiveClusterQueues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        if world.engine.lab().is_schedulable(name) {
-            found.push(format!("{name}: want inactive, got active"));
+        if !world.queues.contains_key(name) || world.engine.lab().is_schedulable(name) {
+            found.push(format!("{name}: want known and inactive"));
         }
     }
     found
@@ -250,7 +291,7 @@ fn figures(list: &[(Name, BTreeMap<Name, FlavorUsage>)], borrowed: bool) -> Valu
 
 /// Figures of a ClusterQueue's status.
 pub fn cluster_queue_usage(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let queue: api::ClusterQueue = object(input, "clusterQueue")?;
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
@@ -261,7 +302,7 @@ pub fn cluster_queue_usage(case: &Case) -> Verdict {
         "reservedResources": figures(&status.flavors_reservation, true),
         "usedResources": figures(&status.flavors_usage, true),
     });
-    let mut want = case.data["want"].clone();
+    let mut want = case.want.whole().clone();
     for key in ["admittedWorkloads", "reservingWorkloads"] {
         if want.get(key).is_none() {
             want[key] = json!(0);
@@ -272,7 +313,7 @@ pub fn cluster_queue_usage(case: &Case) -> Verdict {
 
 /// Figures of a LocalQueue's status.
 pub fn local_queue_usage(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     if let Ok(queue) = object::<api::ClusterQueue>(input, "cq")
         && queue.metadata.name.is_some()
@@ -287,7 +328,7 @@ pub fn local_queue_usage(case: &Case) -> Verdict {
     let namespace = local.metadata.namespace.clone().unwrap_or_default();
     let status = world.engine.local_queue_status(&namespace, &local.name_any());
     let got = status.map_or(json!([]), |status| figures(&status.flavors_reservation, false));
-    let want = case.data["want"].get("usage").cloned().unwrap_or(json!([]));
+    let want = case.want.get("usage").cloned().unwrap_or(json!([]));
     let null_as_empty = if want.is_null() { json!([]) } else { want };
     verdict(differences("usage", &null_as_empty, &got))
 }

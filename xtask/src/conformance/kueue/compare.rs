@@ -119,7 +119,12 @@ fn quantities(value: &Value) -> Value {
 
 /// A map of lists of keys, each sorted.
 pub fn sorted_lists(value: &Value) -> Value {
-    let lists: BTreeMap<String, Vec<String>> = serde_json::from_value(value.clone()).unwrap_or_default();
+    if value.is_null() {
+        return json!({});
+    }
+    let Ok(lists) = serde_json::from_value::<BTreeMap<String, Vec<String>>>(value.clone()) else {
+        return value.clone();
+    };
     let sorted = lists.into_iter().filter(|(_, list)| !list.is_empty()).map(|(key, mut list)| {
         list.sort();
         (key, list)

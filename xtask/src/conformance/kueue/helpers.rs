@@ -23,7 +23,7 @@ fn strings(value: &Value) -> Vec<Name> {
 
 /// The order of entries without fair sharing.
 pub fn entry_ordering(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let world = World::new(case)?;
     let (mut engine, ..) = config(case)?;
     engine.requeuing_timestamp = match input["workloadOrdering"]["podsReadyRequeuingTimestamp"].as_str() {
@@ -42,12 +42,12 @@ pub fn entry_ordering(case: &Case) -> Verdict {
         });
     }
     let order: Vec<&String> = lab::entry_order(&engine, &entries).into_iter().map(|at| &names[at]).collect();
-    verdict(differences("order", &case.data["want"]["order"], &json!(order)))
+    verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
 /// Which of two entries goes first under fair sharing.
 pub fn fair_sharing_compare(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let world = World::new(case)?;
     let mut pairs: BTreeMap<String, u32> = BTreeMap::new();
     let mut number = |key: String| {
@@ -75,12 +75,12 @@ pub fn fair_sharing_compare(case: &Case) -> Verdict {
     };
     let (a, b) = (contender(&input["a"])?, contender(&input["b"])?);
     let got = lab::goes_before(&world.engine.config().gates, &a, &b);
-    verdict(differences("aBeforeB", &case.data["want"]["aBeforeB"], &json!(got)))
+    verdict(differences("aBeforeB", &case.want["aBeforeB"], &json!(got)))
 }
 
 /// The order of domains.
 pub fn domain_order(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let (engine, ..) = config(case)?;
     let number = |domain: &Value, key: &str| domain[key].as_i64().unwrap_or(0);
     let list: Vec<(String, DomainRoom)> = input["domains"]
@@ -104,12 +104,12 @@ pub fn domain_order(case: &Case) -> Verdict {
     let (with_leader, unconstrained) = (input["withLeader"] == json!(true), input["unconstrained"] == json!(true));
     let order = lab::domain_order(&rooms, with_leader, unconstrained, &engine.gates);
     let order: Vec<&String> = order.into_iter().map(|at| &list[at].0).collect();
-    verdict(differences("order", &case.data["want"]["order"], &json!(order)))
+    verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
 /// The order of two domains by their values.
 pub fn level_order(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let room = |key: &str| DomainRoom { values: strings(&input[key]), ..DomainRoom::default() };
     let rooms = [room("a"), room("b")];
     let (engine, ..) = config(case)?;
@@ -120,15 +120,15 @@ pub fn level_order(case: &Case) -> Verdict {
     } else {
         1
     };
-    verdict(differences("sign", &case.data["want"]["sign"], &json!(got)))
+    verdict(differences("sign", &case.want["sign"], &json!(got)))
 }
 
 /// Whether a topology has the levels of a request.
 pub fn has_level(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let request: api::PodSetTopologyRequest = object(input, "podSetTopologyRequest").unwrap_or_default();
     let got = lab::has_levels(&strings(&input["levels"]), &translate::workload::topology_request(&request));
-    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+    verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
 fn placement(value: &Value) -> TopologyAssignment {
@@ -151,22 +151,22 @@ fn encode(placement: &TopologyAssignment) -> Value {
 
 /// Two placements as one.
 pub fn merge(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let got = lab::merge_placements(&placement(&input["a"]), &placement(&input["b"]));
-    verdict(differences("result", &normal(&case.data["want"]["result"]), &normal(&encode(&got))))
+    verdict(differences("result", &normal(&case.want["result"]), &normal(&encode(&got))))
 }
 
 /// The first pods of a placement.
 pub fn truncate(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let count = input["newCount"].as_i64().and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
     let got = lab::truncate_placement(&placement(&input["assignment"]), count);
-    verdict(differences("result", &normal(&case.data["want"]["result"]), &normal(&encode(&got))))
+    verdict(differences("result", &normal(&case.want["result"]), &normal(&encode(&got))))
 }
 
 /// Whether an admission is charged to its local queue.
 pub fn entry_penalty(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let mut queue = ClusterQueue::new("cq");
     queue.admission_scope =
@@ -199,5 +199,5 @@ pub fn entry_penalty(case: &Case) -> Verdict {
     world.upsert(workload);
     world.cycle();
     let got = world.engine.lab().has_penalty(&key);
-    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+    verdict(differences("result", &case.want["result"], &json!(got)))
 }

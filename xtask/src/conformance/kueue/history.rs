@@ -28,9 +28,11 @@ pub fn random(case: &Case) -> Verdict {
     // Histories say when workloads return to their heaps: after a cycle and after a finish, never by themselves. What the
     // configuration objects asked for at the start is therefore carried out after the first cycle.
     let mut world = World::with_flush_delay(case, NEVER)?;
-    let each = case.data["input"]["addMode"] == "each";
+    let each = case.input["addMode"] == "each";
     for step in case.data["steps"].as_array().into_iter().flatten() {
         let mut run = Run::default();
+        known(step, &["name", "finish", "add", "want"])?;
+        known(&step["want"], &["cycles", "assignments", "active", "inadmissible", "unstable"])?;
         for key in step["finish"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             finish(&mut world, key);
         }
@@ -48,6 +50,14 @@ pub fn random(case: &Case) -> Verdict {
         verdict(found.into_iter().map(|it| format!("{name}: {it}")).collect())?;
     }
     Ok(())
+}
+
+/// Refuses what this runner would leave aside.
+fn known(object: &Value, keys: &[&str]) -> Verdict {
+    match object.as_object().into_iter().flatten().find(|(key, _)| !keys.contains(&key.as_str())) {
+        Some((key, _)) => Err(format!("{key}: the runner does not look at it")),
+        None => Ok(()),
+    }
 }
 
 fn finish(world: &mut World, key: &str) {

@@ -20,7 +20,7 @@ fn name(value: &Value) -> Name {
 
 /// Targets of a preemptor whose flavors are given.
 pub fn targets(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     for admitted in objects::<api::Workload>(input, "admitted")? {
         world.upsert(admitted);
@@ -48,7 +48,7 @@ pub fn targets(case: &Case) -> Verdict {
     let now = world.time();
     let short: Vec<_> = short.into_iter().collect();
     let found = world.engine.lab().targets(&key, &queue, &request, &short, now);
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut differences_found = Vec::new();
     if let Some(count) = want["preempted"].as_u64() {
         differences_found.extend(differences("preempted", &json!(count), &json!(found.len())));
@@ -100,7 +100,7 @@ fn evicted(
 
 /// The order in which fair sharing asks queues for victims.
 pub fn fair_ordering(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let admitted: Vec<api::Workload> = objects(input, "admitted")?;
     for object in &admitted {
@@ -130,13 +130,13 @@ pub fn fair_ordering(case: &Case) -> Verdict {
     let queue = input["preemptorClusterQueue"].as_str().unwrap_or_default();
     let order = world.engine.lab().victim_queue_order(&key, queue, &candidates, &drops, now);
     let order: Vec<&str> = order.iter().map(|it| &**it).collect();
-    let wanted = if case.data["want"]["order"].is_null() { json!([]) } else { case.data["want"]["order"].clone() };
+    let wanted = if case.want["order"].is_null() { json!([]) } else { case.want["order"].clone() };
     verdict(differences("order", &wanted, &json!(order)))
 }
 
 /// The order of candidates.
 pub fn candidates_ordering(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let by_usage = input["admissionFairSharingSorting"] == json!(true);
     if by_usage {
@@ -178,12 +178,12 @@ pub fn candidates_ordering(case: &Case) -> Verdict {
     let now = world.time();
     let order = world.engine.lab().candidate_order(own, &list, now);
     let order: Vec<&str> = order.iter().map(|it| &*it.name).collect();
-    verdict(differences("order", &case.data["want"]["order"], &json!(order)))
+    verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
 /// Whether a policy lets one workload preempt another.
 pub fn policy(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let (preemptor, candidate): (api::Workload, api::Workload) =
         (object(input, "preemptor")?, object(input, "candidate")?);
@@ -197,30 +197,30 @@ pub fn policy(case: &Case) -> Verdict {
         _ => PreemptionPolicy::Never,
     };
     let got = world.engine.lab().satisfies(policy, &keys.0, &keys.1);
-    verdict(differences("satisfies", &case.data["want"]["satisfies"], &json!(got)))
+    verdict(differences("satisfies", &case.want["satisfies"], &json!(got)))
 }
 
 /// Base, boost and effective priority.
 pub fn priority_info(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
-    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let workload: api::Workload = object(&case.input, "workload")?;
     let key = workload_key(&workload);
     let model = world.translate(&workload);
     let base = model.priority;
     world.upsert(workload);
     let effective = world.engine.lab().priority(&key).unwrap_or_default();
     let got = json!({"base": base, "boost": effective - base, "effective": effective});
-    verdict(differences("", &case.data["want"], &got))
+    verdict(differences("", case.want.whole(), &got))
 }
 
 /// The message of a victim.
 pub fn message(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let preemptor: api::Workload = object(input, "preemptor").unwrap_or_default();
     let uid = preemptor.metadata.uid.clone().unwrap_or_default();
     let labels = preemptor.metadata.labels.clone().unwrap_or_default();
     let job_uid = labels.get("kueue.x-k8s.io/job-uid").map(String::as_str).unwrap_or_default();
     let text = |key: &str| input[key].as_str().unwrap_or_default();
     let got = lab::preemption_message(&uid, job_uid, text("reason"), text("preemptorPath"), text("preempteePath"));
-    verdict(differences("message", &case.data["want"]["message"], &json!(got)))
+    verdict(differences("message", &case.want["message"], &json!(got)))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::scheduler::carry_out::Change;
 use berth_controllers::translate::{self, workload_key};
-use berth_engine::lab::{self, FlavorAmounts};
+use berth_engine::lab::{self, FlavorAmounts, NotQueued};
 use berth_engine::model::{
     ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey,
 };
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::super::{Case, Verdict};
 use super::assigner::flavor_amounts;
-use super::compare::{differences, verdict};
+use super::compare::{differences, sorted_lists, verdict};
 use super::world::{World, object, objects};
 
 fn name(text: &str) -> Name {
@@ -56,7 +56,7 @@ fn pending_reason(text: &str) -> PendingReason {
 
 /// A queue named `cq` with a local queue for every one the workloads name.
 fn with_queue(case: &Case, workloads: &[api::Workload]) -> Result<World, String> {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let ordering = input["workloadOrdering"]["podsReadyRequeuingTimestamp"].as_str();
     if ordering.is_some_and(|text| text != "Eviction") {
@@ -94,7 +94,7 @@ fn parse_selector(text: &str) -> LabelSelector {
 
 /// Which of two workloads is the head.
 pub fn strict_fifo(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let pair: [api::Workload; 2] = [object(input, "w1")?, object(input, "w2")?];
     let mut world = with_queue(case, &pair)?;
     for workload in pair {
@@ -102,24 +102,35 @@ pub fn strict_fifo(case: &Case) -> Verdict {
     }
     let head = world.engine.lab().pop("cq");
     let got = head.map(|key| key.name.to_string());
-    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+    verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
 /// One head per active queue.
 pub fn heads(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
+    let mut found = differences("assigned before", &case.want["assigned"], &json!(assigned(&world)));
     let mut got = Vec::new();
     for queue in world.queues.clone().into_keys().filter(|name| name.contains("active-")) {
         got.extend(world.engine.lab().pop(&queue).map(|key| key.name.to_string()));
     }
     got.sort();
-    let wanted = case.data["want"].get("workloads").cloned().unwrap_or(json!([]));
-    verdict(differences("workloads", &wanted, &json!(got)))
+    let wanted = case.want.get("workloads").cloned().unwrap_or(json!([]));
+    found.extend(differences("workloads", &wanted, &json!(got)));
+    found.extend(differences("assigned after", &case.want["assigned"], &json!(assigned(&world))));
+    verdict(found)
+}
+
+/// The local queue of every workload that belongs to one, whether it waits there or is looked at.
+fn assigned(world: &World) -> BTreeMap<String, String> {
+    let local = |key: &WorkloadKey| Some(format!("{}/{}", key.namespace, world.engine.local_queue(key)?));
+    let held_back = |key: &WorkloadKey| world.engine.admission(key).is_some();
+    let keys = world.workloads.keys().filter(|key| !held_back(key));
+    keys.filter_map(|key| Some((key.to_string(), local(key)?))).collect()
 }
 
 /// The head where local queues are ordered by usage.
 pub fn admission_fair_sharing(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let queue: api::ClusterQueue = object(input, "cq")?;
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
@@ -138,12 +149,12 @@ pub fn admission_fair_sharing(case: &Case) -> Verdict {
         world.upsert(workload);
     }
     let got = world.engine.lab().pop(&queue.name_any()).map(|key| key.name.to_string());
-    verdict(differences("wl", &case.data["want"]["wl"]["metadata"]["name"], &json!(got)))
+    verdict(differences("wl", &case.want["wl"]["metadata"]["name"], &json!(got)))
 }
 
 /// Where a popped workload goes, and whether it sticks to the head.
 pub fn requeue(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let workload: api::Workload = object(input, "workload")?;
     let key = workload_key(&workload);
     let mut world = with_queue(case, std::slice::from_ref(&workload))?;
@@ -166,7 +177,7 @@ pub fn requeue(case: &Case) -> Verdict {
     let sticky = lab.sticky("cq").is_some();
     let (again, _) = lab.requeue(&key, reason, PendingReason::PendingEvaluation, now);
     let got = json!({"inadmissible": !active, "sticky": sticky});
-    let mut want = case.data["want"].clone();
+    let mut want = case.want.whole().clone();
     if want.get("sticky").is_none() {
         want["sticky"] = json!(false);
     }
@@ -179,7 +190,7 @@ pub fn requeue(case: &Case) -> Verdict {
 
 /// Whether a reason sets the workload's class aside, and what is remembered for it.
 pub fn class_reason(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let workload: api::Workload = object(input, "workload")?;
     let key = workload_key(&workload);
     let mut world = with_queue(case, std::slice::from_ref(&workload))?;
@@ -195,7 +206,7 @@ pub fn class_reason(case: &Case) -> Verdict {
         world.apply(Event::WorkloadRemoved(key.clone()));
     }
     let set_aside = world.engine.lab().class_set_aside("cq", &key);
-    let want = &case.data["want"];
+    let want = &case.want;
     if let Some(wanted) = want.get("schedulingHashRecordedAsInadmissible") {
         return verdict(differences("recorded", wanted, &json!(set_aside.is_some())));
     }
@@ -207,7 +218,7 @@ pub fn class_reason(case: &Case) -> Verdict {
 
 /// Requeueing through the manager.
 pub fn requeue_workload(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let workload: api::Workload = object(input, "workload")?;
     let key = workload_key(&workload);
@@ -222,12 +233,12 @@ pub fn requeue_workload(case: &Case) -> Verdict {
     }
     let now = world.time();
     let (added, _) = world.engine.lab().requeue(&key, RequeueReason::Generic, PendingReason::PendingEvaluation, now);
-    verdict(differences("requeued", &case.data["want"]["requeued"], &json!(added)))
+    verdict(differences("requeued", &case.want["requeued"], &json!(added)))
 }
 
 /// A script of operations on one queue.
 pub fn operations(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let list = |key: &str| objects::<api::Workload>(input, key);
     let keys =
         ["workloadsToAdd", "inadmissibleWorkloadsToRequeue", "admissibleWorkloadsToRequeue", "workloadsToUpdate"];
@@ -268,53 +279,56 @@ pub fn operations(case: &Case) -> Verdict {
         positions.iter().filter(|it| !it.inadmissible).map(|it| it.workload.to_string()).collect();
     active.sort();
     let got = json!({"activeWorkloads": active, "pending": positions.len(), "inadmissibleWorkloadsRequeued": moved});
-    verdict(differences("", &case.data["want"], &got))
+    verdict(differences("", case.want.whole(), &got))
 }
 
 /// A push, a push of an update, a pop.
 pub fn push(case: &Case) -> Verdict {
-    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let workload: api::Workload = object(&case.input, "workload")?;
     let mut world = with_queue(case, std::slice::from_ref(&workload))?;
     world.upsert(workload.clone());
     world.upsert(workload);
     let head = world.engine.lab().pop("cq").map(|key| key.to_string());
     let positions = world.engine.pending("cq");
     let aside: Vec<String> = positions.iter().filter(|it| it.inadmissible).map(|it| it.workload.to_string()).collect();
-    let mut found = differences("head", &case.data["want"]["head"], &json!(head));
-    found.extend(differences("inadmissible", &case.data["want"]["inadmissible"], &json!(aside)));
+    let mut found = differences("head", &case.want["head"], &json!(head));
+    found.extend(differences("inadmissible", &case.want["inadmissible"], &json!(aside)));
     verdict(found)
 }
 
 /// Whether the back-off is over.
 pub fn backoff(case: &Case) -> Verdict {
-    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let workload: api::Workload = object(&case.input, "workload")?;
     let key = workload_key(&workload);
     let mut world = World::new(case)?;
     world.upsert(workload);
     let now = world.time();
     let got = world.engine.lab().is_backoff_over(&key, now);
-    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+    verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
 /// Flushes of trees.
 pub fn inadmissible(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     world.apply(Event::NamespaceUpserted { name: name("default"), labels: BTreeMap::new() });
+    world.flush();
     for queue in world.queues.clone().into_keys() {
         while let Some(key) = world.engine.lab().pop(&queue) {
             let now = world.time();
             world.engine.lab().requeue(&key, RequeueReason::Generic, PendingReason::PendingEvaluation, now);
         }
     }
-    let now = world.time();
-    let mut moved = 0;
+    // What the objects of the case asked for at the start has no set-aside workloads to help.
     for queue in input["cqNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        moved += world.engine.lab().flush(queue, now);
+        world.apply(Event::FlushRequested { cluster_queue: name(queue) });
     }
+    let now = world.time();
+    let moved = world.engine.lab().flush_requested(now);
     let (active, aside) = world.waiting();
-    let want = &case.data["want"];
-    let mut found = differences("movedCount", &want["movedCount"], &json!(moved));
+    let want = &case.want;
+    let mut found = differences("movedCount", &want["movedCount"], &json!(moved.iter().sum::<usize>()));
+    found.extend(differences("moveWorkloadsLogCount", &want["moveWorkloadsLogCount"], &json!(moved.len())));
     found.extend(differences("active", &want["active"], &json!(active)));
     found.extend(differences("inadmissible", &want["inadmissible"], &json!(aside)));
     verdict(found)
@@ -322,47 +336,54 @@ pub fn inadmissible(case: &Case) -> Verdict {
 
 /// Which local queue a workload is assigned to, and why to none.
 pub fn add_workload(case: &Case) -> Verdict {
-    let workload: api::Workload = object(&case.data["input"], "workload")?;
+    let workload: api::Workload = object(&case.input, "workload")?;
     let key = workload_key(&workload);
-    let local = format!("{}/{}", key.namespace, workload.spec.queue_name);
     let mut world = World::new(case)?;
     world.upsert(workload);
-    let (assigned, error) = place(&mut world, &key, &local);
-    let mut found = differences("assigned", &case.data["want"]["assigned"], &assigned);
-    let wanted = case.data["want"]["err"].as_str().unwrap_or_default();
+    let (assigned, error) = place(&mut world, &key);
+    let mut found = differences("assigned", &case.want["assigned"], &assigned);
+    let wanted = case.want["err"].as_str().unwrap_or_default();
     found.extend(differences("err", &json!(wanted), &json!(error)));
     verdict(found)
 }
 
-/// Where a workload is, in upstream's words.
-fn place(world: &mut World, key: &WorkloadKey, local: &str) -> (Value, &'static str) {
-    let (namespace, queue) = local.split_once('/').unwrap_or_default();
-    let object = world.workloads.get(key).cloned().unwrap_or_default();
-    let model = world.translate(&object);
-    if model.finished || model.admission.is_some() || !model.active {
-        return (json!({}), "workload is inadmissible and can't be added to a LocalQueue");
-    }
-    if world.engine.local_queue_status(namespace, queue).is_none() {
-        return (json!({}), "localQueue doesn't exist or inactive");
-    }
+/// The local queue a workload belongs to, and why it waits in no queue, by upstream's names of the kinds of errors.
+fn place(world: &mut World, key: &WorkloadKey) -> (Value, &'static str) {
+    let local = world.engine.local_queue(key).map(|local| format!("{}/{local}", key.namespace));
     let assigned = json!({key.to_string(): local});
-    if world.engine.lab().is_waiting(key) { (assigned, "") } else { (assigned, "clusterQueue doesn't exist") }
+    match world.engine.lab().why_not_queued(key) {
+        None => (assigned, ""),
+        Some(NotQueued::NoClusterQueue) => (assigned, "clusterQueue doesn't exist"),
+        Some(NotQueued::NoLocalQueue) => (json!({}), "localQueue doesn't exist or inactive"),
+        Some(NotQueued::NotQueueable) => (json!({}), "workload is inadmissible and can't be added to a LocalQueue"),
+    }
 }
 
 /// A workload that moves between local queues.
 pub fn update_workload(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     for local in objects::<api::LocalQueue>(input, "queues")? {
         world.apply(Event::LocalQueueUpserted(translate::local_queue(&local)));
     }
     let updated: api::Workload = object(input, "updatedWorkload")?;
     let key = workload_key(&updated);
-    let local = format!("{}/{}", key.namespace, updated.spec.queue_name);
+    let want = &case.want;
+    let mut found = Vec::new();
+    // Objects that wait for a queue are no members of it, and upstream assigns them to none.
+    let (before, error) = place(&mut world, &key);
+    let before = if error.is_empty() { before } else { json!({}) };
+    found.extend(differences("input.assigned", &input["assigned"], &before));
     world.upsert(updated);
-    let (assigned, error) = place(&mut world, &key, &local);
-    let want = &case.data["want"];
-    let mut found = differences("assigned", &want["assigned"], &assigned);
+    let (assigned, error) = place(&mut world, &key);
+    found.extend(differences("assigned", &want["assigned"], &assigned));
+    found.extend(differences("updated", &want["updated"], &json!(error.is_empty())));
+    let mut members: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for position in world.queues.keys().flat_map(|queue| world.engine.pending(queue)) {
+        let local = format!("{}/{}", position.workload.namespace, position.local_queue);
+        members.entry(local).or_default().push(position.workload.to_string());
+    }
+    found.extend(differences("queueMembers", &sorted_lists(&want["queueMembers"]), &sorted_lists(&json!(members))));
     found.extend(differences("err", &json!(want["err"].as_str().unwrap_or_default()), &json!(error)));
     let mut order: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for queue in world.queues.clone().into_keys() {
@@ -376,24 +397,29 @@ pub fn update_workload(case: &Case) -> Verdict {
 
 /// Second passes that are due.
 pub fn second_pass(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
+    let mut found = Vec::new();
     let mut world = World::new(case)?;
     if let Ok(update) = object::<api::Workload>(input, "updateWorkload")
         && update.metadata.name.is_some()
     {
+        let key = workload_key(&update);
         world.upsert(update);
+        let queued = world.engine.lab().awaits_second_pass(&key);
+        found.extend(differences("updateQueued", &json!(case.want["updateQueued"] == true), &json!(queued)));
     }
     let seconds = input["passTime"].as_str().unwrap_or("0s").trim_end_matches('s').parse::<f64>().unwrap_or(0.0);
     world.now += jiff::SignedDuration::from_secs_f64(seconds);
     let now = world.time();
     let mut due: Vec<String> = world.engine.lab().second_pass_due(now).iter().map(ToString::to_string).collect();
     due.sort();
-    verdict(differences("ready", &case.data["want"]["ready"], &json!(due)))
+    found.extend(differences("ready", &case.want["ready"], &json!(due)));
+    verdict(found)
 }
 
 /// What is kept for an entry that must wait for preemption.
 pub fn resources_to_reserve(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     world.engine.lab().add_usage("cq", &flavor_amounts(&input["cqUsage"]));
     let usage = flavor_amounts(&input["assignmentUsage"]);
@@ -405,12 +431,12 @@ pub fn resources_to_reserve(case: &Case) -> Verdict {
     };
     let got: BTreeMap<String, i64> =
         got.into_iter().map(|((flavor, resource), amount)| (format!("{flavor}/{resource}"), amount)).collect();
-    verdict(differences("reserved", &case.data["want"]["reserved"], &json!(got)))
+    verdict(differences("reserved", &case.want["reserved"], &json!(got)))
 }
 
 /// Whether a recorded scan has to start over.
 pub fn last_assignment(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let args = &input["args"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let class = |value: &Value| match value.as_str() {
@@ -427,12 +453,12 @@ pub fn last_assignment(case: &Case) -> Verdict {
         number(&args["currentCQGeneration"]),
         class(&args["currentSchedulingHash"]),
     );
-    verdict(differences("result", &case.data["want"]["result"], &json!(got)))
+    verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
 /// A popped workload goes back after a cycle that ended in some way; what its status says, and how often it was written.
 pub fn entry_requeue(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let entry = &input["entry"];
     let mut world = World::new(case)?;
     let keys: Vec<WorkloadKey> = world.workloads.keys().cloned().collect();
@@ -460,7 +486,7 @@ pub fn entry_requeue(case: &Case) -> Verdict {
         }
         writes += u32::from(world.workloads[key].status != before);
     }
-    let want = &case.data["want"];
+    let want = &case.want;
     let (active, aside) = world.waiting();
     let mut found = differences("left", &want["left"], &json!(active));
     found.extend(differences("inadmissibleLeft", &want["inadmissibleLeft"], &json!(aside)));

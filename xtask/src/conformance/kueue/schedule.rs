@@ -8,13 +8,14 @@ use berth_engine::model::WorkloadKey;
 use berth_engine::{CycleOutcome, Event, Name};
 use serde_json::{Value, json};
 
+use super::super::fields::Fields;
 use super::super::{Case, Verdict};
 use super::compare::{differences, normal, sorted_lists, verdict, workload};
 use super::world::{World, objects};
 
 /// Suites that run a number of cycles and compare everything afterwards.
 pub fn cycles(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     restore_usage(&mut world, input);
     second_pass(&mut world, input);
@@ -25,7 +26,7 @@ pub fn cycles(case: &Case) -> Verdict {
     compare(case, &world, &outcomes)
 }
 
-fn restore_usage(world: &mut World, input: &Value) {
+fn restore_usage(world: &mut World, input: &Fields) {
     for (name, consumed) in input["initialLocalQueueUsage"].as_object().into_iter().flatten() {
         let consumed = serde_json::from_value(consumed.clone()).unwrap_or_default();
         let consumed = translate::amounts::from_resource_list(&consumed);
@@ -40,7 +41,7 @@ fn restore_usage(world: &mut World, input: &Value) {
 }
 
 /// Second passes that are due at the start: the first is due a second after it was asked for.
-fn second_pass(world: &mut World, input: &Value) {
+fn second_pass(world: &mut World, input: &Fields) {
     if input["secondPass"].as_array().is_some_and(|list| !list.is_empty()) {
         world.now += jiff::SignedDuration::from_secs(1);
     }
@@ -48,7 +49,7 @@ fn second_pass(world: &mut World, input: &Value) {
 
 /// Compares everything a case wants after its cycles.
 fn compare(case: &Case, world: &World, outcomes: &[CycleOutcome]) -> Verdict {
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut found = Vec::new();
     if let Some(list) = want.get("workloads").and_then(Value::as_array) {
         found.extend(compare_workloads(list, world));
@@ -103,7 +104,7 @@ fn without_zeros(value: &Value) -> Value {
 
 /// Keys of workloads that were admitted at the start and do not wait for a replacement of a node.
 fn admitted_at_start(case: &Case) -> Result<Vec<String>, String> {
-    let workloads = objects::<api::Workload>(&case.data["input"], "workloads")?;
+    let workloads = objects::<api::Workload>(&case.input, "workloads")?;
     let replaces_nodes = case.data["upstreamTest"] == "TestScheduleForTAS";
     let admitted = workloads.iter().filter(|workload| {
         let unhealthy = workload.status.as_ref().is_some_and(|status| !status.unhealthy_nodes.is_empty());
@@ -153,11 +154,11 @@ fn compare_events(wanted: &[Value], how: &Value, got: &[Value]) -> Vec<String> {
 
 /// A cycle, workloads that finish, the tree's other workloads again, a second cycle.
 pub fn two_cycles(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     world.cycle();
     let mut found = Vec::new();
-    if let Some(list) = case.data["want"]["workloadsAfterFirstCycle"].as_array() {
+    if let Some(list) = case.want["workloadsAfterFirstCycle"].as_array() {
         found.extend(compare_workloads(list, &world));
     }
     confirm(&mut world);
@@ -168,7 +169,7 @@ pub fn two_cycles(case: &Case) -> Verdict {
         world.apply(Event::WorkloadRemoved(key));
     }
     world.cycle();
-    let wanted = &case.data["want"]["assignmentsAfterSecondCycle"];
+    let wanted = &case.want["assignmentsAfterSecondCycle"];
     found.extend(differences("assignmentsAfterSecondCycle", &normal(wanted), &normal(&json!(world.assignments()))));
     verdict(found)
 }
@@ -183,7 +184,7 @@ fn confirm(world: &mut World) {
 
 /// Several cycles with quota that comes and goes: does the search through flavors go on where it was?
 pub fn preserve_scan(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let names: Vec<String> = world.queues.keys().cloned().collect();
     for cycle in 0..case.data["cycles"].as_u64().unwrap_or(1) {
@@ -210,7 +211,7 @@ pub fn preserve_scan(case: &Case) -> Verdict {
         let flavor = admission.and_then(|it| it.pod_sets.first()).and_then(|set| set.flavors.values().next());
         got.insert(key.to_string(), flavor.map(|it| it.to_string()).unwrap_or_default());
     }
-    let wanted = case.data["want"]["admittedFlavor"].as_object().cloned().unwrap_or_default();
+    let wanted = case.want["admittedFlavor"].as_object().cloned().unwrap_or_default();
     let got = got.into_iter().filter(|(key, _)| wanted.contains_key(key)).collect::<BTreeMap<_, _>>();
     verdict(differences("admittedFlavor", &json!(wanted), &json!(got)))
 }

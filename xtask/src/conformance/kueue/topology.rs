@@ -14,6 +14,7 @@ use berth_engine::{Event, Name};
 use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, Toleration};
 use serde_json::{Map, Value, json};
 
+use super::super::fields::Fields;
 use super::super::{Case, Verdict};
 use super::compare::{differences, verdict};
 use super::world::World;
@@ -32,7 +33,7 @@ fn strings(value: &Value) -> Vec<Name> {
 
 /// Placement of pod sets in one flavor.
 pub fn assignment(case: &Case) -> Verdict {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let topology = input["topologyName"].as_str().unwrap_or("default");
     world.apply(Event::TopologyUpserted(Topology { name: name(topology), levels: strings(&input["levels"]) }));
@@ -54,14 +55,7 @@ pub fn assignment(case: &Case) -> Verdict {
     }];
     world.apply(Event::ClusterQueueUpserted(queue));
     for (key, flavor) in [("priorOwnUsage", "default"), ("priorFlavorUsage", "other")] {
-        for usage in input[key].as_array().into_iter().flatten() {
-            let domain = TopologyDomain {
-                values: strings(&usage["values"]),
-                count: i32::try_from(usage["count"].as_i64().unwrap_or(0)).unwrap_or(0),
-            };
-            let places = TopologyAssignment { levels: Vec::new(), domains: vec![domain] };
-            world.engine.lab().add_places(&name(flavor), &places, &amounts(&usage["singlePodRequests"]));
-        }
+        take_places(&mut world, flavor, &input[key]);
     }
     if let Some(usages) = input["aggregatedDomainUsages"].as_object().filter(|usages| !usages.is_empty()) {
         for (host, usage) in usages {
@@ -80,7 +74,7 @@ pub fn assignment(case: &Case) -> Verdict {
         };
         got.insert(set.to_string(), entry);
     }
-    let mut wanted = case.data["want"]["podSets"].clone();
+    let mut wanted = case.want["podSets"].clone();
     // A pod set with neither an assignment nor a reason got nothing; one that was not looked at got nothing either.
     if let Some(sets) = wanted.as_object_mut() {
         sets.retain(|_, set| set.as_object().is_some_and(|set| !set.is_empty()));
@@ -88,11 +82,23 @@ pub fn assignment(case: &Case) -> Verdict {
     verdict(differences("podSets", &wanted, &Value::Object(got)))
 }
 
+/// Takes places in a flavor's topology, as a list of usages says.
+pub fn take_places(world: &mut World, flavor: &str, usages: &Value) {
+    for usage in usages.as_array().into_iter().flatten() {
+        let domain = TopologyDomain {
+            values: strings(&usage["values"]),
+            count: i32::try_from(usage["count"].as_i64().unwrap_or(0)).unwrap_or(0),
+        };
+        let places = TopologyAssignment { levels: Vec::new(), domains: vec![domain] };
+        world.engine.lab().add_places(&name(flavor), &places, &amounts(&usage["singlePodRequests"]));
+    }
+}
+
 /// What has to be placed for an assignment that is given.
 pub fn requests(case: &Case) -> Verdict {
     let (mut world, key, sets) = given(case)?;
     let got = world.engine.lab().to_place(&key, "cq", &sets).ok_or("the workload is not known")?;
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut found = Vec::new();
     if let Some(wanted) = want.get("podSetsWithTASRequest") {
         let names: Vec<&str> = got.pod_sets.iter().map(|name| &**name).collect();
@@ -108,7 +114,7 @@ pub fn requests(case: &Case) -> Verdict {
 /// What an assignment takes beyond what the admission before accounts for.
 pub fn usage(case: &Case) -> Verdict {
     let (mut world, key, sets) = given(case)?;
-    let previous: Option<api::Admission> = serde_json::from_value(case.data["input"]["previousAdmission"].clone()).ok();
+    let previous: Option<api::Admission> = serde_json::from_value(case.input["previousAdmission"].clone()).ok();
     let held: Vec<GivenPodSet> = previous
         .iter()
         .flat_map(|previous| translate::admission_from_api(previous).pod_sets)
@@ -128,10 +134,10 @@ pub fn usage(case: &Case) -> Verdict {
         let entry = json!({"values": values, "singlePodRequests": per_pod, "count": count});
         got.entry(flavor.to_string()).or_default().push(entry);
     }
-    let mut wanted = case.data["want"]["tasUsage"].clone();
+    let mut wanted = case.want["tasUsage"].clone();
     // No usage of a flavor is the same as no entry for it.
     if let Some(flavors) = wanted.as_object_mut() {
-        flavors.retain(|_, list| list.as_array().is_some_and(|list| !list.is_empty()));
+        flavors.retain(|_, list| list.as_array().is_none_or(|list| !list.is_empty()));
     }
     let wanted = if wanted.is_null() { json!({}) } else { wanted };
     verdict(differences("tasUsage", &wanted, &json!(got)))
@@ -139,7 +145,7 @@ pub fn usage(case: &Case) -> Verdict {
 
 /// A queue with the flavors of a given assignment, its workload, and the assignment.
 fn given(case: &Case) -> Result<(World, WorkloadKey, Vec<GivenPodSet>), String> {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut world = World::new(case)?;
     let topology_flavors = strings(&input["tasFlavors"]);
     let mut sets = Vec::new();
@@ -192,7 +198,7 @@ fn decode(assignment: &Value) -> TopologyAssignment {
 }
 
 /// Placements of the slice an elastic workload replaces, per pod set.
-fn earlier_slice(input: &Value) -> Result<BTreeMap<Name, TopologyAssignment>, String> {
+fn earlier_slice(input: &Fields) -> Result<BTreeMap<Name, TopologyAssignment>, String> {
     let mut earlier = BTreeMap::new();
     for request in input["podSetRequests"].as_array().into_iter().flatten() {
         if let Some(previous) = request.get("previousAssignment") {
@@ -216,7 +222,7 @@ fn encode(topology: &TopologyAssignment) -> Value {
 }
 
 /// The workload of a case: its pod sets as the requests say, its failed nodes as its object says.
-fn workload(world: &World, input: &Value) -> Workload {
+fn workload(world: &World, input: &Fields) -> Workload {
     let object: api::Workload = serde_json::from_value(input["workload"].clone()).unwrap_or_default();
     let mut model = world.translate(&object);
     if object.metadata.name.is_none() {

@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::Case;
+use super::super::fields::Lookup;
 
 /// An engine, the objects it was told about, and the events that were sent.
 pub struct World {
@@ -35,10 +36,10 @@ pub struct World {
 }
 
 /// The objects of a list in the case's input.
-pub fn objects<T: DeserializeOwned>(input: &Value, key: &str) -> Result<Vec<T>, String> {
-    match input.get(key) {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(list) => {
+pub fn objects<T: DeserializeOwned>(input: &impl Lookup, key: &str) -> Result<Vec<T>, String> {
+    match input.field(key) {
+        Value::Null => Ok(Vec::new()),
+        list => {
             // Some suites wrap a workload in what upstream's queues keep about it.
             let unwrapped = |entry: &Value| match entry.get("workload") {
                 Some(workload) if entry.get("totalRequests").is_some() => workload.clone(),
@@ -51,8 +52,8 @@ pub fn objects<T: DeserializeOwned>(input: &Value, key: &str) -> Result<Vec<T>, 
 }
 
 /// One object of the case's input.
-pub fn object<T: DeserializeOwned>(input: &Value, key: &str) -> Result<T, String> {
-    serde_json::from_value(input[key].clone()).map_err(|error| format!("input.{key}: {error}"))
+pub fn object<T: DeserializeOwned>(input: &impl Lookup, key: &str) -> Result<T, String> {
+    serde_json::from_value(input.field(key).clone()).map_err(|error| format!("input.{key}: {error}"))
 }
 
 /// The clock of a case.
@@ -63,7 +64,7 @@ pub fn now(case: &Case) -> Timestamp {
 
 /// Feature gates and configuration of a case.
 pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
-    let input = &case.data["input"];
+    let input = &case.input;
     let mut raw = json!({});
     if let Some(afs) = input.get("admissionFairSharing").or(input.get("afsConfig")).filter(|it| !it.is_null()) {
         raw["admissionFairSharing"] = afs.clone();
@@ -98,7 +99,7 @@ impl World {
 
     /// The same, with a delay before such chances.
     pub fn with_flush_delay(case: &Case, delay: Duration) -> Result<World, String> {
-        let input = &case.data["input"];
+        let input = &case.input;
         let (mut config, gates, resources) = config(case)?;
         config.flush_delay = delay;
         let mut world = World {

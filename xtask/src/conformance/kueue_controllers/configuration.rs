@@ -35,7 +35,7 @@ fn feature_gates(case: &Case) -> Verdict {
     let map: BTreeMap<String, bool> = input(case, "featureGateMap")?;
     let on_command_line: String = input(case, "featureGatesCLI")?;
     let got: Vec<Error> = configuration::validate_gates(&map, &on_command_line).err().into_iter().collect();
-    let wanted = &case.data["want"]["err"];
+    let wanted = &case.want["err"];
     // What several gates lack is listed in no certain order upstream; such rows leave the detail out.
     let detail = wanted.as_array().and_then(|list| list.first()).map_or("", |e| e["detail"].as_str().unwrap_or(""));
     errors(case, "err", if detail.is_empty() { Compare::Fields } else { Compare::Exact }, got)
@@ -44,6 +44,6 @@ fn feature_gates(case: &Case) -> Verdict {
 fn waits(case: &Case) -> Verdict {
     let file: File = input(case, "cfg")?;
     let got = configuration::waits_for_pods_ready(&file, &gates(case));
-    let want = case.data["want"]["result"] == Value::Bool(true);
+    let want = case.want["result"] == Value::Bool(true);
     if got == want { Ok(()) } else { Err(format!("want {want}, got {got}")) }
 }

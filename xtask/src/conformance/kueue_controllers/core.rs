@@ -12,7 +12,8 @@ use berth_controllers::jobs::reconcile::Context;
 use berth_controllers::plan::Step;
 use berth_controllers::workload::reconcile::{not_ready, reconcile};
 use berth_controllers::workload::{checks, status};
-use berth_controllers::{Stores, duration, queues};
+use berth_controllers::{Stores, duration, queues, translate};
+use berth_engine::{Engine, Event};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -50,9 +51,17 @@ fn go_duration(value: &Value) -> Option<Duration> {
     Some(Duration::try_from(parsed).unwrap_or_default())
 }
 
+/// A duration a case wants; none is zero.
+fn wanted_duration(value: &Value) -> Result<Duration, String> {
+    match value {
+        Value::Null => Ok(Duration::ZERO),
+        text => go_duration(text).ok_or_else(|| format!("{text} is no duration")),
+    }
+}
+
 fn workload_reconcile(case: &Case) -> Verdict {
     let gates = gates(case);
-    let data = &case.data["input"];
+    let data = &case.input;
     let stores = Stores::by_hand();
     let workload: Workload = input(case, "workload")?;
     let mut namespace = Namespace::default();
@@ -96,7 +105,7 @@ fn workload_reconcile(case: &Case) -> Verdict {
     let context = Context { stores: &stores, config: &config, gates: &gates, now: now(case) };
     let plan = reconcile(context, &workload);
 
-    let want = &case.data["want"];
+    let want = &case.want;
     let failing = data["patchErr"].as_str();
     let mut after = Some(workload.clone());
     let mut events = Vec::new();
@@ -130,23 +139,65 @@ fn workload_reconcile(case: &Case) -> Verdict {
     }
     let mut lines = Vec::new();
     // Merge patches are what is written here, so that their outcome counts where it differs.
-    let wanted = [&want["workloadUseMergePatch"], &want["workload"]].into_iter().find(|value| !value.is_null());
-    if let Some(wanted) = wanted.filter(|wanted| wanted["metadata"]["name"].is_string()) {
+    let merged = &want["workloadUseMergePatch"];
+    let mut wanted = want["workload"].clone();
+    if !merged.is_null() {
+        // What a merge patch clears stays cleared; everything else is the same in both.
+        for field in CLEARED {
+            wanted["status"][field] = merged["status"][field].clone();
+        }
+        lines.extend(differences(&adjust(merged, &gates), &adjust(&wanted, &gates), &["requeueAt"]));
+    }
+    if !wanted.is_null() {
         let got = serde_json::to_value(&after).map_err(|e| e.to_string())?;
-        let adjusted = adjust(wanted, &gates);
+        let adjusted = adjust(&wanted, &gates);
         lines.extend(differences(&adjusted, &adjust(&got, &gates), &["requeueAt"]));
     }
+    if let Some(wanted) = want.get("workloadsInQueue") {
+        lines.extend(differences(
+            &json!({"queued": wanted}),
+            &json!({"queued": queued(&stores, after.as_ref(), now(case))}),
+            &[],
+        ));
+    }
     lines.extend(differences(&list(&want["events"]), &Value::from(events), &[]));
-    let wanted_error = want["error"].as_str().or(want["errorMsg"].as_str()).unwrap_or_default();
-    if error.is_empty() != wanted_error.is_empty() {
+    let wanted_error = want["error"].as_str().unwrap_or_default();
+    let part = want["errorMsg"].as_str().unwrap_or_default();
+    // The only error a plan can meet here is that of a write; it is wanted whole, or a part of it.
+    if error != wanted_error && (part.is_empty() || !wanted_error.is_empty()) || !error.contains(part) {
         lines.push(format!("error: want {wanted_error:?}, got {error:?}"));
     }
-    let wanted_after = go_duration(&want["result"]["requeueAfter"]).unwrap_or_default();
+    if want["result"]["requeue"] == true {
+        lines.push("requeue: no plan asks to be made again at once".to_owned());
+    }
+    let wanted_after = wanted_duration(&want["result"]["requeueAfter"])?;
     let got_after = plan.requeue_after.unwrap_or_default();
     if wanted_after.as_secs() != got_after.as_secs() {
         lines.push(format!("requeueAfter: want {wanted_after:?}, got {got_after:?}"));
     }
     verdict(lines)
+}
+
+/// Parts of a status that a merge patch removes and the patch of upstream's other way of writing leaves.
+const CLEARED: [&str; 4] = ["admission", "conditions", "requeueState", "unhealthyNodes"];
+
+/// How many workloads wait for their queue once the engine has seen the outcome.
+fn queued(stores: &Stores, workload: Option<&Workload>, now: jiff::Timestamp) -> usize {
+    let at = translate::time(now);
+    let mut engine = Engine::new(Config::default().engine());
+    let (resources, classes) = (Default::default(), Default::default());
+    let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
+    let queues = stores.cluster_queues.list();
+    for queue in &queues {
+        engine.apply(Event::ClusterQueueUpserted(translate::cluster_queue(queue)), at);
+    }
+    for queue in stores.local_queues.list() {
+        engine.apply(Event::LocalQueueUpserted(translate::local_queue(&queue)), at);
+    }
+    if let Some(workload) = workload {
+        engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(workload, &context))), at);
+    }
+    queues.iter().map(|queue| engine.pending(&queue.name_any()).len()).sum()
 }
 
 /// Upstream adjusts what it wants while the granular reasons are off.
@@ -172,7 +223,7 @@ fn list(value: &Value) -> Value {
 
 fn admitted_not_ready(case: &Case) -> Verdict {
     let workload: Workload = input(case, "workload")?;
-    let config = &case.data["input"]["waitForPodsReady"];
+    let config = &case.input["waitForPodsReady"];
     let timeout = |key: &str| go_duration(&config[key]);
     let (limit, recovery) = match config.is_null() {
         true => (None, None),
@@ -180,9 +231,8 @@ fn admitted_not_ready(case: &Case) -> Verdict {
     };
     let got = not_ready(&workload, limit, recovery, now(case));
     let (cause, after) = got.map_or(("", Duration::ZERO), |(cause, after)| (cause, after));
-    let want = &case.data["want"];
-    let wanted =
-        (want["underlyingCause"].as_str().unwrap_or_default(), go_duration(&want["recheckAfter"]).unwrap_or_default());
+    let want = &case.want;
+    let wanted = (want["underlyingCause"].as_str().unwrap_or_default(), wanted_duration(&want["recheckAfter"])?);
     if (cause, after) == wanted { Ok(()) } else { Err(format!("want {wanted:?}, got {:?}", (cause, after))) }
 }
 
@@ -190,7 +240,7 @@ fn sync_check_states(case: &Case) -> Verdict {
     let mut states: Vec<AdmissionCheckState> = input(case, "states")?;
     let required: Vec<String> = input(case, "list")?;
     let changed = checks::sync(&mut states, &required.into_iter().collect(), now(case));
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut lines = Vec::new();
     if changed != want["change"].as_bool().unwrap_or(false) {
         lines.push(format!("changed: got {changed}"));
@@ -206,7 +256,7 @@ fn sync_admission_checks(case: &Case) -> Verdict {
     let mut states = workload.status.as_ref().map(|status| status.admission_checks.clone()).unwrap_or_default();
     checks::sync(&mut states, &checks::required(&workload, &queue), now(case));
     let got = serde_json::to_value(states).map_err(|e| e.to_string())?;
-    verdict(differences(&list(&case.data["want"]["checks"]), &got, &[]))
+    verdict(differences(&list(&case.want["checks"]), &got, &[]))
 }
 
 /// The queue of the table, which its rows do not repeat.
@@ -234,32 +284,41 @@ fn required_checks(case: &Case) -> Verdict {
         _ => queue_with_checks()?,
     };
     let got: Vec<String> = checks::required(&workload, &queue).into_iter().collect();
-    verdict(differences(&list(&case.data["want"]["admissionChecks"]), &json!(got), &[]))
+    verdict(differences(&list(&case.want["admissionChecks"]), &json!(got), &[]))
 }
 
 fn flavor_reconcile(case: &Case) -> Verdict {
-    let want = &case.data["want"];
-    if case.data["input"]["skipStore"] == true {
-        return if want["error"] == false { Ok(()) } else { Err("an error is wanted".to_owned()) };
-    }
-    let mut flavor: ResourceFlavor = input(case, "flavor")?;
-    if case.name.contains("deleted") {
-        // Upstream deletes it between the preparation and the reconcile; the row keeps no trace of that.
-        flavor.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now(case)));
-    }
+    let want = &case.want;
+    let flavor: ResourceFlavor = input(case, "flavor")?;
     let queues: Vec<ClusterQueue> = input(case, "clusterQueues")?;
     let name = flavor.name_any();
     let in_use = queues.iter().any(|queue| queues::protect::uses_flavor(queue, &name));
-    let after = queues::protect::guarded(&flavor, in_use).unwrap_or(flavor);
-    let gone = after.metadata.deletion_timestamp.is_some() && after.finalizers().is_empty();
-    if gone != want["deleted"].as_bool().unwrap_or(false) {
-        return Err(format!("deleted: got {gone}"));
+    let deleted = want["deleted"] == true;
+    // Upstream deletes some flavors between the preparation and the reconcile, of which a row keeps no trace but its
+    // outcome. One that is in use stays, deleted or not.
+    let deletions: &[bool] = if deleted {
+        &[true]
+    } else if in_use {
+        &[false, true]
+    } else {
+        &[false]
+    };
+    let mut lines = differences(&json!({"error": want["error"]}), &json!({"error": false}), &[]);
+    for deleting in deletions {
+        let mut flavor = flavor.clone();
+        if *deleting {
+            flavor.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now(case)));
+        }
+        let stored = (case.input["skipStore"] != true).then_some(flavor);
+        let after = stored.map(|flavor| queues::protect::guarded(&flavor, in_use).unwrap_or(flavor));
+        let gone =
+            |flavor: &ResourceFlavor| flavor.metadata.deletion_timestamp.is_some() && flavor.finalizers().is_empty();
+        lines.extend((deleted != after.as_ref().is_some_and(gone)).then(|| format!("deleted: want {deleted}")));
+        let after = after.filter(|flavor| !gone(flavor));
+        let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
+        lines.extend(differences(&json!({"flavor": want["flavor"]}), &json!({"flavor": got}), &["deletionTimestamp"]));
     }
-    if gone || want["flavor"].is_null() {
-        return Ok(());
-    }
-    let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
-    verdict(differences(&want["flavor"], &got, &["deletionTimestamp"]))
+    verdict(lines)
 }
 
 fn priority_class_reconcile(case: &Case) -> Verdict {
@@ -267,12 +326,13 @@ fn priority_class_reconcile(case: &Case) -> Verdict {
     let workloads: Vec<Workload> = input(case, "workloads")?;
     let after: Vec<Workload> =
         workloads.iter().map(|w| queues::priority_class::updated(w, &class).unwrap_or_else(|| w.clone())).collect();
-    let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
-    verdict(differences(&list(&case.data["want"]["workloads"]), &got, &[]))
+    let got = json!({"workloads": after, "error": false});
+    let want = json!({"workloads": case.want["workloads"], "error": case.want["error"]});
+    verdict(differences(&want, &got, &[]))
 }
 
 fn sync_admitted(case: &Case) -> Verdict {
-    let data = &case.data["input"];
+    let data = &case.input;
     let mut workload = Workload::named("foo");
     workload.metadata.generation = Some(1);
     let status_value = json!({
@@ -286,7 +346,7 @@ fn sync_admitted(case: &Case) -> Verdict {
         data["pastAdmittedTime"].as_i64().and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0);
     workload.status = Some(status);
     let changed = status::sync_admitted(&mut workload, &gates(case), now(case));
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut lines = Vec::new();
     if changed != want["change"].as_bool().unwrap_or(false) {
         lines.push(format!("change: got {changed}"));
@@ -313,13 +373,13 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 fn set_requeue_state(case: &Case) -> Verdict {
-    let data = &case.data["input"];
+    let data = &case.input;
     let mut workload: Workload = input(case, "workload")?;
     let at = data["waitUntil"].as_str().unwrap_or_default().parse().map_err(|e| format!("{e}"))?;
     let updated = status::set_requeue_state(&mut workload, at, data["incrementCount"] == true);
     let state = workload.status.and_then(|status| status.requeue_state).unwrap_or_default();
     let got = json!({"updated": updated, "count": state.count, "requeueAt": state.requeue_at});
-    let mut want = case.data["want"].clone();
+    let mut want = case.want.whole().clone();
     if want["updated"].is_null() {
         want["updated"] = json!(false);
     }
@@ -330,33 +390,35 @@ fn set_check_state(case: &Case) -> Verdict {
     let mut states: Vec<AdmissionCheckState> = input(case, "origStates")?;
     checks::set_state(&mut states, input(case, "state")?, now(case));
     let got = serde_json::to_value(states).map_err(|e| e.to_string())?;
-    verdict(differences(&list(&case.data["want"]["states"]), &got, &[]))
+    verdict(differences(&list(&case.want["states"]), &got, &[]))
+}
+
+/// The object as it stands after a write, and the error of a write that fails: it changes nothing.
+pub(super) fn written<T: Clone + PartialEq>(before: &T, after: T, failure: &Value) -> (T, Value) {
+    if *before == after || failure.is_null() { (after, Value::Null) } else { (before.clone(), failure.clone()) }
 }
 
 fn finish(case: &Case) -> Verdict {
-    let args = &case.data["input"]["args"];
-    if !args["patchErr"].is_null() {
-        // A write that fails changes nothing; there is nothing of ours to look at.
-        return Ok(());
-    }
-    let mut workload: Workload = read(&args["wl"])?;
+    let args = &case.input["args"];
+    let before: Workload = read(&args["wl"])?;
+    let mut after = before.clone();
     let text = |key: &str| args[key].as_str().unwrap_or_default();
-    status::finish(&mut workload, text("reason"), text("message"), now(case));
-    let got = serde_json::to_value(workload).map_err(|e| e.to_string())?;
-    verdict(differences(&case.data["want"]["result"]["wl"], &got, &[]))
+    status::finish(&mut after, text("reason"), text("message"), now(case));
+    let (after, error) = written(&before, after, &args["patchErr"]);
+    verdict(differences(&case.want["result"], &json!({"wl": after, "err": error}), &[]))
 }
 
 fn set_quota_reservation(case: &Case) -> Verdict {
-    let args = &case.data["input"]["args"];
+    let args = &case.input["args"];
     let mut workload: Workload = read(&args["workload"])?;
     status::set_quota_reservation(&mut workload, read(&args["admission"])?, now(case));
     let got = serde_json::to_value(workload).map_err(|e| e.to_string())?;
-    verdict(differences(&case.data["want"]["result"], &got, &[]))
+    verdict(differences(&case.want["result"], &got, &[]))
 }
 
 fn flag(case: &Case, field: &str, is: fn(&Workload) -> bool) -> Verdict {
     let workload: Workload = input(case, field)?;
-    let want = case.data["want"]["result"].as_bool().unwrap_or(false);
+    let want = case.want["result"].as_bool().unwrap_or(false);
     if is(&workload) == want { Ok(()) } else { Err(format!("want {want}")) }
 }
 
@@ -364,7 +426,7 @@ fn max_retry_time(case: &Case) -> Verdict {
     let mut workload = Workload::named("wl");
     status::status_mut(&mut workload).admission_checks = input(case, "checkStates")?;
     let got = checks::retry_at(&workload);
-    let want: Option<jiff::Timestamp> = case.data["want"]["retryTime"].as_str().and_then(|text| text.parse().ok());
+    let want: Option<jiff::Timestamp> = case.want["retryTime"].as_str().and_then(|text| text.parse().ok());
     // Go's zero time stands for none.
     let want = want.filter(|at| at.as_second() > 0);
     if got == want { Ok(()) } else { Err(format!("want {want:?}, got {got:?}")) }
@@ -373,6 +435,6 @@ fn max_retry_time(case: &Case) -> Verdict {
 fn total_execution_time(case: &Case) -> Verdict {
     let workload: Workload = input(case, "wl")?;
     let got = status::total_execution_time(&workload);
-    let want = go_duration(&case.data["want"]["result"]);
+    let want = go_duration(&case.want["result"]);
     if got == want { Ok(()) } else { Err(format!("want {want:?}, got {got:?}")) }
 }

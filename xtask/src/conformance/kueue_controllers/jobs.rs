@@ -41,12 +41,12 @@ pub fn runner(suite: &str) -> Option<Runner> {
 
 /// Elastic jobs' pods are held back.
 fn elastic_gate(case: &Case) -> Verdict {
-    let mut object = case.data["input"]["args"]["job"].clone();
+    let mut object = case.input["args"]["job"].clone();
     object["spec"]["template"]["spec"]["containers"] = json!([]);
     let job: BatchJob = read(&object)?;
     elastic::hold_back(&mut object, &job, &gates(case));
     let got = &object["spec"]["template"]["spec"]["schedulingGates"];
-    verdict(differences(&json!({"gates": case.data["want"]["result"]}), &json!({"gates": got}), &[]))
+    verdict(differences(&json!({"gates": case.want["result"]}), &json!({"gates": got}), &[]))
 }
 
 // -- reconcile -------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ fn stores() -> Stores {
 }
 
 fn add_priority_classes(case: &Case, stores: &Stores) -> Result<(), String> {
-    for class in case.data["input"]["priorityClasses"].as_array().into_iter().flatten() {
+    for class in case.input["priorityClasses"].as_array().into_iter().flatten() {
         if class["kind"] == "WorkloadPriorityClass" {
             stores.workload_priority_classes.observe(read::<WorkloadPriorityClass>(class)?);
         } else {
@@ -165,11 +165,11 @@ pub(super) fn event(namespace: &str, name: &str, told: &berth_controllers::plan:
 
 fn job_reconcile(case: &Case) -> Verdict {
     let gates = gates(case);
-    let want = &case.data["want"];
+    let want = &case.want;
     let stores = stores();
     add_priority_classes(case, &stores)?;
     let job: BatchJob = input(case, "job")?;
-    let has_job = !case.data["input"]["job"].is_null() && job.metadata.name.is_some();
+    let has_job = !case.input["job"].is_null() && job.metadata.name.is_some();
     for other in input::<Vec<BatchJob>>(case, "otherJobs")? {
         stores.jobs.observe(other);
     }
@@ -192,9 +192,9 @@ fn job_reconcile(case: &Case) -> Verdict {
     if has_job {
         stores.jobs.observe(job.clone());
     }
-    let mut config = config(&case.data["input"]["reconcilerOptions"])?;
+    let mut config = config(&case.input["reconcilerOptions"])?;
     config.feature_gates = BTreeMap::new();
-    let key = &case.data["input"]["reconcileKey"];
+    let key = &case.input["reconcileKey"];
     let key = match key["name"].as_str() {
         Some(name) => berth_runtime::ObjectKey::namespaced(key["namespace"].as_str().unwrap_or("ns"), name),
         None => berth_runtime::ObjectKey::of(&job),
@@ -213,6 +213,10 @@ fn job_reconcile(case: &Case) -> Verdict {
         if has_job && !deleted && !want_job.is_null() {
             lines.push("the job should be gone".to_owned());
         }
+        if !want_job.is_null() {
+            // An empty Job says that there is none.
+            lines.extend(differences(want_job, &json!({"apiVersion": "batch/v1", "kind": "Job"}), &[]));
+        }
     } else {
         let got = serde_json::to_value(&after.job).map_err(|e| e.to_string())?;
         lines.extend(differences(
@@ -221,22 +225,22 @@ fn job_reconcile(case: &Case) -> Verdict {
             &[],
         ));
     }
-    let prebuilt = case.data["input"]["job"]["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"].is_string();
+    let prebuilt = case.input["job"]["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"].is_string();
     let hidden: &[&str] = if prebuilt { &["name"] } else { &["name", "ownerReferences"] };
     lines.extend(compare_workloads(&want["workloads"], &after.workloads, hidden)?);
     lines.extend(differences(&or_empty(&want["events"]), &Value::from(after.events), &[]));
-    lines.extend(compare_error(want, error));
+    lines.extend(compare_error(&want["err"], error));
     verdict(lines)
 }
 
 fn jobset_reconcile(case: &Case) -> Verdict {
     let gates = gates(case);
-    let want = &case.data["want"];
+    let want = &case.want;
     let stores = stores();
     add_priority_classes(case, &stores)?;
     let job: JobSet = input(case, "job")?;
     stores.job_sets.observe(job.clone());
-    let config = config(&case.data["input"]["reconcilerOptions"])?;
+    let config = config(&case.input["reconcilerOptions"])?;
     let key = berth_runtime::ObjectKey::of(&job);
     let context = Context { stores: &stores, config: &config, gates: &gates, now: now(case) };
     let plan = reconcile(context, &key, Some(&job));
@@ -262,7 +266,7 @@ fn jobset_reconcile(case: &Case) -> Verdict {
     let got = strip(&Value::from(got));
     let want_workloads = strip(&or_empty(&want["workloads"]));
     lines.extend(compare_lists(&want_workloads, &got, hidden));
-    lines.extend(compare_error(want, error));
+    lines.extend(compare_error(&want["err"], error));
     verdict(lines)
 }
 
@@ -271,7 +275,7 @@ fn or_empty(value: &Value) -> Value {
 }
 
 fn compare_error(want: &Value, got: Option<String>) -> Option<String> {
-    match (want["err"].as_str(), got) {
+    match (want.as_str(), got) {
         (None, None) => None,
         (Some("any error"), Some(_)) => None,
         (Some(want), Some(got)) if got.contains(want) => None,
@@ -322,25 +326,25 @@ fn pod_sets<J: Job + Default>(case: &Case, field: &str) -> Verdict {
     let job: J = input(case, field)?;
     let got = job.pod_sets(&gates(case))?;
     let got = serde_json::to_value(got).map_err(|e| e.to_string())?;
-    verdict(differences(&or_empty(&case.data["want"]["podSets"]), &got, &[]))
+    verdict(differences(&or_empty(&case.want["podSets"]), &got, &[]))
 }
 
 fn pods_ready<J: Job + Default>(case: &Case, field: &str) -> Verdict {
     let job: J = input(case, field)?;
-    let want = case.data["want"]["result"].as_bool().unwrap_or(false);
+    let want = case.want["result"].as_bool().unwrap_or(false);
     if job.pods_ready() == want { Ok(()) } else { Err(format!("want {want}")) }
 }
 
 fn reclaimable<J: Job + Default>(case: &Case, field: &str) -> Verdict {
     let job: J = input(case, field)?;
     let got = serde_json::to_value(job.reclaimable_pods().unwrap_or_default()).map_err(|e| e.to_string())?;
-    verdict(differences(&or_empty(&case.data["want"]["result"]), &got, &[]))
+    verdict(differences(&or_empty(&case.want["result"]), &got, &[]))
 }
 
 fn job_pod_sets_info(case: &Case) -> Verdict {
     let gates: Gates = gates(case);
     let original: BatchJob = input(case, "job")?;
-    let want = &case.data["want"];
+    let want = &case.want;
     let mut job = original.clone();
     let result = job.run_with(&input::<Vec<PodSetInfo>>(case, "runInfo")?, &gates);
     let mut lines = Vec::new();
@@ -362,7 +366,7 @@ fn job_pod_sets_info(case: &Case) -> Verdict {
 fn jobset_restore(case: &Case) -> Verdict {
     let mut job: JobSet = input(case, "jobSet")?;
     let changed = job.restore(&input::<Vec<PodSetInfo>>(case, "podSetsInfo")?);
-    let want = case.data["want"]["changed"].as_bool().unwrap_or(false);
+    let want = case.want["changed"].as_bool().unwrap_or(false);
     if changed == want { Ok(()) } else { Err(format!("changed: want {want}")) }
 }
 
@@ -370,13 +374,13 @@ fn clean_labels(case: &Case) -> Verdict {
     let mut labels: BTreeMap<String, String> = input(case, "labels")?;
     BatchJob::clean_labels(&mut labels);
     let got = serde_json::to_value(labels).map_err(|e| e.to_string())?;
-    verdict(differences(&case.data["want"]["labels"], &got, &[]))
+    verdict(differences(&case.want["labels"], &got, &[]))
 }
 
 fn terminal_indexes(case: &Case) -> Verdict {
-    let text = |field: &str| case.data["input"][field].as_str().unwrap_or_default();
+    let text = |field: &str| case.input[field].as_str().unwrap_or_default();
     let completions: i32 = input(case, "completions")?;
     let got = batch_job::terminal_indexes(text("completedIndexes"), text("failedIndexes"), completions);
-    let want = case.data["want"]["result"].as_i64().unwrap_or(0);
+    let want = case.want["result"].as_i64().unwrap_or(0);
     if i64::from(got) == want { Ok(()) } else { Err(format!("want {want}, got {got}")) }
 }

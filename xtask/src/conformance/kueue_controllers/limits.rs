@@ -20,11 +20,11 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "workload-validate-limit-range" => |case| {
             let workload: Workload = input(case, "workload")?;
             let range: LimitRange = input(case, "limitRange")?;
-            complaints(&case.data["want"]["error"], validate::problem(&specs(&workload), &[range]))
+            complaints(&case.want["error"], validate::problem(&specs(&workload), &[range]))
         },
         "workload-validate-resources" => |case| {
-            let workload: Workload = read(&case.data["input"]["workloadInfo"]["obj"])?;
-            complaints(&case.data["want"]["error"], validate::problem(&specs(&workload), &[]))
+            let workload: Workload = read(&case.input["workloadInfo"]["obj"])?;
+            complaints(&case.want["error"], validate::problem(&specs(&workload), &[]))
         },
         "workload-adjust-resources" => adjust,
         _ => return None,
@@ -44,7 +44,7 @@ fn summarize(case: &Case) -> Verdict {
         }
     }
     // The type of an item is its key here; upstream leaves the field empty.
-    verdict(differences(&case.data["want"]["result"], &Value::Object(got), &["type"]))
+    verdict(differences(&case.want["result"], &Value::Object(got), &["type"]))
 }
 
 /// The pod most rows of the table share, which the rows do not repeat.
@@ -65,11 +65,11 @@ fn common_pod_spec() -> Result<PodSpec, String> {
 }
 
 fn validate_pod_spec(case: &Case) -> Verdict {
-    let spec: PodSpec = match &case.data["input"]["podSpec"] {
+    let spec: PodSpec = match &case.input["podSpec"] {
         Value::Null => common_pod_spec()?,
         spec => serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?,
     };
-    let items: Vec<Value> = case.data["input"]["summary"]
+    let items: Vec<Value> = case.input["summary"]
         .as_object()
         .into_iter()
         .flatten()
@@ -81,7 +81,7 @@ fn validate_pod_spec(case: &Case) -> Verdict {
         .collect();
     let range: LimitRange =
         serde_json::from_value(json!({"metadata": {}, "spec": {"limits": items}})).map_err(|e| e.to_string())?;
-    complaints(&case.data["want"]["result"], validate::problem(&[spec], &[range]))
+    complaints(&case.want["result"], validate::problem(&[spec], &[range]))
 }
 
 /// Every complaint wanted is in the message, and nothing else is.
@@ -102,7 +102,7 @@ fn complaints(want: &Value, got: Option<String>) -> Verdict {
 fn adjust(case: &Case) -> Verdict {
     let mut workload: Workload = input(case, "wl")?;
     let ranges: Vec<LimitRange> = input(case, "limitranges")?;
-    let classes: Vec<RuntimeClass> = match case.data["input"]["runtimeClasses"].clone() {
+    let classes: Vec<RuntimeClass> = match case.input["runtimeClasses"].clone() {
         Value::Null => Vec::new(),
         list => serde_json::from_value(list).map_err(|e| e.to_string())?,
     };
@@ -114,5 +114,5 @@ fn adjust(case: &Case) -> Verdict {
         }
     }
     let got = serde_json::to_value(&workload.spec).map_err(|e| e.to_string())?;
-    verdict(differences(&case.data["want"]["wl"]["spec"], &got, &[]))
+    verdict(differences(&case.want["wl"]["spec"], &got, &[]))
 }

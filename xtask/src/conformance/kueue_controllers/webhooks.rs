@@ -102,7 +102,15 @@ pub(super) enum Compare {
 }
 
 pub(super) fn errors(case: &Case, field: &str, how: Compare, got: Vec<Error>) -> Verdict {
-    let want = case.data["want"][field].as_array().cloned().unwrap_or_default();
+    let want = case.want[field].as_array().cloned().unwrap_or_default();
+    let explicit = case.want["badValue"].as_str().unwrap_or_default();
+    if !explicit.is_empty() {
+        let bad = got.first().and_then(|first| first.bad_value.as_ref());
+        let bad = bad.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        if bad.as_deref() != Some(explicit) {
+            return Err(format!("badValue: want {explicit:?}, got {bad:?}"));
+        }
+    }
     let render = |error: &Error| json!({"type": error.kind.reason(), "field": error.field, "detail": error.detail});
     let got: Vec<Value> = got.iter().map(render).collect();
     let trim = |error: &Value| {
@@ -120,7 +128,7 @@ pub(super) fn errors(case: &Case, field: &str, how: Compare, got: Vec<Error>) ->
         &got.iter().map(trim).collect::<Vec<_>>().into(),
         &[],
     );
-    let explicit = case.data["want"]["detail"].as_str().unwrap_or_default();
+    let explicit = case.want["detail"].as_str().unwrap_or_default();
     if !explicit.is_empty() && got.first().is_none_or(|first| first["detail"] != explicit) {
         return Err(format!("detail: want {explicit:?}, got {:?}", got.first()));
     }
@@ -128,7 +136,7 @@ pub(super) fn errors(case: &Case, field: &str, how: Compare, got: Vec<Error>) ->
 }
 
 fn number(case: &Case, field: &str) -> usize {
-    case.data["input"][field].as_u64().unwrap_or(0) as usize
+    case.input[field].as_u64().unwrap_or(0) as usize
 }
 
 fn names(prefix: &str, count: usize) -> Vec<String> {
@@ -150,7 +158,7 @@ fn rejected(case: &Case, groups: Vec<(Vec<String>, Vec<String>)>) -> Verdict {
     });
     let queue: ClusterQueue = serde_json::from_value(queue).map_err(|e| e.to_string())?;
     let got = webhooks::validate_cluster_queue(&queue, &gates(case));
-    let want = &case.data["want"]["err"];
+    let want = &case.want["err"];
     let want = want.as_bool().unwrap_or(!want.is_null());
     if got.is_empty() != want { Ok(()) } else { Err(format!("rejected: want {want}, got {got:?}")) }
 }
@@ -162,7 +170,7 @@ fn combinations(case: &Case) -> Verdict {
 }
 
 fn default<J: Job>(case: &Case, field: &str) -> Verdict {
-    let object = &case.data["input"];
+    let object = case.input.whole();
     let mut job = object[field].clone();
     let mut config = Config { managed_jobs_namespace_selector: LabelSelector::default(), ..Config::default() };
     if let Some(text) = object["managedJobsNamespaceSelector"].as_str()
@@ -213,7 +221,7 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
     };
     let namespace = job["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
     webhooks::default_job::<J>(&mut job, &namespace, &config, &gates(case), &lookup).map_err(|e| format!("{e:?}"))?;
-    let want = &case.data["want"];
+    let want = &case.want;
     if want["result"].is_null() {
         let managed = want["managedBy"].as_str().unwrap_or_default();
         let got = job["spec"]["managedBy"].as_str().unwrap_or_default();
@@ -223,7 +231,7 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
 }
 
 fn default_queue(case: &Case) -> Verdict {
-    let mut job = case.data["input"]["job"].clone();
+    let mut job = case.input["job"].clone();
     let mut config = Config::default();
     config.managed_jobs_namespace_selector.match_expressions = Some(vec![LabelSelectorRequirement {
         key: "kubernetes.io/metadata.name".to_owned(),
@@ -236,13 +244,13 @@ fn default_queue(case: &Case) -> Verdict {
     let namespace = job["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
     webhooks::default_job::<BatchJob>(&mut job, &namespace, &config, &gates(case), &lookup)
         .map_err(|e| format!("{e:?}"))?;
-    label(&job, "kueue.x-k8s.io/queue-name", &case.data["want"]["queueLabel"])
+    label(&job, "kueue.x-k8s.io/queue-name", &case.want["queueLabel"])
 }
 
 fn default_priority_class(case: &Case) -> Verdict {
-    let mut job = case.data["input"]["job"].clone();
+    let mut job = case.input["job"].clone();
     let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
-    let classes = case.data["input"]["wpcObjects"].as_array().cloned().unwrap_or_default();
+    let classes = case.input["wpcObjects"].as_array().cloned().unwrap_or_default();
     let lookup = |_: &str, resource: &str, _: &str, name: &str| {
         if resource == "jobs" && name == "parent" {
             // The managed job of this table.
@@ -253,7 +261,7 @@ fn default_priority_class(case: &Case) -> Verdict {
     };
     webhooks::default_job::<BatchJob>(&mut job, "default", &config, &gates(case), &lookup)
         .map_err(|e| format!("{e:?}"))?;
-    label(&job, "kueue.x-k8s.io/priority-class", &case.data["want"]["priorityClassLabel"])
+    label(&job, "kueue.x-k8s.io/priority-class", &case.want["priorityClassLabel"])
 }
 
 fn label(job: &Value, key: &str, want: &Value) -> Verdict {
