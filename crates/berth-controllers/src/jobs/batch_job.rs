@@ -181,8 +181,9 @@ pub fn completions_follow(job: &BatchJob) -> bool {
     job.annotations().get(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION).is_some_and(|value| value == "true")
 }
 
+/// Does the API server put it on a Job's template, to tell the pods of one Job from another's? Such are not queued.
 fn is_managed_label(key: &str) -> bool {
-    key == "controller-uid" || key == "batch.kubernetes.io/controller-uid"
+    matches!(key, "controller-uid" | "batch.kubernetes.io/controller-uid" | "job-name" | "batch.kubernetes.io/job-name")
 }
 
 /// Number of indexes below `completions` that completed or failed for good; each list is like `1,3-5,7`, and what cannot

@@ -9,6 +9,7 @@ pub mod batch_job;
 pub mod controller;
 pub mod described;
 pub mod elastic;
+mod equivalence;
 pub mod jobset;
 pub mod naming;
 pub mod pods;

@@ -10,11 +10,11 @@ use berth_api::kueue::v1beta2::{PodSet, Workload};
 use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
 use super::ancestors::{Ancestor, DEPTH_MAX, Lookup, managed_ancestor};
+use super::equivalence::same_pod_sets;
 use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::config::Config;
@@ -366,14 +366,14 @@ impl<J: Job> Reconcile<'_, J> {
             return false;
         }
         let admitted = status::is_admitted(workload);
-        if status::has_quota_reservation(workload) {
-            if let Some(running) = self.expected_while_running(workload)
-                && same_pod_sets(pod_sets, &running, admitted)
-            {
-                return true;
-            }
-            return self.job.is_suspended() && same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted);
+        if status::has_quota_reservation(workload)
+            && let Some(running) = self.expected_while_running(workload)
+        {
+            return same_pod_sets(pod_sets, &running, admitted)
+                || (self.job.is_suspended() && same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted));
         }
+        // Also of one that runs, when what admission added can no longer be found out, as when a flavor was removed: that
+        // is no reason to stop it.
         same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted)
     }
 
@@ -681,29 +681,4 @@ impl<J: Job> Reconcile<'_, J> {
             }
         }
     }
-}
-
-/// Are these the same pods? Placement may differ once admission has a say in it.
-fn same_pod_sets(a: &[PodSet], b: &[PodSet], admitted: bool) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(a, b)| {
-            a.name == b.name
-                && a.count == b.count
-                && a.min_count == b.min_count
-                && same_template(&a.template, &b.template, admitted)
-        })
-}
-
-fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec, admitted: bool) -> bool {
-    let (Some(a), Some(b)) = (&a.spec, &b.spec) else { return a.spec.is_none() == b.spec.is_none() };
-    let empty_is_none = |list: &Option<Vec<_>>| list.clone().filter(|list| !list.is_empty());
-    if a.containers != b.containers || empty_is_none(&a.init_containers) != empty_is_none(&b.init_containers) {
-        return false;
-    }
-    if admitted {
-        return true;
-    }
-    let tolerations = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.tolerations.clone().unwrap_or_default();
-    let selector = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.node_selector.clone().unwrap_or_default();
-    tolerations(a) == tolerations(b) && selector(a) == selector(b)
 }

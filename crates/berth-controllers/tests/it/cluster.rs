@@ -21,6 +21,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a server and the controllers.
     pub async fn start(config: Config) -> Cluster {
+        let (cluster, manager) = Self::without_controllers(config).await;
+        tokio::spawn(manager.run(std::future::pending()));
+        cluster
+    }
+
+    /// Starts a server; the controllers come with the manager that is returned, when it is run.
+    pub async fn without_controllers(config: Config) -> (Cluster, Manager) {
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let now = clock.clone();
         let server = ApiServer::new(ServerConfig::new(Arc::new(MemoryStore::new()), Arc::new(move || now.now())));
@@ -33,8 +40,7 @@ impl Cluster {
         }
         let mut manager = Manager::new(client.clone(), clock.clone());
         berth_controllers::install(&mut manager, config);
-        tokio::spawn(manager.run(std::future::pending()));
-        Cluster { client, clock }
+        (Cluster { client, clock }, manager)
     }
 
     /// The API of an object's kind, in its namespace.

@@ -1,0 +1,233 @@
+//! When pod sets ask for the same pods, however they were written.
+//!
+//! A job that runs and does not match its Workload is stopped, so a difference has to be one in what is asked for. What
+//! stands for a running job may have been written by Kueue, by an older release, or by somebody who made a Workload
+//! beforehand: `cpu: 1000m` is then the same as `cpu: "1"`, an empty list the same as none, and what the API server would have
+//! filled in the same as what it did fill in.
+
+use berth_api::kueue::v1beta2::PodSet;
+use berth_apimachinery::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
+use serde_json::{Map, Value, json};
+
+/// Are these the same pods? Placement may differ once admission has a say in it (`admitted`).
+pub(super) fn same_pod_sets(a: &[PodSet], b: &[PodSet], admitted: bool) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| {
+            a.name == b.name
+                && a.count == b.count
+                && a.min_count == b.min_count
+                && same_template(&a.template, &b.template, admitted)
+        })
+}
+
+fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec, admitted: bool) -> bool {
+    let (Some(a), Some(b)) = (&a.spec, &b.spec) else { return a.spec.is_none() == b.spec.is_none() };
+    let init = |spec: &PodSpec| spec.init_containers.clone().unwrap_or_default();
+    if !same_containers(&a.containers, &b.containers) || !same_containers(&init(a), &init(b)) {
+        return false;
+    }
+    if admitted {
+        return true;
+    }
+    let tolerations = |spec: &PodSpec| spec.tolerations.clone().unwrap_or_default();
+    let selector = |spec: &PodSpec| spec.node_selector.clone().unwrap_or_default();
+    tolerations(a) == tolerations(b) && selector(a) == selector(b)
+}
+
+fn same_containers(a: &[Container], b: &[Container]) -> bool {
+    // Nearly always they are written alike; only others are worth the work.
+    let same = |a: &Container, b: &Container| a == b || plain(a).is_some_and(|a| plain(b) == Some(a));
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+}
+
+/// A container as little as can be written for the same: quantities in one way, and nothing that the API server fills in
+/// or that says nothing. Nothing at all for what cannot be written, which is equal to no container.
+fn plain(container: &Container) -> Option<Value> {
+    let mut plain = serde_json::to_value(container).ok()?;
+    let usual_pull = if is_latest(container.image.as_deref().unwrap_or_default()) { "Always" } else { "IfNotPresent" };
+    for (field, usual) in [
+        ("imagePullPolicy", json!(usual_pull)),
+        ("terminationMessagePath", json!("/dev/termination-log")),
+        ("terminationMessagePolicy", json!("File")),
+        ("stdin", json!(false)),
+        ("stdinOnce", json!(false)),
+        ("tty", json!(false)),
+        ("workingDir", json!("")),
+    ] {
+        drop_usual(&mut plain, field, &usual);
+    }
+    for port in each(&mut plain, "ports") {
+        drop_usual(port, "protocol", &json!("TCP"));
+        drop_usual(port, "hostPort", &json!(0));
+    }
+    for mount in each(&mut plain, "volumeMounts") {
+        drop_usual(mount, "readOnly", &json!(false));
+    }
+    for variable in each(&mut plain, "env") {
+        drop_usual(variable, "value", &json!(""));
+        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef") {
+            drop_usual(field, "apiVersion", &json!("v1"));
+        }
+        if let Some(field) = variable.pointer_mut("/valueFrom/resourceFieldRef") {
+            if let Some(divisor) = field.get_mut("divisor") {
+                canonical(divisor);
+            }
+            drop_usual(field, "divisor", &json!("0"));
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let Some(probe) = plain.get_mut(probe) else { continue };
+        for (field, usual) in [
+            ("initialDelaySeconds", 0),
+            ("timeoutSeconds", 1),
+            ("periodSeconds", 10),
+            ("successThreshold", 1),
+            ("failureThreshold", 3),
+        ] {
+            drop_usual(probe, field, &json!(usual));
+        }
+        if let Some(grpc) = probe.get_mut("grpc") {
+            drop_usual(grpc, "service", &json!(""));
+        }
+        drop_usual_of_get(probe);
+    }
+    for hook in ["/lifecycle/postStart", "/lifecycle/preStop"] {
+        if let Some(hook) = plain.pointer_mut(hook) {
+            drop_usual_of_get(hook);
+        }
+    }
+    for resources in ["/resources/requests", "/resources/limits"] {
+        let quantities = plain.pointer_mut(resources).and_then(Value::as_object_mut);
+        quantities.into_iter().flat_map(Map::values_mut).for_each(canonical);
+    }
+    drop_empty(&mut plain);
+    Some(plain)
+}
+
+fn drop_usual(object: &mut Value, field: &str, usual: &Value) {
+    if let Some(fields) = object.as_object_mut()
+        && fields.get(field) == Some(usual)
+    {
+        fields.remove(field);
+    }
+}
+
+/// Of a request over HTTP, in a probe or a hook.
+fn drop_usual_of_get(handler: &mut Value) {
+    if let Some(get) = handler.get_mut("httpGet") {
+        drop_usual(get, "scheme", &json!("HTTP"));
+        drop_usual(get, "path", &json!("/"));
+    }
+}
+
+fn each<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// A quantity in the one way the API server writes it; what is none stays.
+fn canonical(quantity: &mut Value) {
+    if let Ok(read) = Quantity::from_json(quantity) {
+        // The suffix shows only how it was written: 1024Mi, 1Gi and 1073741824 are the same.
+        *quantity = read.decimal().into();
+    }
+}
+
+/// Removes fields that are empty lists or maps; the items of lists stay.
+fn drop_empty(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.retain(|_, field| {
+            drop_empty(field);
+            !matches!(field, Value::Null)
+                && field.as_array().is_none_or(|list| !list.is_empty())
+                && field.as_object().is_none_or(|map| !map.is_empty())
+        }),
+        Value::Array(items) => items.iter_mut().for_each(drop_empty),
+        _ => {}
+    }
+}
+
+/// Is it pulled each time unless told otherwise: an image with the tag `latest`, or with neither tag nor digest?
+fn is_latest(image: &str) -> bool {
+    let (named, digest) = image.split_once('@').map_or((image, None), |(named, digest)| (named, Some(digest)));
+    let last = named.rsplit('/').next().unwrap_or(named);
+    match last.split_once(':') {
+        Some((_, tag)) => tag == "latest",
+        None => digest.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(container: Value) -> Container {
+        serde_json::from_value(container).expect("a container")
+    }
+
+    fn same(a: Value, b: Value) -> bool {
+        same_containers(&[container(a)], &[container(b)])
+    }
+
+    #[test]
+    fn what_is_written_otherwise_is_the_same() {
+        let short = json!({"name": "main", "image": "registry:5000/busybox",
+            "ports": [{"containerPort": 80}],
+            "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}],
+            "livenessProbe": {"httpGet": {"port": 80}},
+            "lifecycle": {"preStop": {"httpGet": {"port": 80}}},
+            "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"cpu": "1.0"}}});
+        let long = json!({"name": "main", "image": "registry:5000/busybox", "imagePullPolicy": "Always",
+            "command": [], "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+            "ports": [{"containerPort": 80, "protocol": "TCP"}],
+            "env": [{"name": "IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}},
+                {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "0"}}}],
+            "livenessProbe": {"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1,
+                "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3},
+            "lifecycle": {"preStop": {"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}}},
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1"}}});
+        assert!(same(short.clone(), long.clone()));
+        assert!(same(
+            json!({"name": "a", "image": "a:1"}),
+            json!({"name": "a", "image": "a:1", "resources": {},
+            "imagePullPolicy": "IfNotPresent"})
+        ));
+        // Everything that makes other pods is a difference.
+        for (pointer, value) in [
+            ("/name", json!("other")),
+            ("/image", json!("registry:5000/busybox:1")),
+            ("/imagePullPolicy", json!("IfNotPresent")),
+            ("/command", json!(["sleep"])),
+            ("/terminationMessagePolicy", json!("FallbackToLogsOnError")),
+            ("/ports/0/protocol", json!("UDP")),
+            ("/env/0/name", json!("OTHER")),
+            ("/env/1/valueFrom/resourceFieldRef/divisor", json!("1m")),
+            ("/livenessProbe/periodSeconds", json!(11)),
+            ("/livenessProbe/httpGet/path", json!("/healthz")),
+            ("/resources/requests/cpu", json!("1001m")),
+            ("/resources/requests/memory", json!("1G")),
+        ] {
+            let mut other = long.clone();
+            *other.pointer_mut(pointer).expect(pointer) = value;
+            assert!(!same(short.clone(), other.clone()), "{pointer}");
+            assert!(!same(long.clone(), other), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn images_are_pulled_each_time_only_with_the_latest_tag() {
+        for (image, latest) in [
+            ("a", true),
+            ("a:latest", true),
+            ("host:5000/a", true),
+            ("", true),
+            ("a:1", false),
+            ("host:5000/a:1", false),
+            ("a@sha256:0", false),
+            ("a:latest@sha256:0", true),
+        ] {
+            assert_eq!(is_latest(image), latest, "{image}");
+        }
+    }
+}
