@@ -223,67 +223,116 @@ pub fn objects(namespace: &str) -> Vec<Value> {
     objects
 }
 
-/// A kind people edit or look at: name of its roles, group, resource, who may edit, who may look.
-struct People {
-    name: &'static str,
-    group: &'static str,
-    resource: &'static str,
-    edit: &'static [&'static str],
-    view: &'static [&'static str],
+/// Who gets a role, as Kueue puts its own together: those who look after queues, those who run jobs, and Kubernetes' own
+/// `view`, `edit` and `admin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    /// Who looks after queues.
+    Admins,
+    /// Who looks after queues; a namespace's `admin` may look.
+    AdminsAndOwners,
+    /// Who looks after queues; who may look into a namespace may look.
+    AdminsAndReaders,
+    /// Who looks after queues and who runs jobs.
+    Both,
+    /// The same, and who may look into a namespace.
+    BothAndReaders,
 }
 
 const ADMIN: &str = "rbac.kueue.x-k8s.io/batch-admin";
 const USERS: &str = "rbac.kueue.x-k8s.io/batch-user";
-const BOTH: &[&str] = &[ADMIN, USERS];
+/// Names what a role is for.
+const ROLE: &str = "rbac.kueue.x-k8s.io/role";
+const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
+const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
+const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
 
-const PEOPLE: &[People] = &[
-    People { name: "clusterqueue", group: KUEUE, resource: "clusterqueues", edit: &[ADMIN], view: &[ADMIN] },
-    People { name: "cohort", group: KUEUE, resource: "cohorts", edit: &[ADMIN], view: &[ADMIN] },
-    People { name: "localqueue", group: KUEUE, resource: "localqueues", edit: &[ADMIN], view: BOTH },
-    People { name: "resourceflavor", group: KUEUE, resource: "resourceflavors", edit: &[ADMIN], view: &[ADMIN] },
-    People { name: "topology", group: KUEUE, resource: "topologies", edit: &[ADMIN], view: &[ADMIN] },
-    People { name: "workload", group: KUEUE, resource: "workloads", edit: &[ADMIN], view: BOTH },
-    People { name: "job", group: "batch", resource: "jobs", edit: BOTH, view: BOTH },
-    People { name: "jobset", group: "jobset.x-k8s.io", resource: "jobsets", edit: BOTH, view: BOTH },
-    People {
-        name: "leaderworkerset",
-        group: "leaderworkerset.x-k8s.io",
-        resource: "leaderworkersets",
-        edit: BOTH,
-        view: BOTH,
-    },
-    People { name: "mpijob", group: "kubeflow.org", resource: "mpijobs", edit: BOTH, view: BOTH },
-    People { name: "jaxjob", group: "kubeflow.org", resource: "jaxjobs", edit: BOTH, view: BOTH },
-    People { name: "paddlejob", group: "kubeflow.org", resource: "paddlejobs", edit: BOTH, view: BOTH },
-    People { name: "pytorchjob", group: "kubeflow.org", resource: "pytorchjobs", edit: BOTH, view: BOTH },
-    People { name: "tfjob", group: "kubeflow.org", resource: "tfjobs", edit: BOTH, view: BOTH },
-    People { name: "xgboostjob", group: "kubeflow.org", resource: "xgboostjobs", edit: BOTH, view: BOTH },
-    People { name: "raycluster", group: "ray.io", resource: "rayclusters", edit: BOTH, view: BOTH },
-    People { name: "rayjob", group: "ray.io", resource: "rayjobs", edit: BOTH, view: BOTH },
-    People { name: "rayservice", group: "ray.io", resource: "rayservices", edit: BOTH, view: BOTH },
-    People { name: "trainjob", group: "trainer.kubeflow.org", resource: "trainjobs", edit: BOTH, view: BOTH },
-    People { name: "appwrapper", group: "workload.codeflare.dev", resource: "appwrappers", edit: BOTH, view: BOTH },
-];
+impl Given {
+    /// The labels that bring it about.
+    fn labels(self) -> &'static [&'static str] {
+        match self {
+            Given::Admins => &[ADMIN],
+            Given::AdminsAndOwners => &[ADMIN, TO_ADMIN],
+            Given::AdminsAndReaders => &[ADMIN, TO_ADMIN, TO_EDIT, TO_VIEW],
+            Given::Both => &[ADMIN, USERS],
+            Given::BothAndReaders => &[ADMIN, USERS, TO_ADMIN, TO_EDIT, TO_VIEW],
+        }
+    }
+}
+
+/// A kind people edit or look at.
+struct People {
+    /// In the names of its roles.
+    name: String,
+    group: String,
+    resource: String,
+    has_status: bool,
+    edit: Given,
+    view: Given,
+}
+
+/// The kinds people have roles for: Kueue's, and every kind of job there is an integration of.
+fn people() -> Vec<People> {
+    let kueue = |name: &str, resource: &str, has_status, view| People {
+        name: name.to_owned(),
+        group: KUEUE.to_owned(),
+        resource: resource.to_owned(),
+        has_status,
+        edit: Given::Admins,
+        view,
+    };
+    let mut people = vec![
+        kueue("clusterqueue", "clusterqueues", true, Given::AdminsAndOwners),
+        kueue("cohort", "cohorts", false, Given::AdminsAndOwners),
+        kueue("localqueue", "localqueues", true, Given::BothAndReaders),
+        kueue("resourceflavor", "resourceflavors", false, Given::AdminsAndOwners),
+        kueue("topology", "topologies", false, Given::AdminsAndOwners),
+        kueue("workload", "workloads", true, Given::BothAndReaders),
+    ];
+    let mut kinds = vec![
+        ("batch".to_owned(), "job".to_owned(), "jobs".to_owned()),
+        ("jobset.x-k8s.io".to_owned(), "jobset".to_owned(), "jobsets".to_owned()),
+        ("leaderworkerset.x-k8s.io".to_owned(), "leaderworkerset".to_owned(), "leaderworkersets".to_owned()),
+    ];
+    for_each_foreign!(Kind => {
+        let kind = Kind::kind(&()).to_lowercase();
+        kinds.push((Kind::group(&()).into_owned(), kind, Kind::plural(&()).into_owned()));
+    });
+    for (group, name, resource) in kinds {
+        // What brings up machines for others to use is looked at by those who look after them.
+        let shared = ["raycluster", "rayservice"].contains(&name.as_str());
+        let view = if shared { Given::AdminsAndReaders } else { Given::BothAndReaders };
+        people.push(People { name, group, resource, has_status: true, edit: Given::Both, view });
+    }
+    people
+}
+
+/// A role of Kueue's for people.
+fn user_role(name: &str, given: Given, rules: Value) -> Value {
+    let mut labels = labels(given.labels());
+    labels[ROLE] = name.into();
+    json!({
+        "apiVersion": RBAC, "kind": "ClusterRole",
+        "metadata": {"name": format!("kueue-{name}-role"), "labels": labels}, "rules": rules,
+    })
+}
 
 /// `kueue-batch-admin-role` and `kueue-batch-user-role`, and the roles they are put together from.
 fn user_roles() -> Vec<Value> {
     let mut roles = vec![aggregated("kueue-batch-admin-role", ADMIN), aggregated("kueue-batch-user-role", USERS)];
-    for people in PEOPLE {
+    for people in people() {
         let status = format!("{}/status", people.resource);
-        for (suffix, verbs, who) in [("editor", EDIT, people.edit), ("viewer", READ, people.view)] {
-            roles.push(json!({
-                "apiVersion": RBAC, "kind": "ClusterRole",
-                "metadata": {"name": format!("kueue-{}-{suffix}-role", people.name), "labels": labels(who)},
-                "rules": [
-                    {"apiGroups": [people.group], "resources": [people.resource], "verbs": verbs},
-                    {"apiGroups": [people.group], "resources": [status], "verbs": ["get"]},
-                ],
-            }));
+        for (suffix, verbs, given) in [("editor", EDIT, people.edit), ("viewer", READ, people.view)] {
+            let mut rules = vec![json!({"apiGroups": [people.group], "resources": [people.resource], "verbs": verbs})];
+            if people.has_status {
+                rules.push(json!({"apiGroups": [people.group], "resources": [status], "verbs": ["get"]}));
+            }
+            roles.push(user_role(&format!("{}-{suffix}", people.name), given, json!(rules)));
         }
     }
     roles.push(json!({
         "apiVersion": RBAC, "kind": "ClusterRole",
-        "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(BOTH)},
+        "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(Given::Both.labels())},
         "rules": [{"apiGroups": [explain::GROUP], "resources": ["workloads/explanation"], "verbs": ["get"]}],
     }));
     roles.push(json!({
@@ -291,12 +340,12 @@ fn user_roles() -> Vec<Value> {
         "metadata": {"name": "berth-holders-viewer-role", "labels": labels(&[ADMIN])},
         "rules": [{"apiGroups": [explain::GROUP], "resources": ["clusterqueues/holders"], "verbs": ["get"]}],
     }));
-    for (short, resource, who) in [("cq", "clusterqueues", &[ADMIN][..]), ("lq", "localqueues", BOTH)] {
-        roles.push(json!({
-            "apiVersion": RBAC, "kind": "ClusterRole",
-            "metadata": {"name": format!("kueue-pending-workloads-{short}-viewer-role"), "labels": labels(who)},
-            "rules": [{"apiGroups": [VISIBILITY], "resources": [format!("{resource}/pendingworkloads")], "verbs": READ}],
-        }));
+    for (short, resource, given) in
+        [("cq", "clusterqueues", Given::AdminsAndReaders), ("lq", "localqueues", Given::BothAndReaders)]
+    {
+        let rules =
+            json!([{"apiGroups": [VISIBILITY], "resources": [format!("{resource}/pendingworkloads")], "verbs": READ}]);
+        roles.push(user_role(&format!("pending-workloads-{short}-viewer"), given, rules));
     }
     roles
 }
@@ -326,20 +375,108 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_have_roles_for_every_kind_that_is_queued() {
-        for (group, resource) in described() {
-            let known = PEOPLE.iter().any(|people| people.group == group && people.resource == resource);
-            assert!(known, "{resource}.{group}");
-        }
-        let names: BTreeSet<&str> = PEOPLE.iter().map(|people| people.name).collect();
-        assert_eq!(names.len(), PEOPLE.len());
-    }
-
-    #[test]
     fn rules_allow_nothing_by_wildcard_and_no_secret() {
         for rule in rules() {
             let text = rule.to_string();
             assert!(!text.contains('*') && !text.contains("secrets"), "{text}");
+        }
+    }
+
+    /// Kueue's roles for people (`config/components/rbac` there): name, group, resource, verbs, whether the status may be read,
+    /// and the labels by which it becomes part of others: `A` batch-admin, `U` batch-user, and `v`, `e`, `a` for Kubernetes'
+    /// `view`, `edit` and `admin`.
+    const EXPECTED: &[(&str, &str, &str, &str, bool, &str)] = &[
+        ("clusterqueue-editor", "kueue.x-k8s.io", "clusterqueues", "edit", true, "A"),
+        ("clusterqueue-viewer", "kueue.x-k8s.io", "clusterqueues", "read", true, "Aa"),
+        ("cohort-editor", "kueue.x-k8s.io", "cohorts", "edit", false, "A"),
+        ("cohort-viewer", "kueue.x-k8s.io", "cohorts", "read", false, "Aa"),
+        ("localqueue-editor", "kueue.x-k8s.io", "localqueues", "edit", true, "A"),
+        ("localqueue-viewer", "kueue.x-k8s.io", "localqueues", "read", true, "AUaev"),
+        ("resourceflavor-editor", "kueue.x-k8s.io", "resourceflavors", "edit", false, "A"),
+        ("resourceflavor-viewer", "kueue.x-k8s.io", "resourceflavors", "read", false, "Aa"),
+        ("topology-editor", "kueue.x-k8s.io", "topologies", "edit", false, "A"),
+        ("topology-viewer", "kueue.x-k8s.io", "topologies", "read", false, "Aa"),
+        ("workload-editor", "kueue.x-k8s.io", "workloads", "edit", true, "A"),
+        ("workload-viewer", "kueue.x-k8s.io", "workloads", "read", true, "AUaev"),
+        ("job-editor", "batch", "jobs", "edit", true, "AU"),
+        ("job-viewer", "batch", "jobs", "read", true, "AUaev"),
+        ("jobset-editor", "jobset.x-k8s.io", "jobsets", "edit", true, "AU"),
+        ("jobset-viewer", "jobset.x-k8s.io", "jobsets", "read", true, "AUaev"),
+        ("leaderworkerset-editor", "leaderworkerset.x-k8s.io", "leaderworkersets", "edit", true, "AU"),
+        ("leaderworkerset-viewer", "leaderworkerset.x-k8s.io", "leaderworkersets", "read", true, "AUaev"),
+        ("mpijob-editor", "kubeflow.org", "mpijobs", "edit", true, "AU"),
+        ("mpijob-viewer", "kubeflow.org", "mpijobs", "read", true, "AUaev"),
+        ("pytorchjob-editor", "kubeflow.org", "pytorchjobs", "edit", true, "AU"),
+        ("pytorchjob-viewer", "kubeflow.org", "pytorchjobs", "read", true, "AUaev"),
+        ("tfjob-editor", "kubeflow.org", "tfjobs", "edit", true, "AU"),
+        ("tfjob-viewer", "kubeflow.org", "tfjobs", "read", true, "AUaev"),
+        ("xgboostjob-editor", "kubeflow.org", "xgboostjobs", "edit", true, "AU"),
+        ("xgboostjob-viewer", "kubeflow.org", "xgboostjobs", "read", true, "AUaev"),
+        ("paddlejob-editor", "kubeflow.org", "paddlejobs", "edit", true, "AU"),
+        ("paddlejob-viewer", "kubeflow.org", "paddlejobs", "read", true, "AUaev"),
+        ("jaxjob-editor", "kubeflow.org", "jaxjobs", "edit", true, "AU"),
+        ("jaxjob-viewer", "kubeflow.org", "jaxjobs", "read", true, "AUaev"),
+        ("trainjob-editor", "trainer.kubeflow.org", "trainjobs", "edit", true, "AU"),
+        ("trainjob-viewer", "trainer.kubeflow.org", "trainjobs", "read", true, "AUaev"),
+        ("rayjob-editor", "ray.io", "rayjobs", "edit", true, "AU"),
+        ("rayjob-viewer", "ray.io", "rayjobs", "read", true, "AUaev"),
+        ("raycluster-editor", "ray.io", "rayclusters", "edit", true, "AU"),
+        ("raycluster-viewer", "ray.io", "rayclusters", "read", true, "Aaev"),
+        ("rayservice-editor", "ray.io", "rayservices", "edit", true, "AU"),
+        ("rayservice-viewer", "ray.io", "rayservices", "read", true, "Aaev"),
+        (
+            "pending-workloads-cq-viewer",
+            "visibility.kueue.x-k8s.io",
+            "clusterqueues/pendingworkloads",
+            "read",
+            false,
+            "Aaev",
+        ),
+        (
+            "pending-workloads-lq-viewer",
+            "visibility.kueue.x-k8s.io",
+            "localqueues/pendingworkloads",
+            "read",
+            false,
+            "AUaev",
+        ),
+        // Kueue has none for it, and has an integration of it.
+        ("appwrapper-editor", "workload.codeflare.dev", "appwrappers", "edit", true, "AU"),
+        ("appwrapper-viewer", "workload.codeflare.dev", "appwrappers", "read", true, "AUaev"),
+    ];
+
+    #[test]
+    fn roles_for_people_are_those_kueue_has_for_every_kind_that_is_integrated() {
+        let by_letter = [('A', ADMIN), ('U', USERS), ('v', TO_VIEW), ('e', TO_EDIT), ('a', TO_ADMIN)];
+        let roles: BTreeMap<String, Value> = user_roles()
+            .into_iter()
+            .filter_map(|role| Some((role["metadata"]["labels"][ROLE].as_str()?.to_owned(), role)))
+            .collect();
+        for (name, group, resource, verbs, has_status, letters) in EXPECTED {
+            let Some(role) = roles.get(*name) else { panic!("{name} is missing") };
+            assert_eq!(role["metadata"]["name"], format!("kueue-{name}-role"));
+            for (letter, label) in by_letter {
+                let given = role["metadata"]["labels"][label] == "true";
+                assert_eq!(given, letters.contains(letter), "{name}: {label}");
+            }
+            let verbs: &[&str] = if *verbs == "edit" {
+                &["create", "delete", "get", "list", "patch", "update", "watch"]
+            } else {
+                &["get", "list", "watch"]
+            };
+            let mut rules = vec![json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})];
+            if *has_status {
+                let status = format!("{resource}/status");
+                rules.push(json!({"apiGroups": [group], "resources": [status], "verbs": ["get"]}));
+            }
+            assert_eq!(role["rules"], json!(rules), "{name}");
+        }
+        for name in roles.keys() {
+            assert!(EXPECTED.iter().any(|(expected, ..)| expected == name), "{name} is not expected");
+        }
+        // A kind of another project that is integrated has its roles, whichever it is.
+        for (group, _, resource) in described_resources() {
+            assert!(EXPECTED.iter().any(|row| (row.1, row.2) == (&*group, &*resource)), "{resource}.{group}");
         }
     }
 }
