@@ -159,6 +159,17 @@ pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: 
     (named && !always) || selected()
 }
 
+/// The queue an object without one gets in this namespace, if it has one for that.
+pub(super) fn default_queue(
+    namespace: &str,
+    config: &Config,
+    gates: &Gates,
+    lookup: Lookup<'_>,
+) -> Option<&'static str> {
+    let there = lookup("kueue.x-k8s.io", "localqueues", namespace, DEFAULT_QUEUE).is_some();
+    (there && is_selected(false, namespace, config, gates, lookup)).then_some(DEFAULT_QUEUE)
+}
+
 /// Does the queue send its workloads to other clusters?
 fn runs_elsewhere(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     const GROUP: &str = "kueue.x-k8s.io";

@@ -93,7 +93,8 @@ impl Webhooks {
         }
         if let Some(owner) = PodOwner::of(request.group, request.resource) {
             let namespace = request.namespace;
-            pod_owners::default_pod_owner(owner, object, namespace, &self.config, &self.gates, lookup);
+            let is_new = request.old_object.is_none();
+            pod_owners::default_pod_owner(owner, object, is_new, namespace, &self.config, &self.gates, lookup);
             return Ok(());
         }
         // Other defaults are for new objects: later, who runs and where is the controllers' decision.

@@ -7,7 +7,7 @@ use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::jobs::{ancestor_of_metadata, is_selected};
+use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
 use crate::config::Config;
@@ -65,22 +65,30 @@ fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
-/// Hands the queue on to the pods. Also when the object is changed: its templates may have been replaced.
+/// Hands the queue on to the pods. Also when the object is changed: its templates may have been replaced. A new one
+/// without a queue gets its namespace's default one; without any it is held like the others, where all are managed.
 pub(super) fn default_pod_owner(
     owner: PodOwner,
     object: &mut Value,
+    is_new: bool,
     namespace: &str,
     config: &Config,
     gates: &Gates,
     lookup: Lookup<'_>,
 ) {
-    let queue = queue(object).to_owned();
-    if queue.is_empty() || !is_selected(true, namespace, config, gates, lookup) {
+    let mut queue = queue(object).to_owned();
+    let default = if is_new && queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
+    let managed = !queue.is_empty() || default.is_some() || config.manage_jobs_without_queue_name;
+    if !managed || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
     }
     let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
     if !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None)) {
         return;
+    }
+    if let Some(default) = default {
+        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(default);
+        queue = default.to_owned();
     }
     let class = object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL].clone();
     let pods = replicas(object);
@@ -88,7 +96,9 @@ pub(super) fn default_pod_owner(
     for pointer in owner.templates() {
         let Some(template) = object.pointer_mut(pointer).filter(|template| template.is_object()) else { continue };
         let labels = &mut template["metadata"]["labels"];
-        labels[keys::QUEUE_NAME_LABEL] = json!(queue);
+        if !queue.is_empty() {
+            labels[keys::QUEUE_NAME_LABEL] = json!(queue);
+        }
         if !class.is_null() {
             labels[keys::PRIORITY_CLASS_LABEL] = class.clone();
         }
@@ -176,15 +186,39 @@ mod tests {
     fn the_queue_reaches_the_pods() {
         let (config, gates) = (Config::default(), Gates::default());
         let mut object = set(3, "1", Value::Null);
-        default_pod_owner(PodOwner::StatefulSet, &mut object, "team", &config, &gates, &nothing);
+        default_pod_owner(PodOwner::StatefulSet, &mut object, true, "team", &config, &gates, &nothing);
         let template = &object["spec"]["template"]["metadata"];
         assert_eq!(template["labels"][keys::QUEUE_NAME_LABEL], "q");
         assert_eq!(template["labels"][keys::PRIORITY_CLASS_LABEL], "high");
         assert!(template["labels"][keys::POD_GROUP_LABEL].as_str().is_some_and(|it| it.starts_with("statefulset-db-")));
         assert_eq!(template["annotations"][keys::POD_GROUP_TOTAL_COUNT_ANNOTATION], "3");
         let mut object = set(3, "1", Value::Null);
-        default_pod_owner(PodOwner::Deployment, &mut object, "team", &config, &gates, &nothing);
+        default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
         assert!(object["spec"]["template"]["metadata"]["labels"][keys::POD_GROUP_LABEL].is_null());
+    }
+
+    #[test]
+    fn one_without_a_queue_gets_the_default_one_when_it_is_made() {
+        let default = |_: &str, resource: &str, _: &str, name: &str| {
+            ((resource, name) == ("localqueues", "default")).then(|| std::sync::Arc::new(json!({})))
+        };
+        let (config, gates) = (Config::default(), Gates::default());
+        let plain = json!({"metadata": {"name": "web"}, "spec": {"template": {"spec": {"containers": []}}}});
+        let mut object = plain.clone();
+        default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &default);
+        assert_eq!(queue(&object), "default");
+        assert_eq!(object["spec"]["template"]["metadata"]["labels"][keys::QUEUE_NAME_LABEL], "default");
+        // What runs already is not moved into a queue by a change of something else.
+        let mut object = plain.clone();
+        default_pod_owner(PodOwner::Deployment, &mut object, false, "team", &config, &gates, &default);
+        assert_eq!(object, plain);
+        // Where all jobs are managed it is held, and names no queue.
+        let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
+        let mut object = plain;
+        default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
+        let template = &object["spec"]["template"]["metadata"];
+        assert_eq!(template["annotations"][keys::POD_SUSPENDING_PARENT_ANNOTATION], "deployment");
+        assert!(template["labels"][keys::QUEUE_NAME_LABEL].is_null());
     }
 
     #[test]

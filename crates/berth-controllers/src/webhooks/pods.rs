@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Lookup;
-use super::jobs::{ancestor_of_metadata, is_selected};
+use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::jobs::naming;
@@ -43,8 +43,9 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
 
 /// Holds back a new pod that is queued by itself.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
-    let queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
-    if queue.is_empty() && !config.manage_jobs_without_queue_name {
+    let mut queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
+    let default = if queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
+    if queue.is_empty() && default.is_none() && !config.manage_jobs_without_queue_name {
         return;
     }
     let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
@@ -57,6 +58,14 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     let by_parent = !annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION).is_empty();
     let part = !by_parent && !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
+        return;
+    }
+    // What its owner was told decides for a pod that is queued in its owner's name.
+    if let Some(default) = default.filter(|_| !by_parent) {
+        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(default);
+        queue = default.to_owned();
+    }
+    if queue.is_empty() && !config.manage_jobs_without_queue_name {
         return;
     }
     object["metadata"]["labels"][keys::MANAGED_LABEL] = json!("true");
@@ -233,6 +242,29 @@ mod tests {
         assert_eq!(pod["metadata"]["finalizers"], json!([keys::POD_FINALIZER]));
         assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": keys::ADMISSION_GATE}]));
         assert_eq!(annotation(&pod, keys::ROLE_HASH_ANNOTATION).len(), 8);
+    }
+
+    #[test]
+    fn a_pod_without_a_queue_gets_the_default_one_of_its_namespace() {
+        let default = |_: &str, resource: &str, namespace: &str, name: &str| {
+            let found = (resource, namespace, name) == ("localqueues", "team", "default");
+            found.then(|| Arc::new(json!({"metadata": {"name": "default"}})))
+        };
+        let of = |namespace: &str, config: Config, owners: Value| {
+            let metadata = json!({"name": "p", "ownerReferences": owners});
+            let mut pod = json!({"metadata": metadata, "spec": {"containers": []}});
+            let request = Request { group: "", resource: "pods", namespace, old_object: None };
+            Webhooks::new(config).mutate(request, &mut pod, &default).expect("it is fine");
+            (pod["metadata"]["labels"][keys::QUEUE_NAME_LABEL].clone(), !pod["spec"]["schedulingGates"].is_null())
+        };
+        let (none, managing) =
+            (Config::default(), Config { manage_jobs_without_queue_name: true, ..Config::default() });
+        assert_eq!(of("team", none.clone(), json!([])), (json!("default"), true));
+        assert_eq!(of("other", none.clone(), json!([])), (Value::Null, false));
+        assert_eq!(of("other", managing, json!([])), (Value::Null, true));
+        let daemon =
+            json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true}]);
+        assert_eq!(of("team", none, daemon), (Value::Null, false));
     }
 
     #[test]
