@@ -30,6 +30,9 @@ pub const WEBHOOK_SERVICE: &str = "berth-webhook";
 /// Name of the mutating and of the validating webhook configuration.
 pub const WEBHOOK_CONFIGURATION: &str = "berth-controller";
 
+/// Name of the Role, and of its binding, that lets replicas compete for their Lease.
+pub const LEADER_ELECTION: &str = "berth-leader-election";
+
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const KUEUE: &str = "kueue.x-k8s.io";
 const VISIBILITY: &str = "visibility.kueue.x-k8s.io";
@@ -171,9 +174,37 @@ pub fn rules() -> Vec<Value> {
     rules
 }
 
+/// What the configuration can name otherwise and rights are given by name for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The controllers' namespace.
+    pub namespace: String,
+    /// The Lease replicas compete for.
+    pub lease: String,
+    /// Its namespace.
+    pub lease_namespace: String,
+    /// The Secret of the webhook certificate.
+    pub secret: String,
+}
+
+impl Names {
+    /// The names in this namespace when the configuration says nothing.
+    pub fn of(namespace: &str) -> Self {
+        let lease_namespace = namespace.to_owned();
+        let (lease, secret) = (NAME.to_owned(), WEBHOOK_SECRET.to_owned());
+        Names { namespace: namespace.to_owned(), lease, lease_namespace, secret }
+    }
+}
+
 /// Service account, roles and bindings of the controllers in this namespace, and the roles for people; in the order to
 /// create them.
 pub fn objects(namespace: &str) -> Vec<Value> {
+    objects_named(&Names::of(namespace))
+}
+
+/// The same under these names.
+pub fn objects_named(names: &Names) -> Vec<Value> {
+    let namespace = &names.namespace;
     let subject = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": namespace}]);
     let reference =
         |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
@@ -190,16 +221,27 @@ pub fn objects(namespace: &str) -> Vec<Value> {
             "apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": NAME, "labels": labels(&[])},
             "roleRef": reference("ClusterRole", NAME), "subjects": subject,
         }),
-        // Names cannot be given for creation; everything else is about one Lease, one Secret and one EndpointSlice.
+        json!({
+            "apiVersion": RBAC, "kind": "Role",
+            "metadata": {"name": LEADER_ELECTION, "namespace": names.lease_namespace, "labels": labels(&[])},
+            "rules": [
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [names.lease],
+                 "verbs": ["get", "update"]},
+            ],
+        }),
+        json!({
+            "apiVersion": RBAC, "kind": "RoleBinding",
+            "metadata": {"name": LEADER_ELECTION, "namespace": names.lease_namespace, "labels": labels(&[])},
+            "roleRef": reference("Role", LEADER_ELECTION), "subjects": subject,
+        }),
+        // Names cannot be given for creation; everything else is about one Secret and one EndpointSlice.
         json!({
             "apiVersion": RBAC, "kind": "Role",
             "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
             "rules": [
-                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [NAME],
-                 "verbs": ["get", "update"]},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [WEBHOOK_SECRET],
+                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [names.secret],
                  "verbs": ["get", "update"]},
                 {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["create"]},
                 {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"],

@@ -4,9 +4,11 @@
 use std::path::Path;
 
 use anyhow::Context;
+use berth_controllers::configuration::process as usual;
+use berth_controllers::rights;
 use serde_json::{Value, json};
 
-use super::manifests::{self, Parts, Values};
+use super::manifests::{self, Parts, Settings, Values};
 
 const OPEN: &str = "@@{";
 const CLOSE: &str = "}@@";
@@ -16,6 +18,32 @@ fn mark(expression: &str) -> String {
     format!("{OPEN}{expression}{CLOSE}")
 }
 
+/// What the objects must agree about with the configuration file, each as the expression Helm works it out by.
+fn settings(of: fn(&str) -> String) -> Settings {
+    const FILE: &str = "(fromYaml .Values.configuration)";
+    let text = |section: &str, field: &str, usual: &str| {
+        of(&format!("dig `{section}` `{field}` `` {FILE} | default {usual} | quote"))
+    };
+    let quoted = |text: &str| format!("`{text}`");
+    // Of an address, its port; of one that is off, the usual.
+    let port = |section: &str, field: &str, usual: u16| {
+        let address = format!("dig `{section}` `{field}` `` {FILE} | toString");
+        json!(of(&format!("{address} | regexFind `:[0-9]+$` | default `:{usual}` | trimPrefix `:`")))
+    };
+    Settings {
+        lease: text("leaderElection", "resourceName", &quoted(rights::NAME)),
+        lease_namespace: text("leaderElection", "resourceNamespace", ".Release.Namespace"),
+        service: text("internalCertManagement", "webhookServiceName", &quoted(rights::WEBHOOK_SERVICE)),
+        secret: text("internalCertManagement", "webhookSecretName", &quoted(rights::WEBHOOK_SECRET)),
+        certificates: text("webhook", "certDir", &quoted(usual::CERTIFICATE_FOLDER)),
+        readiness: text("health", "readinessEndpointName", &quoted(usual::READINESS_PATH)),
+        liveness: text("health", "livenessEndpointName", &quoted(usual::LIVENESS_PATH)),
+        health_port: port("health", "healthProbeBindAddress", usual::HEALTH_PORT),
+        metrics_port: port("metrics", "bindAddress", usual::METRICS_PORT),
+        webhook_port: json!(of(&format!("dig `webhook` `port` {} {FILE}", usual::WEBHOOK_PORT))),
+    }
+}
+
 /// File names and contents of the chart, relative to its folder.
 pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let values = Values {
@@ -23,6 +51,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         image: mark(".Values.image | quote"),
         replicas: json!(mark(".Values.replicas")),
         configuration: mark(".Values.configuration | quote"),
+        settings: settings(mark),
     };
     let without = |hold_policy| Parts { crds: false, hold_policy };
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
@@ -127,14 +156,35 @@ fn expressions(yaml: &str) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use berth_controllers::configuration::Process;
+
     use super::*;
+
+    fn fields(settings: &Settings) -> [Value; 10] {
+        let Settings { lease, lease_namespace, service, secret, certificates, readiness, liveness, .. } = settings;
+        let ports = [&settings.health_port, &settings.metrics_port, &settings.webhook_port].map(Value::clone);
+        let [health, metrics, webhook] = ports;
+        let text = |text: &String| json!(text);
+        [
+            text(lease),
+            text(lease_namespace),
+            text(service),
+            text(secret),
+            text(certificates),
+            text(readiness),
+            text(liveness),
+            health,
+            metrics,
+            webhook,
+        ]
+    }
 
     fn folder() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/berth")
     }
 
     /// What Helm does with expressions as simple as ours.
-    fn render(template: &str, values: &[(&str, &str)]) -> String {
+    fn render(template: &str, values: &[(String, String)]) -> String {
         let mut text = template.to_owned();
         for (expression, value) in values {
             text = text.replace(&format!("{{{{ {expression} }}}}"), value);
@@ -158,6 +208,7 @@ mod tests {
             image: manifests::IMAGE.to_owned(),
             replicas: manifests::REPLICAS.into(),
             configuration: manifests::configuration(),
+            settings: Settings::of(&Process::default(), "berth-system"),
         };
         let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());
         let replicas = manifests::REPLICAS.to_string();
@@ -167,6 +218,16 @@ mod tests {
             (".Values.replicas", replicas.as_str()),
             (".Values.configuration | quote", configuration.as_str()),
         ];
+        let known: Vec<(String, String)> =
+            known.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let plain = settings(str::to_owned);
+        let mut known = known;
+        known.extend(
+            fields(&plain)
+                .into_iter()
+                .map(|it| it.as_str().unwrap_or_default().to_owned())
+                .zip(fields(&values.settings).iter().map(Value::to_string)),
+        );
         for hold_policy in [false, true] {
             let mut rendered: Vec<Value> = Vec::new();
             for (name, text) in files().expect("a chart") {

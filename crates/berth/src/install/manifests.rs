@@ -1,7 +1,8 @@
 //! The objects of an installation, from a few values.
 
 use anyhow::Context;
-use berth_controllers::rights::{self, NAME, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
+use berth_controllers::configuration::{BindAddress, Process, process as defaults};
+use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
 use berth_controllers::{aggregated, jobs};
 use serde_json::{Value, json};
 
@@ -20,8 +21,59 @@ pub fn configuration() -> String {
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// Namespaces whose jobs are never queued: what keeps the cluster going must not wait for it.
+/// Namespaces whose jobs are never queued, beside the controllers' own: what keeps the cluster going must not wait for it.
 const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
+
+/// Who the controllers run as: the user and group of the image (`Dockerfile`). Nobody of Kubernetes' own has it.
+const USER: u32 = 65532;
+
+/// What the objects of an installation must agree about with its configuration file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Name of the Lease.
+    pub lease: String,
+    /// Its namespace.
+    pub lease_namespace: String,
+    /// Service of the webhooks.
+    pub service: String,
+    /// Secret of the webhook certificate.
+    pub secret: String,
+    /// Folder of a certificate somebody else provides.
+    pub certificates: String,
+    /// Path of the readiness probe.
+    pub readiness: String,
+    /// Path of the liveness probe.
+    pub liveness: String,
+    /// Port of the probes; a number, or what stands for one in a template, like the following.
+    pub health_port: Value,
+    /// Port of the figures.
+    pub metrics_port: Value,
+    /// Port of the webhooks.
+    pub webhook_port: Value,
+}
+
+impl Settings {
+    /// Those of a file, for an installation in this namespace.
+    pub fn of(file: &Process, namespace: &str) -> Self {
+        let or = |text: &Option<String>, usual: &str| text.clone().unwrap_or_else(|| usual.to_owned());
+        // Where nothing listens, the number does no harm.
+        let port =
+            |address: Option<BindAddress>, usual: u16| json!(address.and_then(BindAddress::port).unwrap_or(usual));
+        let folder = file.certificate_folder.as_ref().map(|folder| folder.display().to_string());
+        Settings {
+            lease: or(&file.election.name, NAME),
+            lease_namespace: or(&file.election.namespace, namespace),
+            service: or(&file.webhook_service, WEBHOOK_SERVICE),
+            secret: or(&file.webhook_secret, rights::WEBHOOK_SECRET),
+            certificates: or(&folder, defaults::CERTIFICATE_FOLDER),
+            readiness: or(&file.readiness_path, defaults::READINESS_PATH),
+            liveness: or(&file.liveness_path, defaults::LIVENESS_PATH),
+            health_port: port(file.health_address, defaults::HEALTH_PORT),
+            metrics_port: port(file.metrics_address, defaults::METRICS_PORT),
+            webhook_port: json!(file.webhook_port.unwrap_or(defaults::WEBHOOK_PORT)),
+        }
+    }
+}
 
 /// What differs between installations.
 pub struct Values {
@@ -33,6 +85,8 @@ pub struct Values {
     pub replicas: Value,
     /// Text of the configuration file.
     pub configuration: String,
+    /// What of it these objects must agree about.
+    pub settings: Settings,
 }
 
 /// Which parts an installation has.
@@ -53,7 +107,13 @@ pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
     if parts.crds {
         objects.extend(definitions(values));
     }
-    objects.extend(rights::objects(&values.namespace));
+    let Settings { lease, lease_namespace, secret, .. } = values.settings.clone();
+    objects.extend(rights::objects_named(&Names {
+        namespace: values.namespace.clone(),
+        lease,
+        lease_namespace,
+        secret,
+    }));
     objects.extend(workload(values));
     objects.extend(aggregated::objects(&values.namespace));
     objects.push(webhooks(values, "MutatingWebhookConfiguration", parts));
@@ -89,7 +149,7 @@ pub fn definitions(values: &Values) -> Vec<Value> {
 }
 
 fn client(values: &Values, path: &str) -> Value {
-    json!({"service": {"name": WEBHOOK_SERVICE, "namespace": values.namespace, "path": path, "port": 443}})
+    json!({"service": {"name": values.settings.service, "namespace": values.namespace, "path": path, "port": 443}})
 }
 
 /// What runs the controllers.
@@ -97,7 +157,8 @@ fn workload(values: &Values) -> Vec<Value> {
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
     let selector = json!({"app.kubernetes.io/name": "berth", "app.kubernetes.io/component": "controller"});
-    let port = |name: &str, number: u16| json!({"name": name, "containerPort": number, "protocol": "TCP"});
+    let settings = &values.settings;
+    let port = |name: &str, number: &Value| json!({"name": name, "containerPort": number, "protocol": "TCP"});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     vec![
@@ -112,7 +173,7 @@ fn workload(values: &Values) -> Vec<Value> {
             "data": {"config.yaml": values.configuration},
         }),
         json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": metadata(WEBHOOK_SERVICE),
+            "apiVersion": "v1", "kind": "Service", "metadata": metadata(&settings.service),
             "spec": {"selector": selector, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
         }),
         json!({
@@ -133,7 +194,10 @@ fn workload(values: &Values) -> Vec<Value> {
                     "spec": {
                         "serviceAccountName": SERVICE_ACCOUNT,
                         "priorityClassName": NAME,
-                        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+                        "securityContext": {
+                            "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER,
+                            "seccompProfile": {"type": "RuntimeDefault"},
+                        },
                         "terminationGracePeriodSeconds": 10,
                         "topologySpreadConstraints": [{
                             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
@@ -142,15 +206,17 @@ fn workload(values: &Values) -> Vec<Value> {
                         "containers": [{
                             "name": "controller",
                             "image": values.image,
-                            // The Lease the role is for, whatever the file says.
-                            "args": ["controller", "--config=/etc/berth/config.yaml", "--leader-elect-resource-name=berth-controller"],
+                            "args": ["controller", "--config=/etc/berth/config.yaml"],
                             "env": [
                                 {"name": "POD_NAME", "valueFrom": field("metadata.name")},
                                 {"name": "POD_IP", "valueFrom": field("status.podIP")},
                             ],
-                            "ports": [port("webhook", 9443), port("metrics", 8080), port("health", 8081)],
-                            "livenessProbe": probe("/healthz"),
-                            "readinessProbe": probe("/readyz"),
+                            "ports": [
+                                port("webhook", &settings.webhook_port), port("metrics", &settings.metrics_port),
+                                port("health", &settings.health_port),
+                            ],
+                            "livenessProbe": probe(&settings.liveness),
+                            "readinessProbe": probe(&settings.readiness),
                             "resources": {
                                 "requests": {"cpu": "500m", "memory": "512Mi"},
                                 "limits": {"memory": "2Gi"},
@@ -159,14 +225,30 @@ fn workload(values: &Values) -> Vec<Value> {
                                 "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                                 "capabilities": {"drop": ["ALL"]},
                             },
-                            "volumeMounts": [{"name": "config", "mountPath": "/etc/berth", "readOnly": true}],
+                            "volumeMounts": [
+                                {"name": "config", "mountPath": "/etc/berth", "readOnly": true},
+                                {"name": "certificates", "mountPath": settings.certificates, "readOnly": true},
+                            ],
                         }],
-                        "volumes": [{"name": "config", "configMap": {"name": "berth-controller-config"}}],
+                        // Looked into only with internalCertManagement.enable: false.
+                        "volumes": [
+                            {"name": "config", "configMap": {"name": "berth-controller-config"}},
+                            {"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}},
+                        ],
                     },
                 },
             },
         }),
     ]
+}
+
+/// The namespaces webhooks leave alone.
+fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
+    let mut all = UNMANAGED.to_vec();
+    if !all.contains(&values.namespace.as_str()) {
+        all.push(&values.namespace);
+    }
+    all
 }
 
 /// One webhook configuration. The outage rule: jobs that no queue manages never depend on a webhook; those that one
@@ -194,7 +276,7 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
     let managed = json!([{"key": QUEUE_NAME, "operator": "Exists"}]);
     let unmanaged = json!([{"key": QUEUE_NAME, "operator": "DoesNotExist"}]);
     let elsewhere = json!({"matchExpressions": [
-        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": UNMANAGED}]});
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": unmanaged_namespaces(values)}]});
     let mut hooks =
         vec![hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")];
     let held = if parts.hold_policy { "Ignore" } else { "Fail" };
@@ -215,7 +297,8 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         others["namespaceSelector"] = elsewhere.clone();
         hooks.extend([queued, others]);
     }
-    // Pods, and what makes them, take part only when they say so themselves.
+    // Pods, and what makes them. Those without a queue may get their namespace's default one, or be held where all jobs are
+    // managed; never at the price of not being created.
     for (group, version, name) in [
         ("", "v1", "pods"),
         ("apps", "v1", "deployments"),
@@ -225,7 +308,10 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         let mut queued = hook(&format!("queued-{name}"), group, version, &[name], "Fail");
         queued["objectSelector"] = json!({ "matchExpressions": managed });
         queued["namespaceSelector"] = elsewhere.clone();
-        hooks.push(queued);
+        let mut others = hook(name, group, version, &[name], "Ignore");
+        others["objectSelector"] = json!({ "matchExpressions": unmanaged });
+        others["namespaceSelector"] = elsewhere.clone();
+        hooks.extend([queued, others]);
     }
     if kind == "ValidatingWebhookConfiguration" {
         // What admission checks came to is written by others; what the controllers write is not asked about.
@@ -290,6 +376,7 @@ mod tests {
             image: IMAGE.to_owned(),
             replicas: REPLICAS.into(),
             configuration: configuration(),
+            settings: Settings::of(&Process::default(), "berth-system"),
         }
     }
 

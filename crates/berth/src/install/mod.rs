@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use berth_controllers::configuration::{BindAddress, Process};
 use berth_controllers::rights;
 use clap::Args;
 use kube::Api;
@@ -18,7 +19,7 @@ use serde_json::Value;
 use crate::component::connect::{self, ConnectOptions, Requests};
 use crate::component::limit::Limiter;
 use crate::process;
-use manifests::{Parts, Values};
+use manifests::{Parts, Settings, Values};
 
 /// Who objects are applied as.
 const FIELD_MANAGER: &str = "berth-install";
@@ -63,19 +64,21 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         chart::write(folder)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let configuration = match &options.config {
+    let (configuration, process) = match &options.config {
         Some(path) => {
             // What the controllers would refuse at start is refused here, where somebody reads it.
-            crate::controller::configuration(path, &options.namespace)?;
-            std::fs::read_to_string(path).with_context(|| path.display().to_string())?
+            let loaded = crate::controller::configuration(path, &options.namespace)?;
+            check(&loaded.process, &options.namespace).with_context(|| path.display().to_string())?;
+            (std::fs::read_to_string(path).with_context(|| path.display().to_string())?, loaded.process)
         }
-        None => manifests::configuration(),
+        None => (manifests::configuration(), Process::default()),
     };
     let values = Values {
         namespace: options.namespace.clone(),
         image: options.image.clone(),
         replicas: options.replicas.into(),
         configuration,
+        settings: Settings::of(&process, &options.namespace),
     };
     let parts = Parts { crds: !options.without_crds, hold_policy: options.hold_policy };
     let objects = manifests::objects(&values, parts);
@@ -87,6 +90,21 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         write!(out, "---\n{}", manifests::yaml(object)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an installation needs of the file beyond what the controllers need.
+fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
+    if let Some(other) = file.namespace.as_ref().filter(|other| *other != namespace) {
+        bail!(
+            "namespace: is {other:?}, and the installation is in {namespace:?}: use --namespace {other}, or leave it out"
+        );
+    }
+    if file.health_address == Some(BindAddress::Off) {
+        bail!(
+            "health.healthProbeBindAddress: is off, and the Deployment's probes need it: use an address such as :8081"
+        );
+    }
+    Ok(())
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {

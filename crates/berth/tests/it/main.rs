@@ -2,6 +2,7 @@
 //! time on purpose: they are the one path through the real wire.
 
 mod bench;
+mod chart;
 mod clients;
 mod cluster;
 mod connections;
