@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_engine::model::{
-    self, Eviction, FlavorFungibility, FlavorQuotas, Labels, LocalQueue, Node, PodTemplate, PreemptionPolicies,
-    ResourceFlavor, ResourceGroup, StopPolicy, Taint, TaintEffect, Time, Toleration, Topology, TopologyMode,
-    TopologyRequest, Workload,
+    self, CheckState, CheckStatus, Eviction, FlavorFungibility, FlavorQuotas, Labels, LocalQueue, Node, PodTemplate,
+    PreemptionPolicies, ResourceFlavor, ResourceGroup, StopPolicy, Taint, TaintEffect, Time, Toleration, Topology,
+    TopologyMode, TopologyRequest, Workload,
 };
 use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, FairSharing, Name, Verdict};
 
@@ -44,9 +44,14 @@ pub fn cohort_name(at: usize) -> Name {
 /// The label that is a node's own.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
+/// Name of the n-th node.
+pub fn node_name(at: usize) -> Name {
+    Name::from(format!("n{at}"))
+}
+
 /// A node of a plan.
 fn node(plan: &Plan, at: usize) -> Event {
-    let name = Name::from(format!("n{at}"));
+    let name = node_name(at);
     let mut allocatable: model::ResourceList =
         RESOURCE_NAMES.iter().zip(plan.nodes[at]).map(|(name, amount)| (Name::from(*name), amount)).collect();
     allocatable.insert(Name::from("pods"), 100);
@@ -97,30 +102,9 @@ pub fn configuration(plan: &Plan) -> Vec<Event> {
         }
         events.push(Event::FlavorUpserted(flavor));
     }
-    for (at, plan) in plan.cohorts.iter().enumerate() {
-        let mut cohort = model::Cohort::new(cohort_name(at));
-        cohort.parent = plan.parent.map(cohort_name);
-        cohort.fair_weight_milli = plan.weight;
-        cohort.resource_groups = group(plan.quotas.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
-        events.push(Event::CohortUpserted(cohort));
-    }
-    for (at, plan) in plan.queues.iter().enumerate() {
-        let mut queue = model::ClusterQueue::new(queue_name(at));
-        queue.cohort = plan.cohort.map(cohort_name);
-        queue.strategy = plan.strategy;
-        queue.fair_weight_milli = plan.weight;
-        queue.resource_groups = group(plan.flavors.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
-        queue.fungibility = FlavorFungibility {
-            when_can_borrow: plan.when_can_borrow,
-            when_can_preempt: plan.when_can_preempt,
-            preference: plan.preference,
-        };
-        queue.preemption = PreemptionPolicies {
-            within_cluster_queue: plan.within_queue,
-            reclaim_within_cohort: plan.reclaim,
-            borrow_within_cohort: plan.borrow,
-        };
-        events.push(Event::ClusterQueueUpserted(queue));
+    events.extend((0..plan.cohorts.len()).map(|at| cohort(plan, at)));
+    for at in 0..plan.queues.len() {
+        events.push(queue(plan, at));
         events.push(Event::LocalQueueUpserted(LocalQueue {
             namespace: Name::from("default"),
             name: queue_name(at),
@@ -130,6 +114,38 @@ pub fn configuration(plan: &Plan) -> Vec<Event> {
         }));
     }
     events
+}
+
+/// A cohort of a plan.
+fn cohort(plan: &Plan, at: usize) -> Event {
+    let plan = &plan.cohorts[at];
+    let mut cohort = model::Cohort::new(cohort_name(at));
+    cohort.parent = plan.parent.map(cohort_name);
+    cohort.fair_weight_milli = plan.weight;
+    cohort.resource_groups = group(plan.quotas.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
+    Event::CohortUpserted(cohort)
+}
+
+/// A queue of a plan.
+fn queue(plan: &Plan, at: usize) -> Event {
+    let plan = &plan.queues[at];
+    let mut queue = model::ClusterQueue::new(queue_name(at));
+    queue.cohort = plan.cohort.map(cohort_name);
+    queue.strategy = plan.strategy;
+    queue.fair_weight_milli = plan.weight;
+    queue.stop_policy = if plan.stopped { StopPolicy::Hold } else { StopPolicy::None };
+    queue.resource_groups = group(plan.flavors.iter().map(|(flavor, list)| quotas(*flavor, list)).collect());
+    queue.fungibility = FlavorFungibility {
+        when_can_borrow: plan.when_can_borrow,
+        when_can_preempt: plan.when_can_preempt,
+        preference: plan.preference,
+    };
+    queue.preemption = PreemptionPolicies {
+        within_cluster_queue: plan.within_queue,
+        reclaim_within_cohort: plan.reclaim,
+        borrow_within_cohort: plan.borrow,
+    };
+    Event::ClusterQueueUpserted(queue)
 }
 
 impl Host {
@@ -156,6 +172,17 @@ impl Host {
 
     /// A workload arrives.
     pub fn arrive(&mut self, job: &Job) {
+        let (name, workload) = self.create(job);
+        self.see(name, workload);
+    }
+
+    /// Workloads arrive, and are seen in the other order.
+    pub fn arrive_backwards(&mut self, jobs: &[&Job]) {
+        let created: Vec<_> = jobs.iter().map(|job| self.create(job)).collect();
+        created.into_iter().rev().for_each(|(name, workload)| self.see(name, workload));
+    }
+
+    fn create(&mut self, job: &Job) -> (String, Workload) {
         self.tick();
         let name = job_name(self.arrived);
         self.arrived += 1;
@@ -192,7 +219,7 @@ impl Host {
             }
         });
         workload.pod_sets = sets.collect();
-        self.see(name, workload);
+        (name, workload)
     }
 
     fn see(&mut self, name: String, workload: Workload) {
@@ -208,18 +235,84 @@ impl Host {
 
     /// The n-th workload that is there, counted round, finishes. Its name.
     pub fn finish(&mut self, at: usize) -> Option<String> {
-        let name = self.workloads.keys().nth(at % self.workloads.len().max(1))?.clone();
+        let name = self.nth(at)?;
         let workload = self.workloads.remove(&name)?;
         self.engine.apply(Event::WorkloadRemoved(workload.key), self.now);
         Some(name)
     }
 
-    /// A cycle, and its decisions written to the objects.
-    pub fn cycle(&mut self) -> CycleOutcome {
-        let outcome = self.engine.cycle(self.now);
+    /// A queue is now as the plan says.
+    pub fn queue_changed(&mut self, plan: &Plan, at: usize) {
+        self.engine.apply(queue(plan, at), self.now);
+    }
+
+    /// A cohort is now as the plan says.
+    pub fn cohort_changed(&mut self, plan: &Plan, at: usize) {
+        self.engine.apply(cohort(plan, at), self.now);
+    }
+
+    /// A node is now as the plan says, or is gone.
+    pub fn node_changed(&mut self, plan: &Plan, at: usize, is_there: bool) {
+        let event = if is_there { node(plan, at) } else { Event::NodeRemoved(node_name(at)) };
+        self.engine.apply(event, self.now);
+    }
+
+    /// The name of the n-th workload that is there, counted round.
+    fn nth(&self, at: usize) -> Option<String> {
+        self.workloads.keys().nth(at % self.workloads.len().max(1)).cloned()
+    }
+
+    /// The only check of the n-th workload says something else.
+    pub fn check(&mut self, at: usize, state: CheckState) {
+        let status =
+            CheckStatus { name: Name::from("check"), state, node_selectors: [].into(), tolerations: [].into() };
+        if let Some(name) = self.nth(at) {
+            self.change(&name, |workload| workload.checks = vec![status]);
+        }
+    }
+
+    /// So many pods of the n-th workload's first pod set have ended.
+    pub fn reclaim(&mut self, at: usize, pods: i32) {
+        if let Some(name) = self.nth(at) {
+            self.change(&name, |workload| workload.pod_sets[0].reclaimable = pods.min(workload.pod_sets[0].count));
+        }
+    }
+
+    /// The n-th workload's priority changes.
+    pub fn reprioritize(&mut self, at: usize, priority: i64) {
+        if let Some(name) = self.nth(at) {
+            self.change(&name, |workload| workload.priority = priority);
+        }
+    }
+
+    /// A part of a cycle whose decisions cannot be written, none of them.
+    pub fn refused_part(&mut self, heads: usize) {
+        let outcome = self.engine.cycle_part(heads, self.now);
+        for decision in outcome.decisions {
+            match decision.verdict {
+                Verdict::Admit(_) => drop(self.engine.apply(Event::AdmissionFailed(decision.workload), self.now)),
+                Verdict::Preempt { victims, .. } => {
+                    for victim in victims {
+                        self.engine.apply(Event::PreemptionFailed(victim.workload), self.now);
+                    }
+                }
+                Verdict::Wait(_) | Verdict::Evict { .. } => {}
+            }
+        }
+        self.tick();
+    }
+
+    /// A part of a cycle, and its decisions written to the objects.
+    pub fn part(&mut self, heads: usize) -> CycleOutcome {
+        let outcome = self.engine.cycle_part(heads, self.now);
         self.write(&outcome);
         self.tick();
         outcome
+    }
+
+    /// A cycle, and its decisions written to the objects.
+    pub fn cycle(&mut self) -> CycleOutcome {
+        self.part(usize::MAX)
     }
 
     /// The same in parts of so many heads, each written before the next.

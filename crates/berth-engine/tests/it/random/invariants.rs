@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::lab::AssignOptions;
 use berth_engine::model::{Admission, BorrowWithinCohort, PodSet, PreemptionPolicy, Workload, WorkloadKey};
-use berth_engine::{Amount, Name, Outlook, Preemptible, Verdict, VictimFate, VictimSearch};
+use berth_engine::{Amount, AssignmentMode, Name, Outlook, Preemptible, Verdict, VictimFate, VictimSearch};
 use proptest::prelude::*;
 
 use super::config;
@@ -13,25 +13,30 @@ use super::plan::{FLAVORS, Plan, RESOURCE_NAMES, RESOURCES, Step, plan};
 use crate::reference::quota::{self, Node};
 use crate::reference::{Amounts, Use};
 
-fn amounts(admission: &Admission) -> Amounts {
+/// What an admission takes, but for pods that have ended since (§2.5).
+fn amounts(workload: &Workload, admission: &Admission) -> Amounts {
     let mut amounts = Amounts::new();
     for set in &admission.pod_sets {
+        let own = workload.pod_sets.iter().find(|own| own.name == set.name).expect("of its own sets");
+        let assigned = i64::from(set.count.unwrap_or(own.count)).max(1);
+        let running = i64::from(own.count - own.reclaimable).min(assigned);
         for (resource, flavor) in &set.flavors {
             let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
             let at = (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the plan's resources");
-            *amounts.entry((flavor, at)).or_default() += set.usage.get(resource).copied().unwrap_or(0);
+            *amounts.entry((flavor, at)).or_default() +=
+                set.usage.get(resource).copied().unwrap_or(0) / assigned * running;
         }
     }
     amounts
 }
 
 /// What objects say is in use, without some workloads.
-fn in_use(host: &Host, plan: &Plan, without: &BTreeSet<String>) -> Use {
+pub fn in_use(host: &Host, plan: &Plan, without: &BTreeSet<String>) -> Use {
     let mut used = Use::new();
     for (name, workload) in &host.workloads {
         if let (Some(admission), false) = (&workload.admission, without.contains(name)) {
             let queue = (0..plan.queues.len()).find(|at| queue_name(*at) == admission.cluster_queue);
-            quota::add(&mut used, queue.expect("the plan's queues"), &amounts(admission));
+            quota::add(&mut used, queue.expect("the plan's queues"), &amounts(workload, admission));
         }
     }
     used
@@ -55,7 +60,7 @@ fn follow(
     Ok(())
 }
 
-fn nodes(plan: &Plan) -> impl Iterator<Item = Node> {
+pub fn nodes(plan: &Plan) -> impl Iterator<Item = Node> {
     let queues = (0..plan.queues.len()).map(Node::Queue);
     (0..plan.cohorts.len()).map(Node::Cohort).chain(queues)
 }
@@ -73,7 +78,7 @@ fn quota_is_kept(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
 }
 
 /// What the engine counts is what the objects say, at every node.
-fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+pub fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let used = in_use(host, plan, &BTreeSet::new());
     let lab = host.engine.lab();
     for node in nodes(plan) {
@@ -97,7 +102,7 @@ fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), TestCas
 }
 
 /// Every workload is in one place.
-fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+pub fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     for key in host.engine.holding() {
         *seen.entry(key.name.to_string()).or_default() += 1;
@@ -166,6 +171,33 @@ fn outlooks(host: &mut Host) -> BTreeMap<WorkloadKey, Outlook> {
     explained.collect()
 }
 
+/// Who waits and would preempt somebody as things are: the queue, what is asked for, the victims.
+fn searches(host: &mut Host, plan: &Plan) -> Vec<(usize, Amounts, BTreeSet<String>)> {
+    let fr = |flavor: &Name, resource: &Name| {
+        let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
+        (flavor, (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the plan's resources"))
+    };
+    let waiting = host.workloads.values().filter(|it| it.admission.is_none());
+    let waiting: Vec<_> = waiting.map(|it| (it.key.clone(), it.queue.clone())).collect();
+    let now = host.now;
+    let mut found = Vec::new();
+    for (key, queue) in waiting {
+        let Some(report) = host.engine.lab().assign(&key, &queue, &AssignOptions::default(), now) else { continue };
+        let choices = report.pod_sets.iter().flat_map(|set| &set.flavors);
+        let short = choices.filter(|(_, (_, mode, _))| *mode == AssignmentMode::Preempt);
+        let short: Vec<(Name, Name)> =
+            short.map(|(resource, (flavor, ..))| (flavor.clone(), resource.clone())).collect();
+        let targets = host.engine.lab().targets(&key, &queue, &report.usage, &short, now);
+        if report.mode == AssignmentMode::Preempt && !targets.is_empty() {
+            let at = (0..plan.queues.len()).find(|at| queue_name(*at) == queue).expect("the plan's queues");
+            let request = report.usage.iter().map(|((flavor, resource), amount)| (fr(flavor, resource), *amount));
+            let targets = targets.iter().map(|(key, _)| key.name.to_string());
+            found.push((at, request.collect(), targets.collect()));
+        }
+    }
+    found
+}
+
 /// Cycles without arrivals until nothing moves: how many it took, if it ended.
 fn settle(host: &mut Host) -> Option<u32> {
     let mut quiet = 0;
@@ -200,16 +232,20 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_configuration_does_not_matter(plan in plan(10..50)) {
+    fn the_order_of_configuration_and_of_arrivals_does_not_matter(plan in plan(10..50)) {
         let mut reversed = configuration(&plan);
         reversed.reverse();
         let (mut one, mut other) = (Host::new(&plan), Host::with_events(&plan, reversed));
-        for step in &plan.steps {
+        let mut arrived = Vec::new();
+        for step in plan.steps.iter().chain([&Step::Cycle]) {
+            if let Step::Arrive(job) = step {
+                one.arrive(job);
+                arrived.push(job);
+                continue;
+            }
+            other.arrive_backwards(&std::mem::take(&mut arrived));
             match step {
-                Step::Arrive(job) => {
-                    one.arrive(job);
-                    other.arrive(job);
-                }
+                Step::Arrive(_) => {}
                 Step::Finish(which) => prop_assert_eq!(one.finish(*which), other.finish(*which)),
                 Step::Stop => prop_assert_eq!(one.stop(), other.stop()),
                 Step::Cycle => {
@@ -221,6 +257,30 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn nobody_is_preempted_who_could_stay(plan in plan(10..40)) {
+        let mut host = Host::new(&plan);
+        follow(&mut host, &plan, |host| {
+            for (queue, request, targets) in searches(host, &plan) {
+                // §9.9, with borrowing or in an attempt without it: without any one of them it would not be enough.
+                let fits = |gone: &BTreeSet<String>, borrow: bool| {
+                    let used = in_use(host, &plan, gone);
+                    request.iter().all(|(fr, amount)| {
+                        let own = quota::quota(&plan, Node::Queue(queue), *fr).nominal;
+                        let within = quota::usage(&plan, &used, Node::Queue(queue), *fr) + amount <= own;
+                        (borrow || within) && *amount <= quota::available(&plan, &used, Node::Queue(queue), *fr)
+                    })
+                };
+                let is_least = |borrow: bool| {
+                    let without = |spared: &String| targets.iter().filter(|it| *it != spared).cloned().collect();
+                    fits(&targets, borrow) && targets.iter().all(|spared| !fits(&without(spared), borrow))
+                };
+                prop_assert!(is_least(true) || is_least(false), "q{}: {:?} for {:?}", queue, targets, request);
+            }
+            Ok(())
+        })?;
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! [`plan`] describes a platform and a history in plain numbers, [`host`] carries a plan out on an engine as a cluster
 //! would: victims stop, quota returns, workloads queue again. [`agreement`] holds every cycle against the slow model in
-//! [`crate::reference`]; [`parts`] holds cycles answered in parts against whole ones; [`invariants`] are the rest.
+//! [`crate::reference`]; [`parts`] holds cycles answered in parts against whole ones; [`storms`] change the platform as well
+//! and look at what is given; [`invariants`] are the rest.
 //!
 //! `BERTH_PROPERTY_CASES` sets the number of cases of every property here, for a longer run than CI's.
 
@@ -11,6 +12,7 @@ mod host;
 mod invariants;
 mod parts;
 pub mod plan;
+mod storms;
 
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 

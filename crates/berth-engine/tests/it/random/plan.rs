@@ -14,6 +14,9 @@ pub const FLAVORS: usize = 3;
 /// Resources: cpu and memory, in this order.
 pub const RESOURCES: usize = 2;
 
+/// The most nodes a plan has.
+pub const MACHINES: usize = 2;
+
 /// Names of the resources.
 pub const RESOURCE_NAMES: [&str; RESOURCES] = ["cpu", "memory"];
 
@@ -47,6 +50,7 @@ pub struct Queue {
     pub within_queue: PreemptionPolicy,
     pub reclaim: PreemptionPolicy,
     pub borrow: BorrowWithinCohort,
+    pub stopped: bool,
 }
 
 /// A pod set: pods, fewest pods it can start with, what one pod asks for.
@@ -95,7 +99,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-fn quota(limits: bool) -> impl Strategy<Value = Quota> {
+pub fn quota(limits: bool) -> impl Strategy<Value = Quota> {
     let limit = move |most: i64| if limits { option::weighted(0.15, 0..most).boxed() } else { Just(None).boxed() };
     (prop_oneof![2 => Just(0_i64), 5 => 1_i64..10], limit(9), limit(8))
         .prop_map(|(nominal, borrowing, lending)| Quota { nominal, borrowing, lending })
@@ -182,6 +186,7 @@ fn queue(cohorts: usize) -> impl Strategy<Value = Queue> {
             within_queue,
             reclaim,
             borrow,
+            stopped: false,
         }
     })
 }
@@ -235,7 +240,7 @@ pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
 /// The same with more trees: some cohorts and queues are taken out of theirs. More arrives between two cycles, so that more
 /// queues have a head. On some platforms there is one flavor, and it has less room on nodes than there is quota.
 pub fn wide_plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
-    let nodes = prop_oneof![3 => Just(Vec::new()), 2 => vec([1_i64..6, 2_i64..7], 1..3)];
+    let nodes = prop_oneof![3 => Just(Vec::new()), 2 => vec([1_i64..6, 2_i64..7], 1..=MACHINES)];
     let apart = || vec(proptest::bool::weighted(0.5), 5);
     let chosen = |part: f64| vec(proptest::bool::weighted(part), 60);
     (plan(steps), apart(), apart(), nodes, chosen(0.9), chosen(0.3)).prop_map(
