@@ -377,8 +377,17 @@ proptest! {
         // The exceptions, upstream's too (recorded histories call them unstable). Fair sharing: two queues whose shares
         // each look smaller after the other's preemption chase each other. Reclaiming whatever the priority: what an owner
         // takes back, a borrower of higher priority may get first again. Borrowing by preemption in nested cohorts: what
-        // borrows from nearer goes first whatever its priority, and is then preempted by what borrows from farther.
+        // borrows from nearer goes first whatever its priority, and is then preempted by what borrows from farther. Pod sets
+        // that only a search gone on with finds flavors for: who preempts begins anew, and finds what it preempted for too late.
         let mut plan = plan;
+        let has_choice: Vec<bool> = plan.queues.iter().map(|queue| queue.flavors.len() > 1).collect();
+        for step in &mut plan.steps {
+            if let Step::Arrive(job) = step
+                && has_choice[job.queue]
+            {
+                job.sets.truncate(1);
+            }
+        }
         plan.fair = None;
         for queue in plan.queues.iter_mut().filter(|queue| queue.reclaim == PreemptionPolicy::Any) {
             queue.reclaim = PreemptionPolicy::LowerPriority;
