@@ -374,11 +374,9 @@ proptest! {
 
     #[test]
     fn without_arrivals_everything_comes_to_rest(plan in plan(10..40)) {
-        // The exceptions, upstream's too (recorded histories call them unstable). Fair sharing: two queues whose shares
-        // each look smaller after the other's preemption chase each other. Reclaiming whatever the priority: what an owner
-        // takes back, a borrower of higher priority may get first again. Borrowing by preemption in nested cohorts: what
-        // borrows from nearer goes first whatever its priority, and is then preempted by what borrows from farther. Pod sets
-        // that only a search gone on with finds flavors for: who preempts begins anew, and finds what it preempted for too late.
+        // The exceptions, upstream's too (recorded histories call them unstable); docs/queueing-map.md tells how they go
+        // round. Fair sharing; reclaiming whatever the priority; borrowing by preemption; and several pod sets that only a
+        // search gone on with finds flavors for.
         let mut plan = plan;
         let has_choice: Vec<bool> = plan.queues.iter().map(|queue| queue.flavors.len() > 1).collect();
         for step in &mut plan.steps {
@@ -392,11 +390,7 @@ proptest! {
         for queue in plan.queues.iter_mut().filter(|queue| queue.reclaim == PreemptionPolicy::Any) {
             queue.reclaim = PreemptionPolicy::LowerPriority;
         }
-        for queue in &mut plan.queues {
-            if queue.cohort.is_some_and(|cohort| plan.cohorts[cohort].parent.is_some()) {
-                queue.borrow = BorrowWithinCohort::Never;
-            }
-        }
+        plan.queues.iter_mut().for_each(|queue| queue.borrow = BorrowWithinCohort::Never);
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |_| Ok(()))?;
         if settle(&mut host).is_none() {
