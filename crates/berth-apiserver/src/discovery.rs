@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_apimachinery::meta::compare_versions;
+use berth_apimachinery::status::Status;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Map, Value, json};
 
 use crate::aggregation::Remote;
 use crate::registry::{Subresource, VersionInfo};
+use crate::rest::{self, Encoding};
 use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
 
 /// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
@@ -94,24 +96,41 @@ pub(crate) fn handle(
     let path = info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let document = match parts.as_slice() {
-        [""] => json!({"paths": paths(served)}),
-        ["version"] => version(),
-        ["api"] | ["apis"] => {
-            if let Some(version) = aggregated::accepted(headers) {
-                return Some(aggregated::response(served, parts[0] == "api", version));
-            }
-            if parts[0] == "api" { api_versions() } else { group_list(served) }
-        }
+        [""] => return Some(json_response(200, &json!({"paths": paths(served)}))),
+        ["version"] => return Some(json_response(200, &version())),
+        ["api"] => api_versions(),
+        ["apis"] => group_list(served),
         ["api", version] => resource_list(served.registry, "", version)?,
         ["apis", group] => group_document(&served.groups(), group)?,
         ["apis", group, version] if !group.is_empty() => resource_list(served.registry, group, version)?,
         _ => return None,
     };
-    let mut response = json_response(200, &document);
-    if matches!(parts.as_slice(), ["api"] | ["apis"]) {
+    let is_root = parts.len() == 1;
+    let accept = rest::accept_header(headers);
+    if let Some((encoding, version)) = aggregated::accepted(&accept).filter(|_| is_root) {
+        return Some(aggregated::response(served, parts[0] == "api", encoding, version));
+    }
+    let mut response = in_accepted(&accept, &document);
+    if is_root {
         response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     }
     Some(response)
+}
+
+/// A document as the answer to who sent this `Accept` header: JSON, YAML or protobuf.
+pub(crate) fn in_accepted(accept: &str, document: &Value) -> http::Response<Body> {
+    let Some(encoding) = rest::plain(accept) else {
+        return rest::status_response(&Status::not_acceptable(&rest::OFFERED));
+    };
+    encoded(encoding, document)
+}
+
+/// A document in an encoding.
+pub(crate) fn encoded(encoding: Encoding, document: &Value) -> http::Response<Body> {
+    match rest::to_encoding(encoding, document) {
+        Ok(body) => rest::response(http::StatusCode::OK, encoding, body),
+        Err(status) => rest::status_response(&status),
+    }
 }
 
 /// A JSON answer.

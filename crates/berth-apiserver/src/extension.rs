@@ -2,11 +2,12 @@
 //! authorized as everything else, and read only.
 
 use berth_apimachinery::status::Status;
-use http::Response;
+use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
-use crate::discovery::{group_version, json_response};
-use crate::{Body, RequestInfo};
+use crate::discovery::{encoded, group_version, in_accepted};
+use crate::rest::{Encoding, OFFERED, accept_header};
+use crate::{Body, RequestInfo, negotiation};
 
 /// A group of such an API.
 pub trait Extension: Send + Sync {
@@ -29,7 +30,14 @@ pub(crate) fn group_value(extension: &dyn Extension) -> Value {
 }
 
 /// The answer to a request for the group; `None` when it is about another one.
-pub fn answer(extension: &dyn Extension, info: &RequestInfo, query: &str) -> Option<Result<Response<Body>, Status>> {
+/// What it is about comes in JSON or YAML, as its kinds have no other form.
+pub fn answer(
+    extension: &dyn Extension,
+    info: &RequestInfo,
+    query: &str,
+    headers: &HeaderMap,
+) -> Option<Result<Response<Body>, Status>> {
+    let accept = &accept_header(headers);
     let group = extension.group();
     let path = info.path.trim_matches('/');
     let rest = path.strip_prefix("apis/")?.strip_prefix(group)?;
@@ -52,10 +60,13 @@ pub fn answer(extension: &dyn Extension, info: &RequestInfo, query: &str) -> Opt
             let resource = berth_apimachinery::meta::GroupResource::new(group, &info.resource);
             return Some(Err(Status::method_not_supported(&resource, &info.verb)));
         }
-        _ => match extension.get(info, query) {
-            Ok(document) => document,
-            Err(status) => return Some(Err(status)),
-        },
+        _ => {
+            let offered = &OFFERED[..2];
+            return Some(match negotiation::choose(accept, offered, |_, _| true) {
+                Some((media, _)) => extension.get(info, query).map(|document| encoded(Encoding::of(media), &document)),
+                None => Err(Status::not_acceptable(offered)),
+            });
+        }
     };
-    Some(Ok(json_response(200, &document)))
+    Some(Ok(in_accepted(accept, &document)))
 }

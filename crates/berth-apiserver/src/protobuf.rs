@@ -1,435 +1,32 @@
-//! Request bodies in Kubernetes' protobuf encoding, which Go clients (kubectl's `create` commands among them) use for
-//! built-in kinds whatever the server says it likes. Decoding only: answers are JSON, which those clients accept.
+//! Kubernetes' protobuf encoding of built-in kinds, which its Go clients speak: request bodies are decoded to JSON at the
+//! door, answers are encoded on their way out.
 //!
-//! The encoding is a four-byte prefix and an envelope with apiVersion, kind and the object. Which number is which field
-//! comes from a table (see `data/NOTICE`), what type it has from the published OpenAPI definitions. Go writes plain
-//! fields even when they are zero and leaves out pointers that are nil; JSON leaves out both, so zeros are dropped
-//! except where the field is required or one whose zero means something.
+//! The encoding is a four-byte prefix and an envelope with apiVersion, kind and the object. Which number and type a field
+//! has, and whether Go writes it when it is zero, comes from one table (see `data/NOTICE`), which drives both directions:
+//! there is no code for any kind.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
+mod decode;
+mod encode;
+mod table;
 
-use base64::Engine;
-use berth_apimachinery::builtin;
-use berth_apimachinery::meta::GroupVersionKind;
-use serde_json::{Map, Number, Value, json};
+pub use decode::{DecodeError, to_json};
+pub use encode::{EncodeError, from_json};
+pub(crate) use encode::{ListEncoder, put_event};
 
 /// The media type of such bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// What every body begins with.
-const PREFIX: &[u8] = b"k8s\0";
-/// Messages within messages; no built-in kind goes half as deep.
-const DEPTH_MAX: usize = 48;
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-
-/// Optional scalar fields that Go has as pointers: absent and zero differ, so zero is kept.
-const POINTERS: [&str; 62] = [
-    "activeDeadlineSeconds",
-    "allowPrivilegeEscalation",
-    "allowVolumeExpansion",
-    "attachRequired",
-    "automountServiceAccountToken",
-    "averageUtilization",
-    "backoffLimit",
-    "backoffLimitPerIndex",
-    "blockOwnerDeletion",
-    "borrowingLimitPercent",
-    "completions",
-    "controller",
-    "currentCPUUtilizationPercentage",
-    "defaultMode",
-    "deletionGracePeriodSeconds",
-    "enableServiceLinks",
-    "expirationSeconds",
-    "failedJobsHistoryLimit",
-    "fsGroup",
-    "gracePeriodSeconds",
-    "holderIdentity",
-    "hostUsers",
-    "ignoreStoreReadErrorWithClusterBreakingPotential",
-    "immutable",
-    "ingressClassName",
-    "leaseDurationSeconds",
-    "leaseTransitions",
-    "lendablePercent",
-    "manualSelector",
-    "maxFailedIndexes",
-    "minDomains",
-    "minReplicas",
-    "mode",
-    "nominalConcurrencyShares",
-    "optional",
-    "orphanDependents",
-    "parallelism",
-    "podInfoOnMount",
-    "priority",
-    "privileged",
-    "progressDeadlineSeconds",
-    "readOnlyRootFilesystem",
-    "replicas",
-    "requiresRepublish",
-    "revisionHistoryLimit",
-    "runAsGroup",
-    "runAsNonRoot",
-    "runAsUser",
-    "runtimeClassName",
-    "setHostnameAsFQDN",
-    "shareProcessNamespace",
-    "stabilizationWindowSeconds",
-    "startingDeadlineSeconds",
-    "storageCapacity",
-    "storageClassName",
-    "successfulJobsHistoryLimit",
-    "suspend",
-    "targetCPUUtilizationPercentage",
-    "terminationGracePeriodSeconds",
-    "timeZone",
-    "tolerationSeconds",
-    "ttlSecondsAfterFinished",
-];
-
-/// Why a body could not be decoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// It is not what it claims to be.
-    #[error("the protobuf body is malformed: {0}")]
-    Malformed(&'static str),
-    /// The envelope names a kind whose encoding is not known here.
-    #[error("no protobuf encoding is known for {0}")]
-    UnknownKind(String),
-}
-
-const TRUNCATED: DecodeError = DecodeError::Malformed("it ends in the middle of a field");
-
-/// Fields of a message by number.
-type Fields = BTreeMap<u32, Field>;
-
-#[derive(Debug)]
-enum Field {
-    /// A field of this name.
-    Named(String),
-    /// A message whose fields belong to the object around it.
-    Embedded(Fields),
-}
-
-/// The object in a body, as JSON has it.
-pub fn to_json(body: &[u8]) -> Result<Value, DecodeError> {
-    let envelope = body.strip_prefix(PREFIX).ok_or(DecodeError::Malformed("the prefix is missing"))?;
-    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
-    for part in parts(envelope) {
-        match part? {
-            (1, Wire::Bytes(type_meta)) => {
-                for part in parts(type_meta) {
-                    match part? {
-                        (1, Wire::Bytes(bytes)) => api_version = text(bytes)?,
-                        (2, Wire::Bytes(bytes)) => kind = text(bytes)?,
-                        _ => {}
-                    }
-                }
-            }
-            (2, Wire::Bytes(bytes)) => raw = bytes,
-            (3, Wire::Bytes(encoding)) if !encoding.is_empty() => {
-                return Err(DecodeError::Malformed("its content is encoded once more"));
-            }
-            _ => {}
-        }
-    }
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let unknown = || DecodeError::UnknownKind(format!("{kind} in {api_version}"));
-    let options = format!("{META}.{kind}");
-    let name = match builtin::document().definition_name(&GroupVersionKind::new(group, version, &kind)) {
-        Some(name) => name,
-        // Options are sent under the group of what they are for.
-        None if kind.ends_with("Options") => options.as_str(),
-        None => return Err(unknown()),
-    };
-    let fields = table().get(name).ok_or_else(unknown)?;
-    let schema = builtin::definition(name).ok_or_else(unknown)?;
-    let mut object = Map::new();
-    message(raw, fields, schema, &mut object, 0)?;
-    object.insert("apiVersion".to_owned(), api_version.into());
-    object.insert("kind".to_owned(), kind.into());
-    Ok(Value::Object(object))
-}
-
-fn table() -> &'static BTreeMap<String, Fields> {
-    static TABLE: OnceLock<BTreeMap<String, Fields>> = OnceLock::new();
-    TABLE.get_or_init(|| {
-        let lines = include_str!("../data/protobuf-fields.txt").lines();
-        lines
-            .filter_map(|line| line.split_once(' '))
-            .map(|(name, rest)| (name.to_owned(), read_fields(&mut &*rest)))
-            .collect()
-    })
-}
-
-/// Reads `1=name,2=(1=a,2=b)` up to the end or a closing parenthesis. The table is ours and a test reads all of it.
-fn read_fields(rest: &mut &str) -> Fields {
-    let mut fields = Fields::new();
-    while let Some((number, after)) = rest.split_once('=') {
-        let Ok(number) = number.parse() else { break };
-        *rest = after;
-        let field = match after.strip_prefix('(') {
-            Some(inner) => {
-                *rest = inner;
-                let embedded = read_fields(rest);
-                *rest = rest.strip_prefix(')').unwrap_or(rest);
-                Field::Embedded(embedded)
-            }
-            None => {
-                let end = after.find([',', ')']).unwrap_or(after.len());
-                *rest = &after[end..];
-                Field::Named(after[..end].to_owned())
-            }
-        };
-        fields.insert(number, field);
-        match rest.strip_prefix(',') {
-            Some(next) => *rest = next,
-            None => break,
-        }
-    }
-    fields
-}
-
-/// One field on the wire.
-#[derive(Clone, Copy)]
-enum Wire<'a> {
-    Number(u64),
-    Double(u64),
-    Float(u32),
-    Bytes(&'a [u8]),
-}
-
-/// The fields of a message, in order.
-fn parts(mut rest: &[u8]) -> impl Iterator<Item = Result<(u32, Wire<'_>), DecodeError>> {
-    let mut failed = false;
-    std::iter::from_fn(move || {
-        if rest.is_empty() || failed {
-            return None;
-        }
-        let part = next_part(&mut rest);
-        failed = part.is_err();
-        Some(part)
-    })
-}
-
-fn next_part<'a>(rest: &mut &'a [u8]) -> Result<(u32, Wire<'a>), DecodeError> {
-    let key = varint(rest)?;
-    let number = u32::try_from(key >> 3).map_err(|_| DecodeError::Malformed("a field number is out of range"))?;
-    let mut take = |length: usize| -> Result<&'a [u8], DecodeError> {
-        let (taken, after) = rest.split_at_checked(length).ok_or(TRUNCATED)?;
-        *rest = after;
-        Ok(taken)
-    };
-    let wire = match key & 7 {
-        0 => Wire::Number(varint(rest)?),
-        1 => Wire::Double(u64::from_le_bytes(take(8)?.try_into().map_err(|_| TRUNCATED)?)),
-        2 => {
-            let length = usize::try_from(varint(rest)?).map_err(|_| TRUNCATED)?;
-            let (taken, after) = rest.split_at_checked(length).ok_or(TRUNCATED)?;
-            *rest = after;
-            Wire::Bytes(taken)
-        }
-        5 => Wire::Float(u32::from_le_bytes(take(4)?.try_into().map_err(|_| TRUNCATED)?)),
-        _ => return Err(DecodeError::Malformed("a field has an unknown wire type")),
-    };
-    Ok((number, wire))
-}
-
-fn varint(rest: &mut &[u8]) -> Result<u64, DecodeError> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first().ok_or(TRUNCATED)?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok(value);
-        }
-    }
-    Err(DecodeError::Malformed("a number is too long"))
-}
-
-fn text(bytes: &[u8]) -> Result<String, DecodeError> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::Malformed("a text is not UTF-8"))
-}
-
-/// Reads a message's fields into `object`; `schema` has their types.
-fn message(
-    bytes: &[u8],
-    fields: &Fields,
-    schema: &Value,
-    object: &mut Map<String, Value>,
-    depth: usize,
-) -> Result<(), DecodeError> {
-    if depth > DEPTH_MAX {
-        return Err(DecodeError::Malformed("messages are nested too deep"));
-    }
-    for part in parts(bytes) {
-        let (number, wire) = part?;
-        match fields.get(&number) {
-            // A field newer than the table: as unknown as an unknown JSON field, but without a name to complain of.
-            None => {}
-            Some(Field::Embedded(embedded)) => {
-                if let Wire::Bytes(inner) = wire {
-                    message(inner, embedded, schema, object, depth + 1)?;
-                }
-            }
-            Some(Field::Named(name)) => {
-                let Some(field) = schema.pointer("/properties").and_then(|it| it.get(name)) else { continue };
-                read_field(name, wire, field, schema, object, depth)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn read_field(
-    name: &str,
-    wire: Wire<'_>,
-    field: &Value,
-    schema: &Value,
-    object: &mut Map<String, Value>,
-    depth: usize,
-) -> Result<(), DecodeError> {
-    match (field.get("type").and_then(Value::as_str), field.get("additionalProperties")) {
-        (Some("array"), _) => {
-            let list = object.entry(name).or_insert_with(|| json!([]));
-            let items = field.get("items").unwrap_or(&Value::Null);
-            if let Value::Array(list) = list {
-                push_items(list, wire, items, depth)?;
-            }
-        }
-        (_, Some(values)) => {
-            let Wire::Bytes(entry) = wire else { return Err(DecodeError::Malformed("a map entry is no message")) };
-            let (key, value) = map_entry(entry, values, depth)?;
-            if let Value::Object(map) = object.entry(name).or_insert_with(|| json!({})) {
-                map.insert(key, value);
-            }
-        }
-        _ => {
-            let value = scalar_or_message(wire, field, depth)?;
-            let required = schema.get("required").and_then(Value::as_array);
-            let required = required.is_some_and(|list| list.iter().any(|it| it == name));
-            let zero = match &value {
-                Value::Null => true,
-                Value::Bool(flag) => !flag,
-                Value::Number(number) => number.as_i64() == Some(0),
-                Value::String(text) => text.is_empty(),
-                _ => false,
-            };
-            if !zero || !value.is_null() && (required || POINTERS.contains(&name)) {
-                object.insert(name.to_owned(), value);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn push_items(list: &mut Vec<Value>, wire: Wire<'_>, items: &Value, depth: usize) -> Result<(), DecodeError> {
-    let is_number = items.get("type").is_some_and(|it| it == "integer");
-    match wire {
-        // Numbers may be packed.
-        Wire::Bytes(mut packed) if is_number => {
-            while !packed.is_empty() {
-                list.push(Value::from(varint(&mut packed)? as i64));
-            }
-        }
-        wire => list.push(scalar_or_message(wire, items, depth)?),
-    }
-    Ok(())
-}
-
-fn map_entry(entry: &[u8], values: &Value, depth: usize) -> Result<(String, Value), DecodeError> {
-    let (mut key, mut value) = (String::new(), None);
-    for part in parts(entry) {
-        match part? {
-            (1, Wire::Bytes(bytes)) => key = text(bytes)?,
-            // Lists as values are wrapped into a message of their own.
-            (2, Wire::Bytes(bytes)) if values.get("type").is_some_and(|it| it == "array") => {
-                let mut list = Vec::new();
-                for item in parts(bytes) {
-                    if let (1, wire) = item? {
-                        push_items(&mut list, wire, values.get("items").unwrap_or(&Value::Null), depth + 1)?;
-                    }
-                }
-                value = Some(Value::Array(list));
-            }
-            (2, wire) => value = Some(scalar_or_message(wire, values, depth + 1)?),
-            _ => {}
-        }
-    }
-    let empty = || match values.get("type").and_then(Value::as_str) {
-        Some("array") => json!([]),
-        Some("string") => json!(""),
-        _ => json!({}),
-    };
-    Ok((key, value.unwrap_or_else(empty)))
-}
-
-fn scalar_or_message(wire: Wire<'_>, schema: &Value, depth: usize) -> Result<Value, DecodeError> {
-    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        let name = reference.rsplit('/').next().unwrap_or_default();
-        let Wire::Bytes(bytes) = wire else { return Err(DecodeError::Malformed("a message is no message")) };
-        return reference_value(name, bytes, depth + 1);
-    }
-    let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
-    let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
-    Ok(match (wire, kind) {
-        (Wire::Bytes(bytes), "string") if format == "byte" => base64(bytes),
-        (Wire::Bytes(bytes), _) => text(bytes)?.into(),
-        (Wire::Number(number), "boolean") => (number != 0).into(),
-        // Negative numbers are sign-extended to 64 bits, whatever their width.
-        (Wire::Number(number), _) => (number as i64).into(),
-        (Wire::Double(bits), _) => Number::from_f64(f64::from_bits(bits)).map_or(Value::Null, Value::Number),
-        (Wire::Float(bits), _) => Number::from_f64(f32::from_bits(bits).into()).map_or(Value::Null, Value::Number),
-    })
-}
-
-fn base64(bytes: &[u8]) -> Value {
-    base64::engine::general_purpose::STANDARD.encode(bytes).into()
-}
-
-/// A message of a type with a name; several are not objects in JSON.
-fn reference_value(name: &str, bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
-    let find = |wanted: u32| parts(bytes).filter_map(Result::ok).find(|(number, _)| *number == wanted);
-    let number = |wanted: u32| match find(wanted) {
-        Some((_, Wire::Number(number))) => number as i64,
-        _ => 0,
-    };
-    let content = |wanted: u32| match find(wanted) {
-        Some((_, Wire::Bytes(bytes))) => bytes,
-        _ => &[],
-    };
-    match name.rsplit('.').next().unwrap_or_default() {
-        "Quantity" => Ok(text(content(1))?.into()),
-        "IntOrString" => Ok(if number(1) == 1 { text(content(3))?.into() } else { number(2).into() }),
-        // An empty message is Go's zero time: no time at all.
-        "Time" | "MicroTime" if bytes.is_empty() => Ok(Value::Null),
-        "Time" => time(number(1), 0, "%Y-%m-%dT%H:%M:%SZ"),
-        "MicroTime" => time(number(1), number(2), "%Y-%m-%dT%H:%M:%S.%6fZ"),
-        "FieldsV1" | "RawExtension" | "JSON" => match content(1) {
-            [] => Ok(Value::Null),
-            raw => serde_json::from_slice(raw).map_err(|_| DecodeError::Malformed("embedded JSON is not JSON")),
-        },
-        _ => {
-            let (Some(fields), Some(schema)) = (table().get(name), builtin::definition(name)) else {
-                return Err(DecodeError::UnknownKind(name.to_owned()));
-            };
-            let mut object = Map::new();
-            message(bytes, fields, schema, &mut object, depth)?;
-            Ok(Value::Object(object))
-        }
-    }
-}
-
-fn time(seconds: i64, nanos: i64, format: &str) -> Result<Value, DecodeError> {
-    let nanos = i32::try_from(nanos).unwrap_or_default();
-    let time = jiff::Timestamp::new(seconds, nanos).map_err(|_| DecodeError::Malformed("a time is out of range"))?;
-    Ok(time.strftime(format).to_string().into())
-}
+pub(crate) const PREFIX: &[u8] = b"k8s\0";
 
 #[cfg(test)]
 mod tests {
+    use berth_apimachinery::builtin;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+    use serde_json::{Map, Value, json};
+
+    use super::decode::TRUNCATED;
+    use super::table::{Field, Kind, Many, Message, table};
     use super::*;
 
     /// A field with bytes.
@@ -512,23 +109,276 @@ mod tests {
     }
 
     #[test]
-    fn every_field_in_the_table_is_a_field_of_its_definition() {
-        fn names(fields: &Fields, out: &mut Vec<String>) {
-            for field in fields.values() {
-                match field {
-                    Field::Named(name) => out.push(name.clone()),
-                    Field::Embedded(inner) => names(inner, out),
+    fn the_table_has_every_field_that_is_published() {
+        let short = |name: &str| {
+            let steps: Vec<&str> = name.rsplit('.').take(3).collect();
+            steps.into_iter().rev().collect::<Vec<_>>().join(".")
+        };
+        let fields = |message: &Message| {
+            let mut names = Vec::new();
+            let mut messages = vec![message];
+            while let Some(message) = messages.pop() {
+                for field in &message.fields {
+                    match (field.name, field.kind) {
+                        ("", Kind::Message(inner)) => messages.push(table().at(inner)),
+                        (name, _) => names.push(name),
+                    }
+                }
+            }
+            names
+        };
+        let mut compared = 0;
+        for name in builtin::document().names() {
+            let Some(message) = table().named(&short(name)) else { continue };
+            compared += 1;
+            let published = builtin::definition(name).expect("it is there")["properties"].as_object();
+            let mut published: Vec<&str> = published.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+            published.retain(|name| !matches!(*name, "apiVersion" | "kind"));
+            let mut known = fields(message);
+            known.retain(|name| !matches!(*name, "apiVersion" | "kind"));
+            known.sort_unstable();
+            assert_eq!(known, published, "{name}");
+        }
+        assert!(compared > 500, "{compared}");
+    }
+
+    #[test]
+    fn every_kind_that_is_served_has_a_message() {
+        for row in crate::Registry::builtin().rows() {
+            for version in &row.versions {
+                let api_version = row.api_version(&version.name);
+                assert!(table().of_kind(&api_version, &row.kind).is_some(), "{api_version} {}", row.kind);
+                if row.verbs.iter().any(|verb| verb == "list") {
+                    assert!(table().of_kind(&api_version, &row.list_kind).is_some(), "{api_version} {}", row.list_kind);
                 }
             }
         }
-        assert!(table().len() > 400);
-        for (name, fields) in table() {
-            let schema = builtin::definition(name).expect("published");
-            let mut all = Vec::new();
-            names(fields, &mut all);
-            for field in all {
-                assert!(schema["properties"].get(&field).is_some(), "{name}: {field}");
+    }
+
+    /// An object of a message, of everything its fields allow; deep down less of it.
+    fn some_object(message: &Message, random: &mut SmallRng, depth: usize) -> Map<String, Value> {
+        let mut object = Map::new();
+        for field in &message.fields {
+            if let ("", Kind::Message(inner)) = (field.name, field.kind) {
+                object.extend(some_object(table().at(inner), random, depth + 1));
+            } else if random.random_bool(if depth < 4 { 0.6 } else { 0.2 }) {
+                object.insert(field.name.to_owned(), some_field(field, random, depth));
             }
         }
+        object
+    }
+
+    fn some_field(field: &Field, random: &mut SmallRng, depth: usize) -> Value {
+        let count = if depth > 8 { 0 } else { random.random_range(0..4) };
+        match field.many {
+            Many::List => (0..count).map(|_| some_value(field.kind, random, depth)).collect(),
+            Many::Map => {
+                let entry = |_| (some_text(random), some_value(field.kind, random, depth));
+                Value::Object((0..count).map(entry).collect())
+            }
+            _ => some_value(field.kind, random, depth),
+        }
+    }
+
+    fn some_text(random: &mut SmallRng) -> String {
+        let texts = ["", "a", "b", "some/text", "ä\u{10ffff}\"", "z-0"];
+        let text = texts[random.random_range(0..texts.len())];
+        if random.random_bool(0.1) { text.repeat(200) } else { text.to_owned() }
+    }
+
+    fn some_value(kind: Kind, random: &mut SmallRng, depth: usize) -> Value {
+        let schema = Kind::Message(table().place("apiextensions.v1.JSONSchemaProps").expect("it is there"));
+        let one = |values: &[Value], random: &mut SmallRng| values[random.random_range(0..values.len())].clone();
+        match kind {
+            Kind::Text => some_text(random).into(),
+            Kind::Flag => random.random_bool(0.5).into(),
+            Kind::Integer => one(&[json!(0), json!(1), json!(-1), json!(127), json!(128), json!(i64::MIN)], random),
+            Kind::Double => one(&[json!(0), json!(1.5), json!(-3), json!(1e300)], random),
+            Kind::Bytes => one(&[json!(""), json!("AAEC"), json!("/w==")], random),
+            Kind::Texts => (0..random.random_range(0..3)).map(|_| some_text(random)).collect(),
+            Kind::Quantity => one(&[json!("0"), json!("500m"), json!("1Gi")], random),
+            Kind::IntOrString => one(&[json!(0), json!(80), json!(""), json!("10%")], random),
+            Kind::Time => one(&[json!("2026-11-22T20:00:00Z"), json!("1969-12-31T23:59:59Z")], random),
+            Kind::MicroTime => {
+                one(&[json!("2026-11-22T20:00:00.123456Z"), json!("1969-12-31T23:59:59.000001Z")], random)
+            }
+            Kind::Raw => one(&[json!({}), json!({"f:a": {"k:{\"b\":1}": {}}}), json!([1, "x"]), json!(false)], random),
+            Kind::SchemaOrArray if random.random_bool(0.3) => {
+                (1..3).map(|_| some_value(schema, random, depth + 3)).collect()
+            }
+            Kind::SchemaOrFlag if random.random_bool(0.5) => random.random_bool(0.5).into(),
+            Kind::SchemaOrTexts if random.random_bool(0.5) => some_value(Kind::Texts, random, depth),
+            Kind::SchemaOrArray | Kind::SchemaOrFlag | Kind::SchemaOrTexts => some_value(schema, random, depth + 3),
+            Kind::Message(place) => Value::Object(some_object(table().at(place), random, depth + 1)),
+        }
+    }
+
+    /// What is left of an object: what Go has as a plain value is always there, and is not shown when it is zero; an empty list
+    /// is none.
+    fn kept(message: &Message, object: &Map<String, Value>) -> Map<String, Value> {
+        let mut out = Map::new();
+        for field in &message.fields {
+            if let ("", Kind::Message(inner)) = (field.name, field.kind) {
+                out.extend(kept(table().at(inner), object));
+                continue;
+            }
+            let keep = |value: &Value| kept_value(field.kind, value);
+            let value = match (field.many, object.get(field.name)) {
+                (Many::List, Some(Value::Array(items))) if !items.is_empty() => items.iter().map(keep).collect(),
+                (Many::Map, Some(Value::Object(map))) if !map.is_empty() => {
+                    Value::Object(map.iter().map(|(key, value)| (key.clone(), keep(value))).collect())
+                }
+                (Many::Optional, Some(value)) => keep(value),
+                (Many::Value, value) => {
+                    let zero = match field.kind {
+                        Kind::Text => json!(""),
+                        Kind::Flag => json!(false),
+                        Kind::Integer | Kind::Double | Kind::IntOrString => json!(0),
+                        Kind::Quantity => json!("0"),
+                        Kind::Message(_) => json!({}),
+                        _ => Value::Null,
+                    };
+                    let value = keep(value.unwrap_or(&zero));
+                    let is_zero = value == json!("") || value.as_f64() == Some(0.0) || value == false;
+                    let is_text = value.is_string() && field.kind == Kind::IntOrString;
+                    let is_empty = is_zero && field.kind != Kind::Raw && !is_text;
+                    if is_empty && !field.shown { Value::Null } else { value }
+                }
+                _ => Value::Null,
+            };
+            if !value.is_null() {
+                out.insert(field.name.to_owned(), value);
+            }
+        }
+        out
+    }
+
+    fn kept_value(kind: Kind, value: &Value) -> Value {
+        let schema = || table().named("apiextensions.v1.JSONSchemaProps").expect("it is there");
+        match (kind, value) {
+            (Kind::Message(place), Value::Object(object)) => Value::Object(kept(table().at(place), object)),
+            (Kind::SchemaOrArray | Kind::SchemaOrFlag | Kind::SchemaOrTexts, Value::Object(object)) => {
+                Value::Object(kept(schema(), object))
+            }
+            (Kind::SchemaOrArray, Value::Array(list)) => list.iter().map(|it| kept_value(kind, it)).collect(),
+            _ => value.clone(),
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+
+        #[test]
+        fn what_is_written_is_what_is_read(seed: u64) {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let kinds = table().kinds();
+            for _ in 0..8 {
+                let (api_version, kind) = kinds[random.random_range(0..kinds.len())];
+                let message = table().of_kind(api_version, kind).expect("it is listed");
+                let mut object = some_object(message, &mut random, 0);
+                let mut expected = kept(message, &object);
+                for map in [&mut object, &mut expected] {
+                    map.insert("apiVersion".to_owned(), api_version.into());
+                    map.insert("kind".to_owned(), kind.into());
+                }
+                let body = from_json(&Value::Object(object)).expect("it fits");
+                proptest::prop_assert_eq!(to_json(&body).expect("it is read"), Value::Object(expected.clone()));
+                // Once more: what was read is written the same.
+                proptest::prop_assert_eq!(from_json(&Value::Object(expected)).expect("it fits"), body);
+            }
+        }
+
+        #[test]
+        fn a_list_by_its_items_is_the_list(seed: u64) {
+            let mut random = SmallRng::seed_from_u64(seed);
+            for (api_version, kind) in
+                [("v1", "PodList"), ("meta.k8s.io/v1", "PartialObjectMetadataList"),
+                 ("meta.k8s.io/v1beta1", "PartialObjectMetadataList")]
+            {
+                let message = table().of_kind(api_version, kind).expect("it is there");
+                let mut list = Value::Object(some_object(message, &mut random, 0));
+                list["apiVersion"] = api_version.into();
+                list["kind"] = kind.into();
+                let metadata = list.get("metadata").cloned().unwrap_or_default();
+                let encoder = ListEncoder::new(api_version, kind, &metadata).expect("it is there");
+                let mut items = Vec::new();
+                for item in list["items"].as_array().into_iter().flatten() {
+                    encoder.put_item(&mut items, item).expect("it fits");
+                }
+                let whole = [encoder.before(items.len()), items, encoder.after()].concat();
+                proptest::prop_assert_eq!(whole, from_json(&list).expect("it fits"));
+            }
+        }
+
+        #[test]
+        fn whatever_is_sent_is_read_or_refused(bytes: Vec<u8>, at: proptest::sample::Index, seed: u64) {
+            let _ = to_json(&[PREFIX, &bytes].concat());
+            let mut random = SmallRng::seed_from_u64(seed);
+            let message = table().of_kind("apps/v1", "Deployment").expect("it is there");
+            let mut object = Value::Object(some_object(message, &mut random, 0));
+            object["apiVersion"] = "apps/v1".into();
+            object["kind"] = "Deployment".into();
+            let mut body = from_json(&object).expect("it fits");
+            for (offset, byte) in bytes.iter().enumerate() {
+                let place = (at.index(body.len()) + offset) % body.len();
+                body[place] = *byte;
+            }
+            let _ = to_json(&body);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_as_go_writes_it() {
+        // Zeros of plain fields, the zero time as an empty message, no pointers.
+        let metadata = [
+            bytes(1, b"n"),
+            bytes(2, b""),
+            bytes(3, b""),
+            bytes(4, b""),
+            bytes(5, b""),
+            bytes(6, b"7"),
+            number(7, 0),
+            bytes(8, b""),
+        ]
+        .concat();
+        let data = [bytes(1, b"a"), bytes(2, b"1")].concat();
+        let more = [bytes(1, b"b"), bytes(2, b"2")].concat();
+        let object = [bytes(1, &metadata), bytes(2, &data), bytes(2, &more)].concat();
+        let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "n", "resourceVersion": "7"},
+            "data": {"b": "2", "a": "1"}});
+        assert_eq!(from_json(&value).expect("it fits"), body("v1", "ConfigMap", &object));
+    }
+
+    #[test]
+    fn owners_keep_their_text() {
+        let list = r#"[{"manager":"m","operation":"Update","apiVersion":"v1","time":"2026-11-22T20:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:b":{},"f:a":{}}}]"#;
+        let text = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"managedFields":{list}}}}}"#);
+        let packed = berth_apimachinery::packed::parse(text.as_bytes()).expect("it is JSON");
+        let written = from_json(&packed).expect("it fits");
+        let raw = br#"{"f:b":{},"f:a":{}}"#;
+        assert!(written.windows(raw.len()).any(|window| window == raw));
+        let unpacked: Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(to_json(&written), to_json(&from_json(&unpacked).expect("it fits")));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a"}, {"name": 1}]}});
+        let error = from_json(&pod).expect_err("a name is a text");
+        assert_eq!(error.to_string(), "spec.containers[1].name cannot be written in protobuf: a string is expected");
+        let unknown = from_json(&json!({"apiVersion": "example.com/v1", "kind": "Pod"}));
+        assert!(matches!(unknown, Err(EncodeError::UnknownKind { .. })));
+    }
+
+    #[test]
+    fn an_event_says_its_length_first() {
+        let status = json!({"apiVersion": "v1", "kind": "Status", "code": 410});
+        let mut frame = b"before".to_vec();
+        put_event(&mut frame, "ERROR", &status).expect("it fits");
+        let frame = &frame[6..];
+        let (length, event) = frame.split_at(4);
+        assert_eq!(u32::from_be_bytes(length.try_into().expect("four")) as usize, event.len());
+        let object = bytes(1, &from_json(&status).expect("it fits"));
+        assert_eq!(event, [bytes(1, b"ERROR"), bytes(2, &object)].concat());
     }
 }

@@ -354,7 +354,7 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let body = match rest::read_body(body, rest::BODY_TIMEOUT).await {
             Ok(body) => body,
-            Err(status) => return rest::status_response(&status),
+            Err(status) => return rest::status_response_for(&status, &rest::accept_header(&parts.headers)),
         };
         let server = self.clone();
         Completing::new(async move { rest::handle(&server, parts, body, user).await }).await

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
-use http::header::{CACHE_CONTROL, HeaderValue};
+use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -261,6 +261,7 @@ async fn answer(
     patience: Duration,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
+    let accept = request.headers().get(ACCEPT).cloned();
     let may_compress = compression::is_wanted(&request);
     let audit_id = audit::identify(request.headers_mut(), || server.new_request_id());
     let authenticated = match shown {
@@ -273,7 +274,7 @@ async fn answer(
     };
     let mut response = match authenticated {
         Ok(user) => answer_in_turn(server, fairness, user, request, patience).await,
-        Err(status) => rest::status_response(&status),
+        Err(status) => refusal(&status, accept.as_ref()),
     };
     // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
     let headers = response.headers_mut();
@@ -292,9 +293,10 @@ async fn answer_in_turn(
     patience: Duration,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
+    let accept = parts.headers.get(ACCEPT).cloned();
     let body = match rest::read_body(body, patience).await {
         Ok(body) => body,
-        Err(status) => return rest::status_response(&status),
+        Err(status) => return refusal(&status, accept.as_ref()),
     };
     let query = parts.uri.query().unwrap_or_default();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
@@ -303,6 +305,12 @@ async fn answer_in_turn(
     let request = async move { rest::handle(&server, parts, body, user).await };
     match turns.complete(flow, bytes, request).await {
         Ok(response) => response,
-        Err(status) => rest::status_response(&status),
+        Err(status) => refusal(&status, accept.as_ref()),
     }
+}
+
+/// A Status as the answer to who sent this `Accept` header.
+fn refusal(status: &Status, accept: Option<&HeaderValue>) -> Response<Body> {
+    let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    rest::status_response_for(status, accept)
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::admission::webhooks::review::user_info;
 use crate::auth::Attributes;
-use crate::{Body, RequestInfo, UserInfo};
+use crate::{Body, RequestInfo, UserInfo, protobuf};
 use policy::{Decision, Level, Policy, Stage};
 
 /// Names the request in its record and in its answer, so that who asked can find one by the other. A client may choose
@@ -67,6 +67,11 @@ pub(crate) struct Arrival<'a> {
     pub(crate) user: &'a UserInfo,
     pub(crate) user_agent: &'a str,
     pub(crate) time: jiff::Timestamp,
+}
+
+/// A body as JSON, whichever of the two it is sent in.
+fn parsed(body: &[u8]) -> Option<Value> {
+    if body.starts_with(protobuf::PREFIX) { protobuf::to_json(body).ok() } else { serde_json::from_slice(body).ok() }
 }
 
 fn micro_time(time: jiff::Timestamp) -> String {
@@ -136,7 +141,7 @@ impl Record {
         let mut status = json!({"metadata": {}, "code": code.as_u16()});
         let body = response.body().bytes();
         if code.is_client_error() || code.is_server_error() {
-            let parsed: Value = body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+            let parsed = body.and_then(|body| parsed(body)).unwrap_or_default();
             for field in ["status", "reason", "message"] {
                 if parsed[field].is_string() {
                     status[field] = parsed[field].clone();
@@ -160,10 +165,7 @@ impl Record {
     }
 
     fn object(&self, body: &[u8]) -> Value {
-        let mut object: Value = match serde_json::from_slice(body) {
-            Ok(object) => object,
-            Err(_) => return Value::Null,
-        };
+        let Some(mut object) = parsed(body) else { return Value::Null };
         if self.decision.omit_managed_fields {
             berth_apimachinery::meta::take_managed_fields(&mut object);
             for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {

@@ -3,33 +3,37 @@
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Value, json};
 
-use super::{Served, accept_clauses, json_response, rows};
+use super::{Served, encoded, rows};
 use crate::aggregation::discovery;
+use crate::negotiation::{self, Parameters, parameter};
 use crate::registry::{Origin, Subresource, VersionInfo};
+use crate::rest::{Encoding, OFFERED};
 use crate::{Body, Extension, ResourceInfo};
 
-/// The version of the aggregated form that a request prefers over the plain one, if it does.
-pub(super) fn accepted(headers: &http::HeaderMap) -> Option<&'static str> {
-    for (media, parameters) in accept_clauses(headers) {
-        if media != "application/json" {
-            if media == "*/*" || media == "application/*" {
-                return None;
-            }
-            continue;
+/// The encoding and the version of the aggregated form that a request prefers over the plain one, if it does.
+pub(super) fn accepted(accept: &str) -> Option<(Encoding, &'static str)> {
+    let version = |parameters: &Parameters<'_>| {
+        let value = |name: &str| parameter(parameters, name);
+        match (value("as"), value("g"), value("v")) {
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some("v2"),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => Some("v2beta1"),
+            _ => None,
         }
-        let parameter = |name: &str| parameters.get(name).map(String::as_str);
-        match (parameter("as"), parameter("g"), parameter("v")) {
-            (None, ..) => return None,
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => return Some("v2"),
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => return Some("v2beta1"),
-            _ => {}
-        }
-    }
-    None
+    };
+    let allows = |_: &str, parameters: &Parameters<'_>| {
+        parameter(parameters, "as").is_none_or(str::is_empty) || version(parameters).is_some()
+    };
+    let (media, parameters) = negotiation::choose(accept, &OFFERED, allows)?;
+    Some((Encoding::of(media), version(&parameters)?))
 }
 
 /// The document for `/api` or `/apis`.
-pub(super) fn response(served: &Served<'_>, core: bool, version: &'static str) -> http::Response<Body> {
+pub(super) fn response(
+    served: &Served<'_>,
+    core: bool,
+    encoding: Encoding,
+    version: &'static str,
+) -> http::Response<Body> {
     let groups = served.groups();
     let mut items: Vec<Value> = groups
         .iter()
@@ -54,12 +58,13 @@ pub(super) fn response(served: &Served<'_>, core: bool, version: &'static str) -
         "metadata": {},
         "items": items,
     });
-    let mut response = json_response(200, &document);
-    let content_type = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let mut response = encoded(encoding, &document);
+    let media = encoding.media_type();
+    let media =
+        format!("{};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList", media.to_str().unwrap_or_default());
+    if let Ok(media) = HeaderValue::from_str(&media) {
+        response.headers_mut().insert(CONTENT_TYPE, media);
+    }
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     response

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
 
-use super::negotiate::{self, Negotiated};
+use super::negotiate::{self, About, Negotiated};
 use super::options::Options;
 use super::view::View;
 use crate::admission::{AdmissionRequest, Annotations, Operation};
 use crate::crd::CustomKind;
-use crate::registry::{ResourceInfo, VersionInfo};
+use crate::registry::{Origin, ResourceInfo, VersionInfo};
 use crate::request::RequestInfo;
 use crate::strategy::{self, Strategy};
 use crate::{ApiServer, UserInfo, negotiation, objects};
@@ -52,9 +52,8 @@ impl Call {
         let text = |name: header::HeaderName| {
             headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
-        let accept: Vec<&str> =
-            headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-        let negotiated = negotiate::accept(&accept.join(","))?;
+        let about = About { custom: matches!(row.origin, Origin::Custom(_)), watch: info.verb == "watch" };
+        let negotiated = negotiate::accept(&negotiate::accept_header(headers), about)?;
         let mut options = Options::parse(query)?;
         let user_agent = text(header::USER_AGENT);
         if options.pretty.is_none() && (negotiated.pretty || negotiation::is_pretty(None, &user_agent)) {

@@ -10,22 +10,56 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::negotiate::{Encoding, Form};
+use super::negotiate::{self, Encoding, Form};
 use super::view::View;
-use crate::{Body, printers};
+use crate::{Body, printers, protobuf};
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const YAML: HeaderValue = HeaderValue::from_static("application/yaml");
-
-/// A Status as an answer.
+/// A Status as an answer in JSON: for who accepts nothing else that can be had.
 pub(crate) fn status_response(status: &Status) -> Response<Body> {
-    let mut response = Response::new(Body::from(to_bytes(&status.to_value())));
-    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    labelled_status(status, Encoding::Json, Body::from(to_bytes(&status.to_value())))
+}
+
+/// A Status as an answer to who sent this `Accept` header.
+pub(crate) fn status_response_for(status: &Status, accept: &str) -> Response<Body> {
+    let encoding = negotiate::plain(accept).unwrap_or(Encoding::Json);
+    match to_encoding(encoding, &status.to_value()) {
+        Ok(body) => labelled_status(status, encoding, Body::from(body)),
+        Err(_) => status_response(status),
+    }
+}
+
+fn labelled_status(status: &Status, encoding: Encoding, body: Body) -> Response<Body> {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = response(code, encoding, body);
     if let Some(seconds) = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+/// An answer in an encoding.
+pub(crate) fn response(code: StatusCode, encoding: Encoding, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, encoding.media_type());
+    response
+}
+
+/// A value in an encoding. Its list of owners may be packed.
+pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, Status> {
+    match encoding {
+        Encoding::Json => Ok(to_bytes(value)),
+        Encoding::Yaml => {
+            let text = serde_saphyr::to_string(&packed::expanded(value));
+            text.map(Bytes::from).map_err(|error| Status::internal(error.to_string()))
+        }
+        Encoding::Protobuf => Ok(Bytes::from(protobuf::from_json(value).map_err(unwritten)?)),
+    }
+}
+
+/// An object that its kind's encoding does not hold. What is stored has been checked, so nobody ever should see this.
+pub(crate) fn unwritten(error: protobuf::EncodeError) -> Status {
+    Status::internal(error.to_string())
 }
 
 /// The text of a value; of an object with a packed list, what that says.
@@ -37,10 +71,7 @@ pub(crate) fn to_bytes(value: &Value) -> Bytes {
 
 /// An answer of JSON bytes that are complete.
 pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(bytes.into());
-    *response.status_mut() = code;
-    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-    response
+    response(code, Encoding::Json, bytes)
 }
 
 /// A stored object's text, without `managedFields` for who does without.
@@ -99,29 +130,21 @@ impl Call {
     pub(crate) fn object_response(&self, code: StatusCode, object: &Value) -> Result<Response<Body>, Status> {
         match &self.negotiated.form {
             Form::Object => self.value_response(code, object),
-            _ => self.value_response(code, &self.shape_one(object, true)),
+            Form::Metadata(version) => self.value_response(code, &partial_packed(object, version)),
+            Form::Table(_) => self.value_response(code, &self.shape_one(object, true)),
         }
     }
 
-    /// A value as the answer, as JSON or YAML.
+    /// A value as the answer, in the negotiated encoding.
     pub(crate) fn value_response(&self, code: StatusCode, value: &Value) -> Result<Response<Body>, Status> {
-        match self.negotiated.encoding {
-            Encoding::Json if self.options.pretty == Some(true) => {
-                let value = packed::expanded(value);
-                let mut text =
-                    serde_json::to_vec_pretty(&value).map_err(|error| Status::internal(error.to_string()))?;
-                text.push(b'\n');
-                Ok(json_response(code, text))
-            }
-            Encoding::Json => Ok(json_response(code, to_bytes(value))),
-            Encoding::Yaml => {
-                let text = serde_saphyr::to_string(&packed::expanded(value))
-                    .map_err(|error| Status::internal(error.to_string()))?;
-                let mut response = json_response(code, text);
-                response.headers_mut().insert(header::CONTENT_TYPE, YAML);
-                Ok(response)
-            }
+        let encoding = self.negotiated.encoding;
+        if encoding != Encoding::Json || self.options.pretty != Some(true) {
+            return Ok(response(code, encoding, to_encoding(encoding, value)?));
         }
+        let mut text =
+            serde_json::to_vec_pretty(&packed::expanded(value)).map_err(|error| Status::internal(error.to_string()))?;
+        text.push(b'\n');
+        Ok(json_response(code, text))
     }
 
     /// One object in the negotiated form; `with_columns` is false for all but the first Table of a watch.
@@ -181,11 +204,27 @@ pub(crate) fn put_partial(out: &mut BytesMut, record: &Record, version: &str, le
 
 /// The metadata of an object, as its own object.
 pub(crate) fn partial(object: &Value, version: &str) -> Value {
-    let mut partial = json!({
+    let mut partial = partial_packed(object, version);
+    packed::expand(&mut partial);
+    partial
+}
+
+/// The same with the list of owners as it is.
+pub(crate) fn partial_packed(object: &Value, version: &str) -> Value {
+    json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": format!("meta.k8s.io/{version}"),
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
-    });
-    packed::expand(&mut partial);
-    partial
+    })
+}
+
+/// The metadata of a stored object, as its own object with a packed list of owners: nothing else of the text is parsed.
+pub(crate) fn partial_of_record(record: &Record, version: &str) -> Value {
+    let text = record.bytes();
+    let parsed = managed_text::metadata(&text)
+        .and_then(|(metadata, _)| packed::parse(&[b"{\"metadata\":", &text[metadata], b"}"].concat()).ok());
+    match parsed {
+        Some(object) => partial_packed(&object, version),
+        None => partial_packed(&record.value(), version),
+    }
 }

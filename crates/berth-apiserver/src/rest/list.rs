@@ -15,10 +15,14 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::continue_token::Continue;
-use super::encode::{bytes_of, json_response, partial, put_partial, text_of, to_bytes};
+use super::encode::{
+    bytes_of, json_response, partial, partial_of_record, partial_packed, put_partial, response, text_of, to_bytes,
+    unwritten,
+};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
+use crate::protobuf::{EncodeError, ListEncoder};
 use crate::{Body, fields, printers};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
@@ -32,6 +36,8 @@ const INCONSISTENT: &str = "The provided continue parameter is too old to displa
     deleted between the time the first chunk was returned and now may show up in the list.";
 /// Size of the chunks of such a list.
 const CHUNK_BYTES: usize = 64 * 1024;
+/// How much of a list in protobuf is held in memory.
+const KEPT_BYTES: usize = 2 * 1024 * 1024;
 
 /// One object.
 pub(crate) fn get(call: &Call) -> Result<Response<Body>, Status> {
@@ -80,9 +86,13 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     let metadata = listing.metadata(&prefix, &selection);
     // What a program elsewhere converts is converted as a whole, before the answer begins.
     let whole = view.asks_elsewhere();
-    let yaml = call.negotiated.encoding == Encoding::Yaml || call.options.pretty == Some(true);
+    let plain = call.negotiated.encoding == Encoding::Json && call.options.pretty != Some(true);
+    let protobuf = call.negotiated.encoding == Encoding::Protobuf;
     match &call.negotiated.form {
-        Form::Object | Form::Metadata(_) if !yaml && !whole => Ok(stream(call, &view, listing.records, &metadata)),
+        Form::Object | Form::Metadata(_) if plain && !whole => Ok(stream(call, &view, listing.records, &metadata)),
+        Form::Object | Form::Metadata(_) if protobuf && !whole => {
+            stream_protobuf(call, view, listing.records, &metadata)
+        }
         Form::Object => {
             let items: Vec<Value> =
                 view.show_all(&listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
@@ -216,16 +226,19 @@ pub(crate) fn too_large_version(requested: u64, current: u64) -> Status {
     }])
 }
 
+/// Kind and apiVersion of a list in the negotiated form, and the version of that where the items are their metadata only.
+fn list_type(call: &Call) -> (&str, String, Option<String>) {
+    match &call.negotiated.form {
+        Form::Metadata(version) => {
+            ("PartialObjectMetadataList", format!("meta.k8s.io/{version}"), Some(version.clone()))
+        }
+        _ => (call.row.list_kind.as_str(), call.api_version(), None),
+    }
+}
+
 /// A JSON list of objects, or of their metadata, written record by record; long ones go out in chunks.
 fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value) -> Response<Body> {
-    let partial = match &call.negotiated.form {
-        Form::Metadata(version) => Some(version.clone()),
-        _ => None,
-    };
-    let (kind, api_version) = match &partial {
-        Some(version) => ("PartialObjectMetadataList", format!("meta.k8s.io/{version}")),
-        None => (call.row.list_kind.as_str(), call.api_version()),
-    };
+    let (kind, api_version, partial) = list_type(call);
     let (kind, api_version) = (Value::from(kind), Value::from(api_version));
     let head = format!("{{\"kind\":{kind},\"apiVersion\":{api_version},\"metadata\":{metadata},\"items\":[");
     let long = records.len() > STREAM_FROM;
@@ -293,6 +306,75 @@ impl Iterator for ListWriter {
         chunk.put_slice(b"]}\n");
         self.done = true;
         Some(chunk.freeze())
+    }
+}
+
+/// A list in protobuf. It says how long it is before its first item, so all items are encoded before the answer begins; what
+/// comes after the first [`KEPT_BYTES`] of them is only measured, and encoded again when it is sent: time is given for memory.
+fn stream_protobuf(
+    call: &Call,
+    view: View,
+    records: Vec<Arc<Record>>,
+    metadata: &Value,
+) -> Result<Response<Body>, Status> {
+    let (kind, api_version, partial) = list_type(call);
+    let encoder = ListEncoder::new(&api_version, kind, metadata).map_err(unwritten)?;
+    let items = ProtobufItems { view, partial, encoder };
+    let (mut kept, mut kept_items) = (Vec::new(), 0);
+    let (mut measured, mut length) = (Vec::new(), 0);
+    for record in &records {
+        let out = if kept.len() < KEPT_BYTES { &mut kept } else { &mut measured };
+        let before = out.len();
+        items.put(out, record).map_err(|error| Status::internal(format!("{}: {error}", record.key)))?;
+        length += out.len() - before;
+        kept_items += usize::from(measured.is_empty());
+        measured.clear();
+    }
+    let mut head = items.encoder.before(length);
+    head.append(&mut kept);
+    if kept_items == records.len() {
+        head.extend_from_slice(&items.encoder.after());
+        return Ok(response(StatusCode::OK, Encoding::Protobuf, head));
+    }
+    let mut rest = records.into_iter().skip(kept_items);
+    let mut ended = false;
+    let rest = std::iter::from_fn(move || {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        while chunk.len() < CHUNK_BYTES && !ended {
+            match rest.next() {
+                // It was written before, so it is now.
+                Some(record) => items.put(&mut chunk, &record).unwrap_or_default(),
+                None => {
+                    chunk.extend_from_slice(&items.encoder.after());
+                    ended = true;
+                }
+            }
+        }
+        (!chunk.is_empty()).then(|| Bytes::from(chunk))
+    });
+    let chunks = std::iter::once(Bytes::from(head)).chain(rest);
+    Ok(response(StatusCode::OK, Encoding::Protobuf, Body::stream(futures::stream::iter(chunks))))
+}
+
+/// Writes the items of a list in protobuf.
+struct ProtobufItems {
+    view: View,
+    /// Of each object its metadata only, in this version of the form.
+    partial: Option<String>,
+    encoder: ListEncoder,
+}
+
+impl ProtobufItems {
+    fn put(&self, out: &mut Vec<u8>, record: &Record) -> Result<(), EncodeError> {
+        // As in JSON: what cannot be converted is shown as it is stored.
+        let converted = || self.view.show(record).unwrap_or_else(|_| record.value());
+        match &self.partial {
+            None => self.encoder.put_item(out, &converted()),
+            Some(version) if self.view.is_stored_form(record) => {
+                self.encoder.put_item(out, &partial_of_record(record, version))
+            }
+            Some(version) => self.encoder.put_item(out, &partial_packed(&converted(), version)),
+        }
     }
 }
 

@@ -22,7 +22,8 @@ mod watch;
 
 pub(crate) use call::Call;
 pub(crate) use create::unwritten;
-pub(crate) use encode::status_response;
+pub(crate) use encode::{response, status_response, status_response_for, to_encoding};
+pub(crate) use negotiate::{Encoding, OFFERED, accept_header, plain};
 pub(crate) use options::Options;
 
 use std::sync::Arc;
@@ -99,7 +100,8 @@ pub(crate) async fn handle(
         answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, &annotations).await
     }
     .await;
-    let response = result.unwrap_or_else(|status| status_response(&status));
+    let response =
+        result.unwrap_or_else(|status| status_response_for(&status, &negotiate::accept_header(&parts.headers)));
     if let Some(record) = record {
         record.answered(&response, annotations.take(), server.now());
     }
@@ -166,7 +168,7 @@ async fn answer(
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
     let mut extensions = server.inner.config.extensions.iter();
-    if let Some(answer) = extensions.find_map(|it| extension::answer(it.as_ref(), &info, query)) {
+    if let Some(answer) = extensions.find_map(|it| extension::answer(it.as_ref(), &info, query, headers)) {
         return answer;
     }
     let kinds = server.kinds();
@@ -213,7 +215,7 @@ async fn answer(
     let response = dispatch(&mut call, &verb).await;
     let (mut response, warnings) = match response {
         Ok(response) => (response, call.warnings),
-        Err(status) => (status_response(&status), call.warnings),
+        Err(status) => (status_response_for(&status, &negotiate::accept_header(headers)), call.warnings),
     };
     for warning in warnings {
         // RFC 7234 warning: code 299, no agent, quoted text.

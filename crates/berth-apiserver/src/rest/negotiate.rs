@@ -1,8 +1,12 @@
 //! Which form an answer takes: the `Accept` header, and what bodies may come in.
 
+use std::borrow::Cow;
+
 use berth_apimachinery::status::Status;
+use http::{HeaderMap, HeaderValue, header};
 
 use crate::negotiation::{self, Parameters, parameter};
+use crate::protobuf;
 
 /// The form of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +24,27 @@ pub(crate) enum Form {
 pub(crate) enum Encoding {
     Json,
     Yaml,
+    Protobuf,
+}
+
+impl Encoding {
+    /// That of a media type.
+    pub(crate) fn of(media: &str) -> Encoding {
+        match media {
+            "application/yaml" => Encoding::Yaml,
+            protobuf::MEDIA_TYPE => Encoding::Protobuf,
+            _ => Encoding::Json,
+        }
+    }
+
+    /// What an answer is labelled with.
+    pub(crate) fn media_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Encoding::Json => "application/json",
+            Encoding::Yaml => "application/yaml",
+            Encoding::Protobuf => protobuf::MEDIA_TYPE,
+        })
+    }
 }
 
 /// What to answer with.
@@ -33,19 +58,62 @@ pub(crate) struct Negotiated {
     pub(crate) lean: bool,
 }
 
-const OFFERED: [&str; 2] = ["application/json", "application/yaml"];
+/// What answers can be had in, the first for who does not mind.
+pub(crate) const OFFERED: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+/// The same for watches.
+const OFFERED_STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    /// Whether the objects are custom resources, of which protobuf knows their metadata only.
+    pub(crate) custom: bool,
+    /// Whether the answer is a stream of events.
+    pub(crate) watch: bool,
+}
 
 /// Picks the form and encoding `accept` asks for; no header means JSON.
-pub(crate) fn accept(accept: &str) -> Result<Negotiated, Status> {
-    let allows = |_: &str, parameters: &Parameters<'_>| form(parameters).is_some();
+pub(crate) fn accept(accept: &str, about: About) -> Result<Negotiated, Status> {
+    let allows = |media: &str, parameters: &Parameters<'_>| {
+        let encoding = Encoding::of(media);
+        let streams = parameter(parameters, "stream").filter(|stream| !stream.is_empty());
+        let fits = match form(parameters) {
+            Some(Form::Object) => encoding != Encoding::Protobuf || !about.custom,
+            Some(Form::Table(_)) => encoding != Encoding::Protobuf,
+            Some(Form::Metadata(_)) => true,
+            None => false,
+        };
+        fits && streams.is_none_or(|stream| stream == "watch" && encoding != Encoding::Yaml)
+    };
     let (media, parameters) =
         negotiation::choose(accept, &OFFERED, allows).ok_or_else(|| Status::not_acceptable(&OFFERED))?;
+    let encoding = Encoding::of(media);
+    if about.watch && encoding == Encoding::Yaml {
+        return Err(Status::not_acceptable(&OFFERED_STREAMS));
+    }
     Ok(Negotiated {
         form: form(&parameters).unwrap_or(Form::Object),
-        encoding: if media == "application/yaml" { Encoding::Yaml } else { Encoding::Json },
+        encoding,
         pretty: parameter(&parameters, "pretty") == Some("1"),
         lean: false,
     })
+}
+
+/// The encoding of an answer that has one form only: errors, and discovery. `None` when nothing that is accepted can be had.
+pub(crate) fn plain(accept: &str) -> Option<Encoding> {
+    let is_plain = |_: &str, parameters: &Parameters<'_>| {
+        parameter(parameters, "as").is_none_or(str::is_empty)
+            && parameter(parameters, "stream").is_none_or(|stream| matches!(stream, "" | "watch"))
+    };
+    negotiation::choose(accept, &OFFERED, is_plain).map(|(media, _)| Encoding::of(media))
+}
+
+/// The `Accept` headers of a request as one.
+pub(crate) fn accept_header(headers: &HeaderMap) -> Cow<'_, str> {
+    let mut values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let first = values.next().unwrap_or_default();
+    values.fold(Cow::Borrowed(first), |all, value| Cow::Owned(format!("{all},{value}")))
 }
 
 /// The form a clause asks for; `None` for one nobody makes.
@@ -63,7 +131,7 @@ fn form(parameters: &Parameters<'_>) -> Option<Form> {
 }
 
 /// Media types of bodies. Protobuf is turned into JSON before it comes here.
-pub(crate) const BODIES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+pub(crate) const BODIES: [&str; 3] = OFFERED;
 
 /// Checks the media type of a request's body; the parameters do not matter.
 pub(crate) fn content_type(header: &str) -> Result<(), Status> {
@@ -78,21 +146,56 @@ pub(crate) fn content_type(header: &str) -> Result<(), Status> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn kubectl_gets_a_table() {
-        let header = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(accept(header).unwrap().form, Form::Table("v1".to_owned()));
+    const PROTOBUF: &str = protobuf::MEDIA_TYPE;
+
+    fn chosen(header: &str, custom: bool, watch: bool) -> Option<(Encoding, Form)> {
+        accept(header, About { custom, watch }).ok().map(|it| (it.encoding, it.form))
     }
 
     #[test]
-    fn protobuf_clients_that_also_take_json_get_json() {
-        let header = "application/vnd.kubernetes.protobuf,application/json";
-        assert_eq!(accept(header).unwrap().form, Form::Object);
-        assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
+    fn kubectl_gets_a_table() {
+        let header = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(chosen(header, false, false), Some((Encoding::Json, Form::Table("v1".to_owned()))));
+    }
+
+    #[test]
+    fn protobuf_is_for_built_in_kinds_and_metadata() {
+        let both = format!("{PROTOBUF},application/json");
+        assert_eq!(chosen(&both, false, false), Some((Encoding::Protobuf, Form::Object)));
+        assert_eq!(chosen(&both, true, false), Some((Encoding::Json, Form::Object)));
+        assert_eq!(chosen(PROTOBUF, false, false), Some((Encoding::Protobuf, Form::Object)));
+        assert_eq!(chosen(PROTOBUF, true, false), None);
+        let metadata = format!("{PROTOBUF};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+        assert_eq!(chosen(&metadata, true, true), Some((Encoding::Protobuf, Form::Metadata("v1".to_owned()))));
+        let table = format!("{PROTOBUF};as=Table;g=meta.k8s.io;v=v1");
+        assert_eq!(chosen(&table, false, false), None);
+        let either = format!("{table},application/json;as=Table;g=meta.k8s.io;v=v1");
+        assert_eq!(chosen(&either, false, false), Some((Encoding::Json, Form::Table("v1".to_owned()))));
+    }
+
+    #[test]
+    fn watches_come_in_what_can_be_sent_bit_by_bit() {
+        let stream = format!("{PROTOBUF};stream=watch");
+        assert_eq!(chosen(&stream, false, true), Some((Encoding::Protobuf, Form::Object)));
+        assert_eq!(chosen(&format!("{PROTOBUF};stream=other"), false, true), None);
+        assert_eq!(chosen("application/yaml;stream=watch", false, true), None);
+        let refused = accept("application/yaml", About { custom: false, watch: true }).unwrap_err();
+        assert!(refused.message.ends_with("application/vnd.kubernetes.protobuf;stream=watch"), "{refused}");
     }
 
     #[test]
     fn quality_decides_before_order() {
-        assert_eq!(accept("application/yaml;q=0.4, application/json;q=0.9").unwrap().encoding, Encoding::Json);
+        let json = chosen("application/yaml;q=0.4, application/json;q=0.9", false, false);
+        assert_eq!(json, Some((Encoding::Json, Form::Object)));
+        let json = chosen(&format!("{PROTOBUF};q=0.5,application/json"), false, false);
+        assert_eq!(json, Some((Encoding::Json, Form::Object)));
+    }
+
+    #[test]
+    fn errors_come_in_what_is_accepted_if_that_can_be() {
+        assert_eq!(plain(""), Some(Encoding::Json));
+        assert_eq!(plain(PROTOBUF), Some(Encoding::Protobuf));
+        assert_eq!(plain(&format!("{PROTOBUF};as=Table;g=meta.k8s.io;v=v1")), None);
+        assert_eq!(plain("text/html"), None);
     }
 }

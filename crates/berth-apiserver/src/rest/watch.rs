@@ -1,4 +1,6 @@
-//! Watching: every change after a revision, as a stream of JSON lines that ends when `timeoutSeconds` are over.
+//! Watching: every change after a revision, as a stream of JSON lines, or of protobuf messages with their lengths, that ends
+//! when `timeoutSeconds` are over. A line is mostly the stored text; a message is encoded for each watcher from the tree, which
+//! those who send it at the same time share.
 //!
 //! A client that selects by labels or fields sees an object *appear* (ADDED) when it begins to match and *go* (DELETED)
 //! when it no longer does. Bookmarks tell how far the stream is when nothing concerns the client.
@@ -12,16 +14,16 @@ use berth_apimachinery::meta::GroupKind;
 use berth_apimachinery::status::Status;
 use berth_store::{Change, Event, ReadError, Record, Store, Watcher};
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::encode::{json_response, put_partial, text_of};
+use super::encode::{partial_of_record, partial_packed, put_partial, response, text_of, unwritten};
 use super::list::{Selection, read, too_large_version};
-use super::negotiate::Form;
+use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
-use crate::Body;
+use crate::{Body, protobuf};
 
 /// Time between bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -79,7 +81,12 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
         let chunk = stream.next().await?;
         Some((chunk, stream))
     });
-    Ok(json_response(StatusCode::OK, Body::stream(chunks)))
+    let mut response = response(StatusCode::OK, call.negotiated.encoding, Body::stream(chunks));
+    if call.negotiated.encoding == Encoding::Protobuf {
+        let media = HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch");
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+    }
+    Ok(response)
 }
 
 fn check(call: &Call) -> Result<(), Status> {
@@ -157,9 +164,10 @@ impl Stream {
             let watcher = match &mut self.state {
                 State::Following(watcher) => watcher,
                 State::Failed(status) => {
-                    let line = error_line(status);
+                    let mut out = BytesMut::new();
+                    self.shaper.error(&mut out, status);
                     self.state = State::Ended;
-                    return Some(line);
+                    return Some(out.freeze());
                 }
                 State::Ended => return None,
             };
@@ -295,6 +303,10 @@ impl Shaper {
             return false;
         }
         match &negotiated.form {
+            Form::Metadata(version) if self.is_protobuf() => {
+                self.put(out, kind, &partial_of_record(record, version));
+            }
+            Form::Object if self.is_protobuf() => return false,
             Form::Object => plain_line(out, kind, &text_of(record, negotiated.lean)),
             Form::Metadata(version) => {
                 begin_line(out, kind);
@@ -306,15 +318,45 @@ impl Shaper {
         true
     }
 
+    fn is_protobuf(&self) -> bool {
+        self.call.negotiated.encoding == Encoding::Protobuf
+    }
+
     fn object(&mut self, out: &mut BytesMut, kind: &str, object: &Value) {
-        let shaped = self.call.shape_one(object, !std::mem::replace(&mut self.columns_sent, true));
-        line(out, kind, &shaped);
+        match &self.call.negotiated.form {
+            Form::Object if self.is_protobuf() => self.put(out, kind, object),
+            Form::Metadata(version) if self.is_protobuf() => self.put(out, kind, &partial_packed(object, version)),
+            _ => {
+                let shaped = self.call.shape_one(object, !std::mem::replace(&mut self.columns_sent, true));
+                self.put(out, kind, &shaped);
+            }
+        }
+    }
+
+    /// Writes an event about an object that has its form.
+    fn put(&self, out: &mut BytesMut, kind: &str, shaped: &Value) {
+        if !self.is_protobuf() {
+            line(out, kind, shaped);
+            return;
+        }
+        let mut frame = Vec::new();
+        match protobuf::put_event(&mut frame, kind, shaped) {
+            Ok(()) => out.put_slice(&frame),
+            // Whoever is told so reads anew, and is told there what it is about.
+            Err(error) if kind != "ERROR" => self.error(out, &unwritten(error)),
+            Err(_) => {}
+        }
+    }
+
+    /// Writes the event that tells the client what went wrong.
+    fn error(&self, out: &mut BytesMut, status: &Status) {
+        self.put(out, "ERROR", &status.to_value());
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
         let call = &self.call;
         let plain = match &call.negotiated.form {
-            _ if initial_end => None,
+            _ if initial_end || self.is_protobuf() => None,
             Form::Object => Some((call.row.kind.as_str(), call.api_version())),
             Form::Metadata(version) => Some(("PartialObjectMetadata", format!("meta.k8s.io/{version}"))),
             Form::Table(_) => None,
@@ -346,7 +388,7 @@ impl Shaper {
             }),
         };
         let mut out = BytesMut::new();
-        line(&mut out, "BOOKMARK", &shaped);
+        self.put(&mut out, "BOOKMARK", &shaped);
         out.freeze()
     }
 }
@@ -371,9 +413,3 @@ fn begin_line(out: &mut BytesMut, kind: &str) {
 }
 
 const END_OF_LINE: &[u8] = b"}\n";
-
-fn error_line(status: &Status) -> Bytes {
-    let mut out = BytesMut::new();
-    line(&mut out, "ERROR", &status.to_value());
-    out.freeze()
-}

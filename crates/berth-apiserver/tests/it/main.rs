@@ -24,6 +24,7 @@ mod patches;
 mod patience;
 mod pods;
 mod policies;
+mod protobuf;
 mod quota_races;
 mod quotas;
 mod races;

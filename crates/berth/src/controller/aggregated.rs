@@ -71,7 +71,7 @@ impl Aggregated {
                 return Err(Status::service_unavailable("this replica of the controllers does not act"));
             }
             let mut groups = self.groups.iter();
-            let answer = groups.find_map(|group| extension::answer(group.as_ref(), &info, query));
+            let answer = groups.find_map(|group| extension::answer(group.as_ref(), &info, query, request.headers()));
             answer.unwrap_or_else(|| Err(Status::no_such_path()))
         });
         match answered {

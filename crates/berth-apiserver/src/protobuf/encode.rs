@@ -1,0 +1,455 @@
+//! JSON to protobuf, as Kubernetes' own types write it: fields by number, plain fields when they are zero, too, pointers
+//! when they are set, maps in the order of their keys.
+//!
+//! Costs one look at the object for each field its messages have, some 5 µs for a pod, and one copy of each nested message
+//! when its length turns out to need more than the one byte kept free for it.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use base64::Engine;
+use berth_apimachinery::packed;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::PREFIX;
+use super::table::{Field, Kind, Many, Message, table};
+
+/// Why an object could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Nothing is known of how the kind is written.
+    #[error("no protobuf encoding is known for {kind} in {api_version:?}")]
+    UnknownKind {
+        /// `apps/v1`.
+        api_version: String,
+        /// `Deployment`.
+        kind: String,
+    },
+    /// A field has a value of another type than the kind's.
+    #[error("{path} cannot be written in protobuf: {expected} is expected")]
+    Misfit {
+        /// Where it is in the object.
+        path: String,
+        /// What would be accepted.
+        expected: &'static str,
+    },
+}
+
+impl EncodeError {
+    fn misfit(expected: &'static str) -> EncodeError {
+        EncodeError::Misfit { path: String::new(), expected }
+    }
+
+    /// The same about what is below `step`.
+    fn below(self, step: &str) -> EncodeError {
+        match self {
+            EncodeError::Misfit { path, expected } => {
+                let between = if path.is_empty() || path.starts_with('[') { "" } else { "." };
+                EncodeError::Misfit { path: format!("{step}{between}{path}"), expected }
+            }
+            unknown => unknown,
+        }
+    }
+}
+
+type Result<T = ()> = std::result::Result<T, EncodeError>;
+
+static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+
+/// The whole body of an answer: the prefix, and the envelope with an object that says its apiVersion and kind. A list of owners
+/// may be [packed].
+///
+/// # Errors
+/// Nothing is known of the kind, or a field does not fit it.
+pub fn from_json(object: &Value) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    put_object(&mut out, object)?;
+    Ok(out)
+}
+
+/// Appends what [`from_json`] makes.
+fn put_object(out: &mut Vec<u8>, object: &Value) -> Result {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    put_as(out, text("apiVersion"), text("kind"), object)
+}
+
+/// The same for an object of which is known what it is.
+fn put_as(out: &mut Vec<u8>, api_version: &str, kind: &str, object: &Value) -> Result {
+    let message = of_kind(api_version, kind)?;
+    let object = object.as_object().ok_or(EncodeError::misfit("an object"))?;
+    put_head(out, api_version, kind);
+    nested(out, RAW, |out| put_message(out, message, object))?;
+    out.extend_from_slice(TAIL);
+    Ok(())
+}
+
+fn of_kind(api_version: &str, kind: &str) -> Result<&'static Message> {
+    table()
+        .of_kind(api_version, kind)
+        .ok_or_else(|| EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() })
+}
+
+/// The envelope's field that holds the object.
+const RAW: u32 = 2;
+/// Its last fields, which say that the object is neither encoded once more nor of another media type.
+const TAIL: &[u8] = &[3 << 3 | 2, 0, 4 << 3 | 2, 0];
+
+/// The prefix, and the envelope up to the object.
+fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
+    out.extend_from_slice(PREFIX);
+    let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
+    put_bytes(&mut type_meta, 1, api_version.as_bytes());
+    put_bytes(&mut type_meta, 2, kind.as_bytes());
+    put_bytes(out, 1, &type_meta);
+}
+
+/// Writes lists item by item. What comes before the items says how long they are together, so whoever cannot hold them all
+/// makes each twice: once to measure, once to send.
+pub(crate) struct ListEncoder {
+    head: Vec<u8>,
+    items: &'static Field,
+    item: &'static Message,
+    /// The list's metadata, and whether they come before the items (not so in v1beta1).
+    metadata: Vec<u8>,
+    metadata_first: bool,
+}
+
+impl ListEncoder {
+    /// An encoder of lists of that kind.
+    ///
+    /// # Errors
+    /// Nothing is known of the kind, or its metadata does not fit.
+    pub(crate) fn new(api_version: &str, list_kind: &str, metadata: &Value) -> Result<ListEncoder> {
+        let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: list_kind.to_owned() };
+        let message = of_kind(api_version, list_kind)?;
+        let (meta_field, items) = message.named("metadata").zip(message.named("items")).ok_or_else(unknown)?;
+        let Kind::Message(item) = items.kind else { return Err(unknown()) };
+        let mut head = Vec::new();
+        put_head(&mut head, api_version, list_kind);
+        let mut encoded = Vec::new();
+        put_single(&mut encoded, meta_field.number, meta_field.kind, Some(metadata))?;
+        Ok(ListEncoder {
+            head,
+            items,
+            item: table().at(item),
+            metadata: encoded,
+            metadata_first: meta_field.number < items.number,
+        })
+    }
+
+    /// Appends an item.
+    ///
+    /// # Errors
+    /// A field does not fit the kind; nothing is appended.
+    pub(crate) fn put_item(&self, out: &mut Vec<u8>, object: &Value) -> Result {
+        let start = out.len();
+        let map = object.as_object().ok_or(EncodeError::misfit("an object"))?;
+        let put = nested(out, self.items.number, |out| put_message(out, self.item, map));
+        if put.is_err() {
+            out.truncate(start);
+        }
+        put
+    }
+
+    /// What comes before items that are `length` bytes long together.
+    pub(crate) fn before(&self, length: usize) -> Vec<u8> {
+        let mut out = self.head.clone();
+        put_key(&mut out, RAW, BYTES);
+        put_varint(&mut out, (length + self.metadata.len()) as u64);
+        if self.metadata_first {
+            out.extend_from_slice(&self.metadata);
+        }
+        out
+    }
+
+    /// What comes behind the items.
+    pub(crate) fn after(&self) -> Vec<u8> {
+        let metadata: &[u8] = if self.metadata_first { &[] } else { &self.metadata };
+        [metadata, TAIL].concat()
+    }
+}
+
+/// Appends an event of a watch: its length in four bytes, and the event with the whole object, envelope and all.
+///
+/// # Errors
+/// Nothing is known of the kind, or a field does not fit it; nothing is appended.
+pub(crate) fn put_event(out: &mut Vec<u8>, event: &str, object: &Value) -> Result {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    put_bytes(out, 1, event.as_bytes());
+    let put = nested(out, 2, |out| nested(out, 1, |out| put_object(out, object)));
+    if put.is_err() {
+        out.truncate(start);
+        return put;
+    }
+    let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    Ok(())
+}
+
+const VARINT: u32 = 0;
+const DOUBLE: u32 = 1;
+const BYTES: u32 = 2;
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn put_key(out: &mut Vec<u8>, number: u32, wire: u32) {
+    put_varint(out, u64::from(number << 3 | wire));
+}
+
+fn put_integer(out: &mut Vec<u8>, number: u32, value: i64) {
+    put_key(out, number, VARINT);
+    // Negative numbers are sign-extended to 64 bits, whatever their width.
+    put_varint(out, value as u64);
+}
+
+fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    put_key(out, number, BYTES);
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Writes what `content` writes as a field, with its length, for which one byte is kept free and usually is enough.
+fn nested(out: &mut Vec<u8>, number: u32, content: impl FnOnce(&mut Vec<u8>) -> Result) -> Result {
+    put_key(out, number, BYTES);
+    let start = out.len();
+    out.push(0);
+    content(out)?;
+    let length = out.len() - start - 1;
+    if length < 0x80 {
+        out[start] = length as u8;
+        return Ok(());
+    }
+    let mut prefix = Vec::with_capacity(10);
+    put_varint(&mut prefix, length as u64);
+    out.splice(start..=start, prefix);
+    Ok(())
+}
+
+fn put_message(out: &mut Vec<u8>, message: &Message, object: &Map<String, Value>) -> Result {
+    for field in &message.fields {
+        put_field(out, field, object)?;
+    }
+    Ok(())
+}
+
+fn put_field(out: &mut Vec<u8>, field: &Field, object: &Map<String, Value>) -> Result {
+    if let ("", Kind::Message(inner)) = (field.name, field.kind) {
+        return nested(out, field.number, |out| put_message(out, table().at(inner), object));
+    }
+    let value = object.get(field.name).filter(|value| !value.is_null());
+    let put = match (field.many, value) {
+        (Many::Value, value) => put_single(out, field.number, field.kind, value),
+        (_, None) => Ok(()),
+        (Many::Optional, Some(_)) => put_single(out, field.number, field.kind, value),
+        (Many::List, Some(Value::Array(items))) => match value.and_then(packed::text_of) {
+            Some(text) if field.name == "managedFields" => put_owners(out, field, text),
+            _ => put_items(out, field, items),
+        },
+        (Many::List, Some(_)) => Err(EncodeError::misfit("a list")),
+        (Many::Map, Some(Value::Object(map))) => put_map(out, field, map),
+        (Many::Map, Some(_)) => Err(EncodeError::misfit("an object")),
+    };
+    put.map_err(|error| error.below(field.name))
+}
+
+fn put_items(out: &mut Vec<u8>, field: &Field, items: &[Value]) -> Result {
+    for (index, item) in items.iter().enumerate() {
+        put_single(out, field.number, field.kind, Some(item)).map_err(|error| error.below(&format!("[{index}]")))?;
+    }
+    Ok(())
+}
+
+/// The entries of a packed list. What an entry owns goes out as the text it is, not read.
+fn put_owners(out: &mut Vec<u8>, field: &Field, text: &str) -> Result {
+    let Kind::Message(place) = field.kind else { return Err(EncodeError::misfit("a list")) };
+    let message = table().at(place);
+    let entries: Vec<std::collections::BTreeMap<Cow<'_, str>, &RawValue>> =
+        serde_json::from_str(text).map_err(|_| EncodeError::misfit("a list of objects"))?;
+    for entry in &entries {
+        nested(out, field.number, |out| {
+            for field in &message.fields {
+                let value = entry.get(field.name).map(|value| value.get()).filter(|value| *value != "null");
+                match (field.kind, value) {
+                    (Kind::Raw, Some(text)) => put_raw(out, field.number, text.as_bytes()),
+                    (_, Some(text)) => {
+                        let value: Value =
+                            serde_json::from_str(text).map_err(|_| EncodeError::misfit("a JSON value"))?;
+                        put_single(out, field.number, field.kind, Some(&value))?;
+                    }
+                    (_, None) if field.many == Many::Value => put_single(out, field.number, field.kind, None)?,
+                    (_, None) => {}
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn put_raw(out: &mut Vec<u8>, number: u32, text: &[u8]) {
+    let mut raw = Vec::with_capacity(text.len() + 4);
+    put_bytes(&mut raw, 1, text);
+    put_bytes(out, number, &raw);
+}
+
+fn put_map(out: &mut Vec<u8>, field: &Field, map: &Map<String, Value>) -> Result {
+    // `Map` is in the order of its keys' bytes, which is Go's.
+    for (key, value) in map {
+        let entry = nested(out, field.number, |out| {
+            put_bytes(out, 1, key.as_bytes());
+            match (value, field.kind) {
+                // The one value that can be nil.
+                (Value::Null, Kind::Bytes) => Ok(()),
+                _ => put_single(out, 2, field.kind, Some(value)),
+            }
+        });
+        entry.map_err(|error| error.below(key))?;
+    }
+    Ok(())
+}
+
+/// Writes a value; what is absent or null as Go's zero value.
+fn put_single(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>) -> Result {
+    let value = value.filter(|value| !value.is_null());
+    match kind {
+        Kind::Text => put_bytes(out, number, text(value)?.as_bytes()),
+        Kind::Flag => put_integer(out, number, i64::from(flag(value)?)),
+        Kind::Integer => put_integer(out, number, integer(value)?),
+        Kind::Double => {
+            let double = value.map_or(Some(0.0), Value::as_f64).ok_or(EncodeError::misfit("a number"))?;
+            put_key(out, number, DOUBLE);
+            out.extend_from_slice(&double.to_le_bytes());
+        }
+        Kind::Bytes => put_bytes(out, number, &bytes(text(value)?)?),
+        Kind::Texts => return nested(out, number, |out| put_texts(out, 1, value)),
+        Kind::Quantity => {
+            let text = match value {
+                Some(Value::Number(number)) => Cow::Owned(number.to_string()),
+                Some(value) => Cow::Borrowed(text(Some(value))?),
+                None => Cow::Borrowed("0"),
+            };
+            return nested(out, number, |out| {
+                put_bytes(out, 1, text.as_bytes());
+                Ok(())
+            });
+        }
+        Kind::IntOrString => {
+            let (is_text, integer, text) = match value {
+                Some(Value::String(text)) => (1, 0, text.as_str()),
+                value => (0, integer(value)?, ""),
+            };
+            return nested(out, number, |out| {
+                put_integer(out, 1, is_text);
+                put_integer(out, 2, integer);
+                put_bytes(out, 3, text.as_bytes());
+                Ok(())
+            });
+        }
+        Kind::Time | Kind::MicroTime => {
+            let time = time(value)?;
+            return nested(out, number, |out| {
+                if let Some(time) = time {
+                    let (seconds, nanos) = whole_seconds(time);
+                    put_integer(out, 1, seconds);
+                    put_integer(out, 2, if kind == Kind::Time { 0 } else { nanos / 1000 * 1000 });
+                }
+                Ok(())
+            });
+        }
+        Kind::Raw => match value {
+            Some(value) => put_raw(out, number, value.to_string().as_bytes()),
+            None => put_bytes(out, number, &[]),
+        },
+        Kind::SchemaOrArray => {
+            return nested(out, number, |out| match value {
+                Some(Value::Array(schemas)) => {
+                    schemas.iter().try_for_each(|schema| put_single(out, 2, schema_kind()?, Some(schema)))
+                }
+                Some(schema) => put_single(out, 1, schema_kind()?, Some(schema)),
+                None => Ok(()),
+            });
+        }
+        Kind::SchemaOrFlag => {
+            return nested(out, number, |out| {
+                // A schema allows what it allows.
+                let is_schema = value.is_some_and(Value::is_object);
+                put_integer(out, 1, i64::from(is_schema || flag(value)?));
+                if is_schema { put_single(out, 2, schema_kind()?, value) } else { Ok(()) }
+            });
+        }
+        Kind::SchemaOrTexts => {
+            return nested(out, number, |out| match value {
+                Some(Value::Object(_)) => put_single(out, 1, schema_kind()?, value),
+                value => put_texts(out, 2, value),
+            });
+        }
+        Kind::Message(place) => {
+            let object = match value {
+                Some(value) => value.as_object().ok_or(EncodeError::misfit("an object"))?,
+                None => &NOTHING,
+            };
+            return nested(out, number, |out| put_message(out, table().at(place), object));
+        }
+    }
+    Ok(())
+}
+
+fn schema_kind() -> Result<Kind> {
+    let place = table().place("apiextensions.v1.JSONSchemaProps");
+    place.map(Kind::Message).ok_or(EncodeError::misfit("no schema"))
+}
+
+fn text(value: Option<&Value>) -> Result<&str> {
+    value.map_or(Some(""), Value::as_str).ok_or(EncodeError::misfit("a string"))
+}
+
+fn flag(value: Option<&Value>) -> Result<bool> {
+    value.map_or(Some(false), Value::as_bool).ok_or(EncodeError::misfit("true or false"))
+}
+
+fn integer(value: Option<&Value>) -> Result<i64> {
+    let Some(value) = value else { return Ok(0) };
+    let unsigned = || value.as_u64().map(|value| value as i64);
+    let whole = || value.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < 2f64.powi(63));
+    value.as_i64().or_else(unsigned).or_else(|| whole().map(|it| it as i64)).ok_or(EncodeError::misfit("an integer"))
+}
+
+fn put_texts(out: &mut Vec<u8>, number: u32, list: Option<&Value>) -> Result {
+    let items = list.map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice));
+    for item in items.ok_or(EncodeError::misfit("a list"))? {
+        put_bytes(out, number, text(Some(item).filter(|item| !item.is_null()))?.as_bytes());
+    }
+    Ok(())
+}
+
+fn bytes(text: &str) -> Result<Vec<u8>> {
+    let engine = &base64::engine::general_purpose::STANDARD;
+    let decoded = engine.decode(text).or_else(|_| {
+        // Line ends are no part of it.
+        engine.decode(text.replace(['\r', '\n'], ""))
+    });
+    decoded.map_err(|_| EncodeError::misfit("base64"))
+}
+
+/// A point in time; `None` for Go's zero time.
+fn time(value: Option<&Value>) -> Result<Option<jiff::Timestamp>> {
+    let text = text(value)?;
+    if text.is_empty() || text == "0001-01-01T00:00:00Z" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| EncodeError::misfit("a time as of RFC 3339"))
+}
+
+/// Seconds and nanoseconds since then; these are never negative.
+fn whole_seconds(time: jiff::Timestamp) -> (i64, i64) {
+    let (seconds, nanos) = (time.as_second(), i64::from(time.subsec_nanosecond()));
+    if nanos < 0 { (seconds - 1, nanos + 1_000_000_000) } else { (seconds, nanos) }
+}

@@ -1,0 +1,213 @@
+//! Answers in protobuf say what those in JSON say.
+
+use berth_apiserver::protobuf::{MEDIA_TYPE, from_json, to_json};
+use bytes::{Buf, Bytes};
+use http::Method;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const METADATA: &str = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+struct Answer {
+    code: u16,
+    media: String,
+    bytes: Bytes,
+}
+
+async fn ask(server: &Server, method: Method, uri: &str, accept: &str, body: &Value) -> Answer {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let headers = [("accept", accept), ("content-type", "application/json")];
+    let response = server.raw(method, uri, &headers, body).await;
+    let code = response.status().as_u16();
+    let media = response.headers()["content-type"].to_str().unwrap().to_owned();
+    Answer { code, media, bytes: response.into_body().collect().await.unwrap().to_bytes() }
+}
+
+async fn get(server: &Server, uri: &str, accept: &str) -> Answer {
+    ask(server, Method::GET, uri, accept, &Value::Null).await
+}
+
+/// What is left of a JSON answer that has been through protobuf: items do not say what they are, empty lists are none.
+fn through(json: &Value) -> Value {
+    to_json(&from_json(json).expect("it can be written")).expect("it can be read")
+}
+
+/// The answer in protobuf, after it was compared with the one in JSON.
+async fn same(server: &Server, uri: &str) -> Value {
+    let json = get(server, uri, "application/json").await;
+    let answer = get(server, uri, MEDIA_TYPE).await;
+    assert_eq!((answer.code, answer.media.as_str()), (json.code, MEDIA_TYPE), "{uri}");
+    let answer = to_json(&answer.bytes).expect("it is protobuf");
+    assert_eq!(answer, through(&serde_json::from_slice(&json.bytes).expect("it is JSON")), "{uri}");
+    answer
+}
+
+async fn definition(server: &Server) {
+    let schema =
+        json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "integer"}}}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_lists_errors_and_discovery_are_those_of_json() {
+    let server = server();
+    definition(&server).await;
+    let map = json!({"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {"k": "v"}, "binaryData": {"b": "AAEC"}});
+    let made = ask(&server, Method::POST, MAPS, MEDIA_TYPE, &map).await;
+    assert_eq!((made.code, made.media.as_str()), (201, MEDIA_TYPE));
+    assert_eq!(to_json(&made.bytes).unwrap()["data"], json!({"k": "v"}));
+    server.post(MAPS, json!({"metadata": {"name": "b"}})).await.expect(201);
+    let pods = "/api/v1/namespaces/default/pods";
+    server.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i",
+        "resources": {"limits": {"cpu": "500m"}}, "livenessProbe": {"httpGet": {"port": "web"}}}]}});
+    server.post(pods, pod).await.expect(201);
+    for uri in [
+        &format!("{MAPS}/a"),
+        MAPS,
+        &format!("{MAPS}?limit=1"),
+        &format!("{MAPS}?labelSelector=x%3D1"),
+        pods,
+        &format!("{pods}/p"),
+        "/api/v1/namespaces",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+        "/api/v1/componentstatuses",
+        &format!("{MAPS}/none"),
+        &format!("{MAPS}?limit=x"),
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/apis/batch",
+    ] {
+        same(&server, uri).await;
+    }
+    let page = same(&server, &format!("{MAPS}?limit=1")).await;
+    assert_eq!(page["metadata"]["remainingItemCount"], 1);
+    assert!(page["metadata"]["continue"].is_string());
+    let missing = get(&server, &format!("{MAPS}/none"), MEDIA_TYPE).await;
+    assert_eq!((missing.code, to_json(&missing.bytes).unwrap()["reason"].as_str()), (404, Some("NotFound")));
+    let gone = ask(&server, Method::DELETE, &format!("{MAPS}/b"), MEDIA_TYPE, &Value::Null).await;
+    assert_eq!(to_json(&gone.bytes).unwrap()["status"], "Success");
+    let review = json!({"spec": {"user": "alice", "nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    let uri = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let review = ask(&server, Method::POST, uri, MEDIA_TYPE, &review).await;
+    assert_eq!((review.code, to_json(&review.bytes).unwrap()["spec"]["user"].as_str()), (201, Some("alice")));
+
+    // A form of the answer that the header names.
+    let discovery = format!("{MEDIA_TYPE};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+    let answer = get(&server, "/apis", &discovery).await;
+    assert_eq!(answer.media, discovery);
+    let plain = discovery.replace(MEDIA_TYPE, "application/json");
+    let json = serde_json::from_slice(&get(&server, "/apis", &plain).await.bytes).unwrap();
+    assert_eq!(to_json(&answer.bytes).unwrap(), through(&json));
+    let table = format!("{MEDIA_TYPE};as=Table;g=meta.k8s.io;v=v1");
+    let refused = get(&server, MAPS, &table).await;
+    assert_eq!((refused.code, refused.media.as_str()), (406, "application/json"));
+    let version = get(&server, "/version", MEDIA_TYPE).await;
+    assert_eq!(version.media, "application/json");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_custom_resources_there_is_their_metadata() {
+    let server = server();
+    definition(&server).await;
+    let things = "/apis/example.com/v1/namespaces/default/things";
+    let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}});
+    server.post(things, thing).await.expect(201);
+    let refused = get(&server, things, MEDIA_TYPE).await;
+    assert_eq!((refused.code, refused.media.as_str()), (406, MEDIA_TYPE));
+    assert_eq!(to_json(&refused.bytes).unwrap()["reason"], "NotAcceptable");
+    let either = get(&server, things, &format!("{MEDIA_TYPE},application/json")).await;
+    assert_eq!((either.code, either.media.as_str()), (200, "application/json"));
+    for uri in [things, &format!("{things}/a"), MAPS] {
+        for version in ["v1", "v1beta1"] {
+            let form = METADATA.replace("v=v1", &format!("v={version}"));
+            let json = get(&server, uri, &format!("application/json;{form}")).await;
+            let answer = get(&server, uri, &format!("{MEDIA_TYPE};{form}")).await;
+            assert_eq!((answer.code, answer.media.as_str()), (200, MEDIA_TYPE), "{uri}");
+            let json = serde_json::from_slice(&json.bytes).unwrap();
+            assert_eq!(to_json(&answer.bytes).unwrap(), through(&json), "{uri}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_list_is_sent_in_parts() {
+    let server = server();
+    let data = "0123456789".repeat(800);
+    for index in 0..600 {
+        let map = json!({"metadata": {"name": format!("m-{index}")}, "data": {"k": data}});
+        server.post(MAPS, map).await.expect(201);
+    }
+    let list = same(&server, MAPS).await;
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(600));
+    let response = server.raw(Method::GET, MAPS, &[("accept", MEDIA_TYPE)], "").await;
+    assert_eq!(response.body().bytes(), None, "it is not held as a whole");
+}
+
+/// Takes a field with bytes.
+fn field(from: &mut Bytes, number: u8) -> Bytes {
+    assert_eq!(from.get_u8(), number << 3 | 2);
+    let (mut length, mut shift) = (0, 0);
+    loop {
+        let byte = from.get_u8();
+        length |= usize::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            return from.split_to(length);
+        }
+    }
+}
+
+/// The next events that arrive together: the types, and the objects in their envelopes.
+async fn events(body: &mut berth_apiserver::Body) -> Vec<(String, Value)> {
+    let mut chunk = body.frame().await.expect("the watch goes on").unwrap().into_data().unwrap();
+    let mut events = Vec::new();
+    while chunk.has_remaining() {
+        let length = chunk.get_u32() as usize;
+        let mut event = chunk.split_to(length);
+        let kind = field(&mut event, 1);
+        // The object is a message of one field.
+        let mut object = field(&mut event, 2);
+        let object = field(&mut object, 1);
+        assert!(!event.has_remaining());
+        events.push((String::from_utf8(kind.to_vec()).unwrap(), to_json(&object).expect("an object")));
+    }
+    events
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_of_messages_with_their_lengths() {
+    let server = server();
+    server.post(MAPS, json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).await.expect(201);
+    let query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    for form in ["stream=watch", METADATA] {
+        let uri = format!("{MAPS}?{query}&timeoutSeconds=90");
+        let response = server.raw(Method::GET, &uri, &[("accept", &format!("{MEDIA_TYPE};{form}"))], "").await;
+        assert_eq!(response.headers()["content-type"], "application/vnd.kubernetes.protobuf;stream=watch");
+        let mut body = response.into_body();
+        let initial = events(&mut body).await;
+        assert_eq!((initial.len(), initial[0].0.as_str()), (1, "ADDED"));
+        let whole = form == "stream=watch";
+        assert_eq!(initial[0].1["kind"], if whole { "ConfigMap" } else { "PartialObjectMetadata" });
+        assert_eq!(initial[0].1["data"], if whole { json!({"k": "v"}) } else { Value::Null });
+        let end = events(&mut body).await.remove(0);
+        assert_eq!((end.0.as_str(), &end.1["kind"]), ("BOOKMARK", &initial[0].1["kind"]));
+        assert_eq!(end.1["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+        let change = json!({"metadata": {"labels": {"l": form.split('=').next()}}});
+        server.patch(&format!("{MAPS}/a"), "merge-patch", change).await.expect(200);
+        let changed = events(&mut body).await.remove(0);
+        assert_eq!((changed.0.as_str(), &changed.1["metadata"]["name"]), ("MODIFIED", &json!("a")));
+        assert_eq!(events(&mut body).await[0].0, "BOOKMARK");
+    }
+}
