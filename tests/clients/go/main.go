@@ -1,5 +1,5 @@
 // What people write in Go: shared informers of client-go, and a controller-runtime manager with leader election and an
-// admission webhook. Usage: client KUBECONFIG informers|manager. Ends with 0 when everything came out as it should.
+// admission webhook. Usage: client KUBECONFIG informers|manager|protobuf. Ends with 0 when everything came out as it should.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		fail(fmt.Errorf("usage: client KUBECONFIG informers|manager"))
+		fail(fmt.Errorf("usage: client KUBECONFIG informers|manager|protobuf"))
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
 	if err != nil {
@@ -22,7 +22,13 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	run := map[string]func(context.Context, *rest.Config) error{"informers": informers, "manager": manage}[os.Args[2]]
+	parts := map[string]func(context.Context, *rest.Config) error{
+		"informers": informers, "manager": manage, "protobuf": protobufOnly,
+	}
+	run, known := parts[os.Args[2]]
+	if !known {
+		fail(fmt.Errorf("no part is called %s", os.Args[2]))
+	}
 	if err := run(ctx, config); err != nil {
 		fail(err)
 	}

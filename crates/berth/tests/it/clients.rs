@@ -53,7 +53,7 @@ fn the_javascript_client_works() {
 fn the_go_clients_work() {
     let Some(program) = installed("the_go_clients_work", "go") else { return };
     let cluster = Cluster::ephemeral(&[]);
-    for part in ["informers", "manager"] {
+    for part in ["informers", "manager", "protobuf"] {
         succeeds(Command::new(&program).arg(&cluster.kubeconfig).arg(part));
     }
 }
