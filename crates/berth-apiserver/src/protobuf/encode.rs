@@ -1,7 +1,7 @@
 //! JSON to protobuf, as Kubernetes' own types write it: fields by number, plain fields when they are zero, too, pointers
 //! when they are set, maps in the order of their keys.
 //!
-//! Costs one look at the object for each field its messages have, some 5 µs for a pod, and one copy of each nested message
+//! Costs one look at the object for each field its messages have, and one copy of each nested message
 //! when its length turns out to need more than the one byte kept free for it.
 
 use std::borrow::Cow;
