@@ -308,8 +308,7 @@ fn the_configuration_and_the_gates_say_which_series_there_are() {
     };
     let of = |name: &str| format!("{{name={name},namespace=team}} 0");
     assert_eq!(local(&Config::default()), (vec![of("one"), of("other")], true, false));
-    let mut config = Config::default();
-    config.resource_metrics = true;
+    let mut config = Config { resource_metrics: true, ..Config::default() };
     let selector = read(json!({"matchLabels": {"watched": "yes"}}));
     config.metrics.local_queues = Some(LocalQueueMetrics { enable: true, selector: Some(selector) });
     assert_eq!(local(&config), (vec![of("one")], true, true));
