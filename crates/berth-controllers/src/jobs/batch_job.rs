@@ -88,7 +88,7 @@ impl Job for BatchJob {
         let mut info = info.clone();
         let labels = spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
         for (key, value) in labels.into_iter().flatten() {
-            if is_managed_label(key) {
+            if is_generated_label(key) {
                 info.labels.insert(key.clone(), value.clone());
             }
         }
@@ -159,7 +159,7 @@ impl Job for BatchJob {
     }
 
     fn clean_labels(labels: &mut BTreeMap<String, String>) {
-        labels.retain(|key, _| !is_managed_label(key));
+        labels.retain(|key, _| key == JOB_NAME || !is_generated_label(key));
     }
 }
 
@@ -181,9 +181,12 @@ pub fn completions_follow(job: &BatchJob) -> bool {
     job.annotations().get(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-/// Does the API server put it on a Job's template, to tell the pods of one Job from another's? Such are not queued.
-fn is_managed_label(key: &str) -> bool {
-    matches!(key, "controller-uid" | "batch.kubernetes.io/controller-uid" | "job-name" | "batch.kubernetes.io/job-name")
+/// The label of a template that says which Job its pods are of. The Workload has it too, so that pods can be found by it.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// Does the API server put it on a Job's template, to tell one Job's pods from another's?
+fn is_generated_label(key: &str) -> bool {
+    matches!(key, "controller-uid" | "batch.kubernetes.io/controller-uid" | "job-name" | JOB_NAME)
 }
 
 /// Number of indexes below `completions` that completed or failed for good; each list is like `1,3-5,7`, and what cannot
