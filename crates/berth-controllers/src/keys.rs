@@ -44,6 +44,9 @@ pub const PROVISIONING_ANNOTATION_PREFIX: &str = "provreq.kueue.x-k8s.io/";
 pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
 /// Scheduling gate of pods that wait for admission.
 pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
+/// Annotation on jobs and pods that the API server held by policy before anybody of ours saw them. On jobs: what their maker
+/// wrote into the field that suspends them, `true` or `false`. On pods: the scheduling gates that were added, comma separated.
+pub const HELD_ANNOTATION: &str = "berth.dev/held";
 /// Finalizer of managed pods: none is gone before it was counted.
 pub const POD_FINALIZER: &str = "kueue.x-k8s.io/managed";
 /// Label on pods: the group they are admitted with. It is the name of the group's Workload.

@@ -14,6 +14,8 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Caches of everything job integrations, webhooks and the workload controller look at.
 #[derive(Clone)]
@@ -185,6 +187,30 @@ impl Stores {
         (other.find)(key)
     }
 
+    /// An object as JSON, for those who ask by group, resource, namespace and name ([`crate::webhooks::Lookup`]). Of other
+    /// projects' jobs there is the metadata alone: what owns a job is asked for.
+    pub fn find(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        fn one<K: Resource + Serialize + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
+            let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
+            serde_json::to_value(object.as_ref()).ok().map(Arc::new)
+        }
+        match (group, resource) {
+            ("", "namespaces") => one(&self.namespaces, "", name),
+            ("batch", "jobs") => one(&self.jobs, namespace, name),
+            ("jobset.x-k8s.io", "jobsets") => one(&self.job_sets, namespace, name),
+            ("kueue.x-k8s.io", "admissionchecks") => one(&self.admission_checks, "", name),
+            ("kueue.x-k8s.io", "clusterqueues") => one(&self.cluster_queues, "", name),
+            ("kueue.x-k8s.io", "localqueues") => one(&self.local_queues, namespace, name),
+            ("kueue.x-k8s.io", "resourceflavors") => one(&self.flavors, "", name),
+            ("kueue.x-k8s.io", "workloadpriorityclasses") => one(&self.workload_priority_classes, "", name),
+            ("kueue.x-k8s.io", "workloads") => one(&self.workloads, namespace, name),
+            _ => {
+                let metadata = self.other(group, resource, &ObjectKey::namespaced(namespace, name))?;
+                Some(Arc::new(json!({ "metadata": metadata })))
+            }
+        }
+    }
+
     /// The metadata of the object an owner reference names, whatever its UID: `None` when its kind is not watched,
     /// `Some(None)` when there is no such object.
     pub fn named_owner(&self, namespace: &str, reference: &OwnerReference) -> Option<Option<ObjectMeta>> {
@@ -229,8 +255,6 @@ fn owner_uids(workload: &Workload) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

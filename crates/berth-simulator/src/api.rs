@@ -54,6 +54,9 @@ pub struct ApiOptions {
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run in another process: what they can tell is asked of them as of any aggregated API server.
     pub controllers_elsewhere: bool,
+    /// Nothing of Berth's is there, neither kinds nor rights nor admission: an installation brings them, as to any cluster.
+    /// What other projects bring (JobSet) is.
+    pub bare: bool,
 }
 
 /// An API server that has what Berth brings. Cheap to clone.
@@ -76,7 +79,12 @@ impl Apiserver {
         config.seed = options.seed;
         config.token_key = options.token_key;
         config.audit = options.audit;
-        config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
+        if !options.bare {
+            config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
+            for kind in conversion::KINDS {
+                config.converters.insert((KUEUE_GROUP.to_owned(), (*kind).to_owned()), Arc::new(KueueConverter));
+            }
+        }
         config.admission.push(Arc::new(JobSetWebhook));
         config.admission.push(Arc::new(JobSetPodWebhook));
         config.controllers = [rights::USER, CLUSTER_USER].map(str::to_owned).into();
@@ -88,9 +96,6 @@ impl Apiserver {
         }
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
-        for kind in conversion::KINDS {
-            config.converters.insert((KUEUE_GROUP.to_owned(), (*kind).to_owned()), Arc::new(KueueConverter));
-        }
         let server = ApiServer::new(config);
         server.ready().await.map_err(|source| EmbeddedError::Storage {
             path: match &options.storage {
@@ -101,10 +106,12 @@ impl Apiserver {
         })?;
         berth_apiserver::forget_history(&server.store_handle());
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
-        install_definitions(&client).await?;
-        install_namespaces(&client).await?;
-        install_objects(&client, rights::objects(rights::NAMESPACE)).await?;
-        if options.controllers_elsewhere {
+        install_definitions(&client, options.bare).await?;
+        if !options.bare {
+            install_namespaces(&client).await?;
+            install_objects(&client, rights::objects(rights::NAMESPACE)).await?;
+        }
+        if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
         Ok(Self { server, logs, installed })
@@ -300,8 +307,9 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
     Ok(())
 }
 
-/// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date.
-async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
+/// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date. `bare`: without those an
+/// installation brings.
+async fn install_definitions(client: &Client, bare: bool) -> Result<(), EmbeddedError> {
     // As the trees they are: typed, a definition's schemas are some megabytes of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     let failed = |name: &str, error| EmbeddedError::Install {
@@ -312,6 +320,7 @@ async fn install_definitions(client: &Client) -> Result<(), EmbeddedError> {
     let known: BTreeSet<String> = known.items.into_iter().filter_map(|item| item.metadata.name).collect();
     let frameworks = berth_api::frameworks::crds();
     let ours = berth_api::crds().iter().map(|definition| (definition, true));
+    let ours = ours.filter(|(definition, _)| !bare || definition["spec"]["group"] != KUEUE_GROUP);
     for (definition, is_ours) in ours.chain(frameworks.iter().map(|definition| (definition, false))) {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default();
         if !known.contains(name) {

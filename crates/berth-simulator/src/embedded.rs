@@ -171,6 +171,7 @@ impl Embedded {
             audit: options.audit,
             front_proxy: options.front_proxy,
             controllers_elsewhere: false,
+            bare: false,
         })
         .await?;
         let server = api.server().clone();

@@ -25,6 +25,10 @@ pub struct Options {
     /// The file `berth controller` is given with --config: which jobs are held at creation depends on it.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
+    /// Bring nothing of Berth's: neither its kinds nor its rights, admission and conversion. `berth install` brings them, as to
+    /// any cluster, and the webhooks of `berth controller` are called.
+    #[arg(long, hide = true, conflicts_with = "controller_config")]
+    bare: bool,
     #[command(flatten)]
     audit: AuditOptions,
     #[command(flatten)]
@@ -51,6 +55,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
         controllers_elsewhere: true,
+        bare: options.bare,
     })
     .await?;
     // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.

@@ -167,8 +167,9 @@ fn json_of(value: &Value<'_>) -> Result<Json, String> {
 }
 
 /// Carries a mutation out on an object. Where its schema is known, fields must be declared, and what is applied may not
-/// reach into lists and maps that are replaced as a whole.
-pub fn apply(mutation: &Mutation, object: &Json, schema: Option<&Schema>) -> Result<Json, String> {
+/// reach into lists and maps that are replaced as a whole. The types are those that say which fields who owns: they know what
+/// metadata has whatever a definition says of it.
+pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)>) -> Result<Json, String> {
     match mutation {
         Mutation::Patch(operations) => {
             let patched = match patch::apply_json(object, operations) {
@@ -177,7 +178,7 @@ pub fn apply(mutation: &Mutation, object: &Json, schema: Option<&Schema>) -> Res
                 Err(_) if has_failing_test(object, operations) => return Ok(object.clone()),
                 Err(error) => return Err(format!("error applying patch: {error}")),
             };
-            let unknown = schema.map(|schema| schema.unknown_fields(&patched, Root::Resource)).unwrap_or_default();
+            let unknown = known.map(|(schema, _)| schema.unknown_fields(&patched, Root::Resource)).unwrap_or_default();
             match unknown.as_slice() {
                 [] => Ok(patched),
                 fields => {
@@ -187,14 +188,18 @@ pub fn apply(mutation: &Mutation, object: &Json, schema: Option<&Schema>) -> Res
             }
         }
         Mutation::Apply(applied) => {
-            let types = match schema {
-                Some(schema) => {
+            let deduced;
+            let types = match known {
+                Some((schema, types)) => {
                     check_applied(applied, schema, "").map_err(|error| format!("error applying patch: {error}"))?;
-                    Types::from_schema(schema)
+                    types
                 }
-                None => Types::deduced(),
+                None => {
+                    deduced = Types::deduced();
+                    &deduced
+                }
             };
-            merge(&types, &Types::root(), object, applied).map_err(|error| format!("error applying patch: {error}"))
+            merge(types, &Types::root(), object, applied).map_err(|error| format!("error applying patch: {error}"))
         }
     }
 }
@@ -218,6 +223,10 @@ fn check_applied(applied: &Json, schema: &Schema, path: &str) -> Result<(), Stri
         Json::Object(fields) => fields.iter().try_for_each(|(name, value)| {
             let at = format!("{path}.{name}");
             match schema.property(name) {
+                // What a definition says of its objects' metadata restricts it; what metadata has is the same for all kinds.
+                Some(below) if path.is_empty() && name == "metadata" && below.target().property("labels").is_none() => {
+                    Ok(())
+                }
                 Some(below) => check_applied(value, below, &at),
                 // What is declared as an object without fields (metadata) is checked elsewhere.
                 None if schema.preserve_unknown_fields || schema.properties.is_empty() => Ok(()),

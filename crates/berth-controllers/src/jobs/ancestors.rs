@@ -32,6 +32,11 @@ const KNOWN: &[(&str, &str)] = &[
     ("apps", "StatefulSet"),
 ];
 
+/// Kinds whose objects are not queued by themselves where an object of these owns them, as (group, kind).
+pub fn managing_kinds() -> &'static [(&'static str, &'static str)] {
+    KNOWN
+}
+
 /// A kind among them that carries its pods' labels without being queued itself.
 const BETWEEN: (&str, &str) = ("apps", "ReplicaSet");
 

@@ -190,6 +190,42 @@ pub fn kind_of<J: Job>() -> naming::OwnerKind {
     naming::OwnerKind { group: J::group(&()).into_owned(), kind: J::kind(&()).into_owned() }
 }
 
+/// A kind of job that a field holds back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspendable {
+    /// Name of its integration.
+    pub framework: &'static str,
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural name of its resource.
+    pub resource: String,
+    /// Kind.
+    pub kind: String,
+    /// The field: steps from the object's root.
+    pub suspend: &'static [&'static str],
+}
+
+/// Every kind of job that is integrated, but for those made of pods.
+pub fn suspendable() -> Vec<Suspendable> {
+    fn of<J: Job>() -> Suspendable {
+        Suspendable {
+            framework: J::FRAMEWORK,
+            group: J::group(&()).into_owned(),
+            version: J::version(&()).into_owned(),
+            resource: J::plural(&()).into_owned(),
+            kind: J::kind(&()).into_owned(),
+            suspend: J::SUSPEND,
+        }
+    }
+    let mut kinds = vec![of::<k8s_openapi::api::batch::v1::Job>(), of::<berth_api::jobset::v1alpha2::JobSet>()];
+    described::for_each_described!(Kind => {
+        kinds.push(of::<Kind>());
+    });
+    kinds
+}
+
 /// Drops repeated environment variables (the last one counts): lists in stored objects are keyed by name.
 pub fn sanitize(pod_sets: &mut [PodSet]) {
     for pod_set in pod_sets {

@@ -25,6 +25,7 @@ use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::selector;
 use crate::stores::{Owner, Stores, controller_of, group_of};
+use crate::webhooks::held;
 use crate::workload::status;
 
 /// What a reconcile looks at besides the object itself.
@@ -53,6 +54,13 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
             return plan;
         }
     };
+    if held::is_unsettled(job) {
+        match held::settle_job(context, job) {
+            Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
+            Err(error) => return plan.fail(error),
+        }
+        return plan;
+    }
     let config = context.config;
     let queue = queue_name(job);
     match managed_ancestor(job.meta(), config, |reference| lookup(context.stores, &key.namespace, reference)) {

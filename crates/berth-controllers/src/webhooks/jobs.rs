@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::Job as BatchJob;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Lookup, labels, topology, typed};
+use super::{Lookup, held, labels, topology, typed};
 use crate::config::Config;
 use crate::configuration::frameworks;
 use crate::gates::Gates;
@@ -43,6 +43,7 @@ pub fn default_job<J: Job>(
     gates: &Gates,
     lookup: Lookup<'_>,
 ) -> Result<(), Vec<Error>> {
+    held::undo_job(object, J::SUSPEND);
     let job: J = typed(object).map_err(|message| vec![Error::invalid(&Path::root(), Value::Null, message)])?;
     let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     let ancestor = ancestor_of(&job, config, namespace, lookup);
@@ -113,7 +114,7 @@ fn labels_of(namespace: &str, lookup: Lookup<'_>) -> BTreeMap<String, String> {
     }
 }
 
-fn ancestor_of<J: Job>(
+pub(super) fn ancestor_of<J: Job>(
     job: &J,
     config: &Config,
     namespace: &str,

@@ -4,6 +4,7 @@
 //!
 //! Objects of `kueue.x-k8s.io/v1beta1` are converted first, so that there is one set of rules.
 
+pub mod held;
 mod jobs;
 pub(crate) mod labels;
 mod pod_owners;

@@ -57,6 +57,11 @@ impl PodOwner {
     }
 }
 
+/// Group and kind of StatefulSets.
+pub(super) fn set_kind() -> OwnerKind {
+    OwnerKind { group: "apps".into(), kind: "StatefulSet".into() }
+}
+
 fn queue(object: &Value) -> &str {
     object["metadata"]["labels"][keys::QUEUE_NAME_LABEL].as_str().unwrap_or_default()
 }
@@ -103,9 +108,8 @@ pub(super) fn default_pod_owner(
             labels[keys::PRIORITY_CLASS_LABEL] = class.clone();
         }
         if owner == PodOwner::StatefulSet {
-            let kind = OwnerKind { group: "apps".into(), kind: "StatefulSet".into() };
             // Its UID is not known when it is made.
-            labels[keys::POD_GROUP_LABEL] = json!(naming::workload_name(&name, "", &kind, gates));
+            labels[keys::POD_GROUP_LABEL] = json!(naming::workload_name(&name, "", &set_kind(), gates));
         }
         let annotations = &mut template["metadata"]["annotations"];
         annotations[keys::POD_SUSPENDING_PARENT_ANNOTATION] = json!(owner.framework());

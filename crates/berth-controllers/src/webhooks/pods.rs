@@ -8,8 +8,8 @@ use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Lookup;
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
+use super::{Lookup, held};
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::jobs::naming;
@@ -23,6 +23,9 @@ const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
 /// What a LeaderWorkerSet's templates say about who holds their pods back.
 pub(super) const LWS_PARENT: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
+
+/// What a StatefulSet's template says about who holds its pods back.
+const SET_PARENT: &str = "statefulset";
 
 /// Annotations that ask for a place in a topology.
 const TOPOLOGY: [&str; 5] = [
@@ -43,6 +46,7 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
 
 /// Holds back a new pod that is queued by itself.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
+    held::undo_pod(object);
     let mut queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
     let default = if queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
     if queue.is_empty() && default.is_none() && !config.manage_jobs_without_queue_name {
@@ -79,6 +83,9 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     }
     if annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION) == LWS_PARENT {
         join_replica(object, namespace, gates, lookup);
+    }
+    if annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION) == SET_PARENT {
+        join_set(object, gates);
     }
     let group = label(object, keys::POD_GROUP_LABEL);
     let group = if group.is_empty() { annotation(object, keys::POD_GROUP_LABEL) } else { group };
@@ -133,6 +140,19 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     if own_leader {
         annotations[keys::ROLE_HASH_ANNOTATION] = json!(if leads { "leader" } else { "worker" });
     }
+}
+
+/// Pods of a StatefulSet are a group. Its template says so, unless nobody was there to write that when it was made: the
+/// group's name is none the API server can work out.
+fn join_set(object: &mut Value, gates: &Gates) {
+    if !label(object, keys::POD_GROUP_LABEL).is_empty() {
+        return;
+    }
+    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
+    let Some(set) = set.and_then(|set| set["name"].as_str()) else { return };
+    let group = naming::workload_name(set, "", &super::pod_owners::set_kind(), gates);
+    object["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!(group);
 }
 
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
@@ -193,7 +213,9 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let Some(old) = old else { return errors };
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
-    if before != group {
+    // One that was held without us learns its group from whoever catches up with that.
+    let learns = before.is_none() && held::is_held(old) && !held::is_held(object);
+    if before != group && !learns {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
     }
     let retriable = |object| annotation(object, keys::RETRIABLE_IN_GROUP_ANNOTATION) != "false";

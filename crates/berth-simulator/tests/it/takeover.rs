@@ -98,6 +98,7 @@ async fn quota_that_was_given_unseen_is_not_given_again() {
         audit: None,
         front_proxy: None,
         controllers_elsewhere: true,
+        bare: false,
     })
     .await
     .expect("the server starts");

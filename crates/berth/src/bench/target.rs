@@ -289,6 +289,7 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         audit: None,
         front_proxy: None,
         controllers_elsewhere: false,
+        bare: false,
     })
     .await?)
 }

@@ -8,6 +8,7 @@ use berth_controllers::configuration::process as usual;
 use berth_controllers::rights;
 use serde_json::{Value, json};
 
+use super::hold::{self, Held};
 use super::manifests::{self, Parts, Settings, Values};
 
 const OPEN: &str = "@@{";
@@ -52,24 +53,30 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         replicas: json!(mark(".Values.replicas")),
         configuration: mark(".Values.configuration | quote"),
         settings: settings(mark),
+        held: Held {
+            frameworks: mark("$frameworks"),
+            namespaces: json!(mark("$namespaces | toJson")),
+            all: mark("$all"),
+        },
     };
     let without = |hold_policy| Parts { crds: false, hold_policy };
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
-    let plain = manifests::objects(&values, without(false));
-    let held = manifests::objects(&values, without(true));
+    let plain = manifests::objects(&values, without(None));
+    let held = manifests::objects(&values, without(Some(mark(".Values.holdPolicy"))));
     // Helm makes the namespace (--create-namespace); a chart that brings its own cannot be uninstalled cleanly.
     let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
     let held_hooks: Vec<&Value> = held.iter().filter(is_hook).collect();
-    let policy: Vec<&Value> = held.iter().skip(plain.len()).collect();
+    let policies: Vec<&Value> = held.iter().filter(is_policy).collect();
     let definitions = manifests::definitions(&values);
     let controller = documents(body.iter().copied().filter(|o| !is_rbac(o)))?;
     let rbac = documents(body.iter().copied().filter(is_rbac))?;
     let guarded = |condition: &str, text: String| format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
     let hooks = format!(
-        "{{{{- if .Values.holdPolicy }}}}\n{}{}{{{{- else }}}}\n{}{{{{- end }}}}\n",
+        "{{{{- if .Values.holdPolicy }}}}\n{}{}{}{{{{- else }}}}\n{}{{{{- end }}}}\n",
+        variables(),
+        documents(policies.into_iter())?,
         documents(held_hooks.into_iter())?,
-        documents(policy.into_iter())?,
         documents(hooks.into_iter())?
     );
     let file = |name: &str, text: String| (name.to_owned(), text);
@@ -81,6 +88,26 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
         file("templates/rbac.yaml", rbac),
         file("templates/webhooks.yaml", hooks),
     ])
+}
+
+fn is_policy(object: &&Value) -> bool {
+    object["kind"].as_str().is_some_and(|kind| kind.starts_with("MutatingAdmissionPolicy"))
+}
+
+/// What policies need to know of the configuration file, read by Helm. What the file leaves out is as
+/// [`berth_controllers::configuration`] has it.
+fn variables() -> String {
+    let selector = "(dict \"matchExpressions\" (list (dict \"key\" \"kubernetes.io/metadata.name\" \"operator\" \"NotIn\" \
+                    \"values\" (list \"kube-system\" ($configuration.namespace | default .Release.Namespace)))))";
+    let lines = [
+        "$configuration := fromYaml .Values.configuration".to_owned(),
+        "$integrations := $configuration.integrations | default dict".to_owned(),
+        "$frameworks := $integrations.frameworks | default (list \"batch/job\") | join \",\"".to_owned(),
+        "$selector := $configuration.managedJobsNamespaceSelector".to_owned(),
+        format!("$namespaces := ternary $selector {selector} (kindIs \"map\" $selector)"),
+        "$all := $configuration.manageJobsWithoutQueueName | default false".to_owned(),
+    ];
+    lines.iter().map(|line| format!("{{{{- {line} }}}}\n")).collect()
 }
 
 fn is_rbac(object: &&Value) -> bool {
@@ -116,12 +143,14 @@ fn defaults() -> anyhow::Result<String> {
          # Image of the controllers.\nimage: {}\n\
          # How many replicas run; one of them acts.\nreplicas: {}\n\
          # Whether to install the CustomResourceDefinitions.\ncrds: true\n\
-         # Hold queued jobs by a MutatingAdmissionPolicy while no controller answers (Kubernetes 1.34,\n\
-         # admissionregistration.k8s.io/v1beta1 enabled). Without it, creating a queued job fails meanwhile.\n\
-         holdPolicy: false\n\
+         # Hold what queues manage in the API server itself while no controller answers: the version of\n\
+         # admissionregistration.k8s.io to write the policies in. v1 needs Kubernetes 1.36, v1beta1 needs 1.34 with that\n\
+         # version and the feature MutatingAdmissionPolicy enabled. With \"\", creating what names a queue fails meanwhile.\n\
+         holdPolicy: {}\n\
          # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
         manifests::IMAGE,
-        manifests::REPLICAS
+        manifests::REPLICAS,
+        hold::VERSION
     ))
 }
 
@@ -156,6 +185,7 @@ fn expressions(yaml: &str) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use berth_controllers::Config;
     use berth_controllers::configuration::Process;
 
     use super::*;
@@ -209,7 +239,9 @@ mod tests {
             replicas: manifests::REPLICAS.into(),
             configuration: manifests::configuration(),
             settings: Settings::of(&Process::default(), "berth-system"),
+            held: Held::of(&Config::default()),
         };
+        let namespaces = values.held.namespaces.to_string();
         let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());
         let replicas = manifests::REPLICAS.to_string();
         let known = [
@@ -217,6 +249,10 @@ mod tests {
             (".Values.image | quote", image.as_str()),
             (".Values.replicas", replicas.as_str()),
             (".Values.configuration | quote", configuration.as_str()),
+            (".Values.holdPolicy", "v1beta1"),
+            ("$frameworks", values.held.frameworks.as_str()),
+            ("$namespaces | toJson", namespaces.as_str()),
+            ("$all", values.held.all.as_str()),
         ];
         let known: Vec<(String, String)> =
             known.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -228,13 +264,15 @@ mod tests {
                 .map(|it| it.as_str().unwrap_or_default().to_owned())
                 .zip(fields(&values.settings).iter().map(Value::to_string)),
         );
-        for hold_policy in [false, true] {
+        for hold_policy in [None, Some("v1beta1".to_owned())] {
             let mut rendered: Vec<Value> = Vec::new();
             for (name, text) in files().expect("a chart") {
                 let Some(template) = name.strip_prefix("templates/") else { continue };
                 let text = render(&text, &known).replace("{{- if .Values.crds }}\n", "");
                 let text = match text.split_once("{{- else }}\n") {
-                    Some((held, _)) if hold_policy => held.replace("{{- if .Values.holdPolicy }}\n", ""),
+                    Some((held, _)) if hold_policy.is_some() => {
+                        held.replace("{{- if .Values.holdPolicy }}\n", "").replace(&variables(), "")
+                    }
                     Some((_, plain)) => plain.to_owned(),
                     None => text,
                 };

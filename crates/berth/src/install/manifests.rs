@@ -1,10 +1,13 @@
 //! The objects of an installation, from a few values.
 
 use anyhow::Context;
+use berth_controllers::aggregated;
 use berth_controllers::configuration::{BindAddress, Process, process as defaults};
+use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::rights::{self, NAME, Names, SERVICE_ACCOUNT, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE};
-use berth_controllers::{aggregated, jobs};
 use serde_json::{Value, json};
+
+use super::hold::{self, Held};
 
 /// Image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
@@ -87,15 +90,17 @@ pub struct Values {
     pub configuration: String,
     /// What of it these objects must agree about.
     pub settings: Settings,
+    /// What of the configuration says whom the policies hold.
+    pub held: Held,
 }
 
 /// Which parts an installation has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// CustomResourceDefinitions.
     pub crds: bool,
-    /// The policy that holds queued jobs while no controller answers.
-    pub hold_policy: bool,
+    /// The policies that hold what queues manage while no controller answers: the version they are written in.
+    pub hold_policy: Option<String>,
 }
 
 /// Everything, in the order to create it.
@@ -116,11 +121,12 @@ pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
     }));
     objects.extend(workload(values));
     objects.extend(aggregated::objects(&values.namespace));
-    objects.push(webhooks(values, "MutatingWebhookConfiguration", parts));
-    objects.push(webhooks(values, "ValidatingWebhookConfiguration", parts));
-    if parts.hold_policy {
-        objects.extend(hold_policy());
+    // Before the webhooks that may be skipped because of them.
+    if let Some(version) = &parts.hold_policy {
+        objects.extend(hold::objects(version, &values.held));
     }
+    objects.push(webhooks(values, "MutatingWebhookConfiguration", &parts));
+    objects.push(webhooks(values, "ValidatingWebhookConfiguration", &parts));
     objects
 }
 
@@ -252,8 +258,8 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
 }
 
 /// One webhook configuration. The outage rule: jobs that no queue manages never depend on a webhook; those that one
-/// manages are refused while no controller answers, or held by the policy.
-fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
+/// manages are held by policies ([`hold`]) while no controller answers, and without those refused.
+fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let (path, short) = match kind {
         "MutatingWebhookConfiguration" => ("/mutate", "default"),
         _ => ("/validate", "validate"),
@@ -279,16 +285,9 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": unmanaged_namespaces(values)}]});
     let mut hooks =
         vec![hook("queues", KUEUE, "*", &["clusterqueues", "cohorts", "resourceflavors", "workloads"], "Fail")];
-    let held = if parts.hold_policy { "Ignore" } else { "Fail" };
-    let mut kinds: Vec<(String, String, String, &str)> =
-        [("batch", "v1", "jobs"), ("jobset.x-k8s.io", "v1alpha2", "jobsets")]
-            .map(|(group, version, name)| (group.to_owned(), version.to_owned(), name.to_owned(), held))
-            .into();
-    // The policy knows only where Kubernetes' own kinds are held.
-    let of_others = rights::described_resources().into_iter();
-    kinds.extend(of_others.map(|(group, version, name)| (group, version, name, "Fail")));
-    for (group, version, name, policy) in &kinds {
-        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], policy);
+    let held = if parts.hold_policy.is_some() { "Ignore" } else { "Fail" };
+    for Suspendable { group, version, resource: name, .. } in &jobs::suspendable() {
+        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
         queued["objectSelector"] = json!({ "matchExpressions": managed });
         queued["namespaceSelector"] = elsewhere.clone();
         // A job without a queue may get its namespace's default one; never at the price of not being created.
@@ -305,7 +304,7 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
         ("apps", "v1", "statefulsets"),
         ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
     ] {
-        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], "Fail");
+        let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
         queued["objectSelector"] = json!({ "matchExpressions": managed });
         queued["namespaceSelector"] = elsewhere.clone();
         let mut others = hook(name, group, version, &[name], "Ignore");
@@ -330,42 +329,6 @@ fn webhooks(values: &Values, kind: &str, parts: Parts) -> Value {
     })
 }
 
-/// Holds queued jobs in the API server itself.
-fn hold_policy() -> Vec<Value> {
-    const API: &str = "admissionregistration.k8s.io/v1beta1";
-    const POLICY: &str = "berth-hold-queued-jobs";
-    let rule = |group: &str, version: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": [version], "resources": [resource], "operations": ["CREATE"]});
-    let metadata = json!({"name": POLICY, "labels": rights::labels(&[])});
-    vec![
-        json!({
-            "apiVersion": API, "kind": "MutatingAdmissionPolicy", "metadata": metadata,
-            "spec": {
-                "failurePolicy": "Fail",
-                "reinvocationPolicy": "Never",
-                "matchConstraints": {
-                    "objectSelector": {"matchExpressions": [{"key": QUEUE_NAME, "operator": "Exists"}]},
-                    "namespaceSelector": {"matchExpressions": [
-                        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": UNMANAGED}]},
-                    "resourceRules": [rule("batch", "v1", "jobs"), rule("jobset.x-k8s.io", "v1alpha2", "jobsets")],
-                },
-                // A part of a managed job follows its owner.
-                "matchConditions": [{
-                    "name": "is-not-owned",
-                    "expression": "!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.size() == 0",
-                }],
-                "mutations": [{
-                    "patchType": "ApplyConfiguration",
-                    "applyConfiguration": {"expression": "Object{spec: Object.spec{suspend: true}}"},
-                }],
-            },
-        }),
-        json!({
-            "apiVersion": API, "kind": "MutatingAdmissionPolicyBinding", "metadata": metadata,
-            "spec": {"policyName": POLICY},
-        }),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,20 +340,20 @@ mod tests {
             replicas: REPLICAS.into(),
             configuration: configuration(),
             settings: Settings::of(&Process::default(), "berth-system"),
+            held: Held::of(&berth_controllers::Config::default()),
         }
     }
 
     #[test]
     fn only_queued_jobs_depend_on_a_webhook() {
         for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
-            for (hold_policy, queued) in [(false, "Fail"), (true, "Ignore")] {
-                let configuration = webhooks(&values(), kind, Parts { crds: true, hold_policy });
+            for (hold_policy, queued) in [(None, "Fail"), (Some("v1".to_owned()), "Ignore")] {
+                let configuration = webhooks(&values(), kind, &Parts { crds: true, hold_policy });
                 for hook in configuration["webhooks"].as_array().expect("webhooks") {
                     let name = hook["name"].as_str().expect("a name");
                     let expected = match name.split('.').next() {
                         Some("queues" | "workload-status") => "Fail",
-                        Some("queued-jobs" | "queued-jobsets") => queued,
-                        Some(of_others) if of_others.starts_with("queued-") => "Fail",
+                        Some(name) if name.starts_with("queued-") => queued,
                         _ => "Ignore",
                     };
                     assert_eq!(hook["failurePolicy"], expected, "{name}");
@@ -401,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back_as_it_was() {
-        for object in objects(&values(), Parts { crds: true, hold_policy: true }) {
+        for object in objects(&values(), Parts { crds: true, hold_policy: Some("v1".to_owned()) }) {
             let text = yaml(&object).expect("YAML");
             let read: Value = serde_saphyr::from_str(&text).expect("YAML");
             assert_eq!(read, object);

@@ -1,6 +1,7 @@
 //! `berth install`: what a cluster needs to run Berth's controllers, printed or applied.
 
 mod chart;
+mod hold;
 mod manifests;
 
 use std::io::Write;
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use berth_controllers::configuration::{BindAddress, Process};
+use berth_controllers::configuration::{BindAddress, Loaded, Process};
 use berth_controllers::rights;
 use clap::Args;
 use kube::Api;
@@ -19,7 +20,11 @@ use serde_json::Value;
 use crate::component::connect::{self, ConnectOptions, Requests};
 use crate::component::limit::Limiter;
 use crate::process;
+use hold::Held;
 use manifests::{Parts, Settings, Values};
+
+/// Instead of a version of policies: there are none.
+const NO_HOLD: &str = "none";
 
 /// Who objects are applied as.
 const FIELD_MANAGER: &str = "berth-install";
@@ -43,11 +48,11 @@ pub struct Options {
     /// Leave the CustomResourceDefinitions out, because they are installed by other means.
     #[arg(long)]
     without_crds: bool,
-    /// Add a MutatingAdmissionPolicy that holds queued jobs at creation while no controller answers, and let webhooks be
-    /// skipped then. Without it, creating a queued job fails meanwhile. Needs Kubernetes 1.34 with
-    /// admissionregistration.k8s.io/v1beta1 enabled.
-    #[arg(long)]
-    hold_policy: bool,
+    /// Hold what queues manage in the API server itself while no controller answers: the version of
+    /// admissionregistration.k8s.io to write the MutatingAdmissionPolicies in. v1 needs Kubernetes 1.36, v1beta1 needs 1.34 with
+    /// that version and the feature MutatingAdmissionPolicy enabled. With none, creating what names a queue fails meanwhile.
+    #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
+    hold_policy: String,
     /// Apply to the cluster (server-side) instead of printing.
     #[arg(long)]
     apply: bool,
@@ -64,14 +69,16 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         chart::write(folder)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (configuration, process) = match &options.config {
+    let (configuration, process, read) = match &options.config {
         Some(path) => {
             // What the controllers would refuse at start is refused here, where somebody reads it.
             let loaded = crate::controller::configuration(path, &options.namespace)?;
             check(&loaded.process, &options.namespace).with_context(|| path.display().to_string())?;
-            (std::fs::read_to_string(path).with_context(|| path.display().to_string())?, loaded.process)
+            (std::fs::read_to_string(path).with_context(|| path.display().to_string())?, loaded.process, loaded.config)
         }
-        None => (manifests::configuration(), Process::default()),
+        None => {
+            (manifests::configuration(), Process::default(), Loaded::without_file(&options.namespace).config)
+        }
     };
     let values = Values {
         namespace: options.namespace.clone(),
@@ -79,8 +86,10 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         replicas: options.replicas.into(),
         configuration,
         settings: Settings::of(&process, &options.namespace),
+        held: Held::of(&read),
     };
-    let parts = Parts { crds: !options.without_crds, hold_policy: options.hold_policy };
+    let hold_policy = (options.hold_policy != NO_HOLD).then(|| options.hold_policy.clone());
+    let parts = Parts { crds: !options.without_crds, hold_policy };
     let objects = manifests::objects(&values, parts);
     if options.apply {
         return process::run(apply(options, objects));
@@ -109,6 +118,7 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
     let client = connect::client(options.connect.config().await?, &Requests::default(), &Limiter::new(None))?;
+    check_policies(&client, options).await?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
         let (api_version, kind) = match &typed.types {
@@ -132,4 +142,24 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
         println!("{}/{name} applied", resource.plural);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a cluster that would not hold anything, before its webhooks are told that they may be skipped.
+async fn check_policies(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
+    if options.hold_policy == NO_HOLD {
+        return Ok(());
+    }
+    let version = &options.hold_policy;
+    let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy");
+    match discovery::pinned_kind(client, &gvk).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error).with_context(|| {
+            let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
+            format!(
+                "the cluster does not serve MutatingAdmissionPolicy of admissionregistration.k8s.io/{version}, which holds \
+                 jobs while no controller answers: {newest} comes with Kubernetes 1.36, {older} with 1.34 where it is \
+                 enabled (--hold-policy {older}); --hold-policy {NO_HOLD} has queued jobs refused meanwhile instead"
+            )
+        }),
+    }
 }

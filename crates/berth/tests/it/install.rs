@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, kubectl_present};
 use crate::process::Process;
 
-fn install(arguments: &[&str]) -> String {
+pub fn install(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(arguments).output().expect("berth runs");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")

@@ -179,7 +179,7 @@ fn one_workload_each(states: &[(Value, bool)]) -> usize {
 }
 
 /// At every moment, what the workloads of a cohort hold is within its quota, flavor by flavor.
-fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
+pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     type Amounts = BTreeMap<(String, String, String), Quantity>;
     let quantity = |value: &Value| Quantity::from_json(value).expect("a quantity");
     let count = |value: &Value| value.as_i64().expect("a number");

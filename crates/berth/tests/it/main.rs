@@ -11,6 +11,7 @@ mod history;
 mod install;
 mod killed_leaders;
 mod kubectl;
+mod outage;
 mod process;
 mod processes;
 mod refarch;

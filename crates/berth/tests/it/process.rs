@@ -23,11 +23,15 @@ impl Process {
 
     /// The same with this kubeconfig.
     pub fn controller_with(kubeconfig: &Path, arguments: &[&str]) -> Self {
-        let ports = [
+        let mut ports = vec![
             "--health-probe-bind-address=127.0.0.1:0",
             "--metrics-bind-address=127.0.0.1:0",
             "--webhook-bind-address=127.0.0.1:0",
         ];
+        ports.retain(|port| {
+            let option = port.split('=').next().unwrap_or_default();
+            !arguments.iter().any(|argument| argument.starts_with(option))
+        });
         Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, file, kubectl_present, pause};
 use crate::process::Process;
 
 /// Applies an object.
-fn apply(cluster: &Cluster, object: &Value) {
+pub fn apply(cluster: &Cluster, object: &Value) {
     let path = cluster.kubeconfig.with_file_name("object.json");
     std::fs::write(&path, object.to_string()).expect("the object can be written");
     cluster.run(&["apply", "-f", &path.display().to_string()]);

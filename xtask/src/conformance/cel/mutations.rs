@@ -1,5 +1,6 @@
 //! Mutating policies.
 
+use berth_apimachinery::apply::Types;
 use berth_apimachinery::builtin;
 use berth_cel::Env;
 use berth_cel::admission::mutation::{self, Mutator, PatchType};
@@ -39,7 +40,7 @@ fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
     let mutation = mutator.evaluate(&inputs, &mut budget)?;
     // Every recorded object is a Deployment.
     let schema = builtin::document().definition("io.k8s.api.apps.v1.Deployment").ok_or("no schema of deployments")?;
-    mutation::apply(&mutation, object, Some(&schema))
+    mutation::apply(&mutation, object, Some((&schema, &Types::from_schema(&schema))))
 }
 
 /// Without what a Go struct writes although it is empty.

@@ -120,8 +120,12 @@ fn mutated(
         Matched::Failed(why) => return Err(why),
     }
     let registry = server.registry();
-    let row = registry.get(&target.resource.group, &target.resource.resource);
-    let schema = row.and_then(|row| row.schema(&target.resource.version)).filter(|_| target.subresource.is_empty());
+    let row = registry.get(&target.resource.group, &target.resource.resource).filter(|_| target.subresource.is_empty());
+    let known = row.and_then(|row| {
+        let version = &target.resource.version;
+        Some((row.schema(version)?, server.types(row, version)))
+    });
+    let known = known.as_ref().map(|(schema, types)| (schema.as_ref(), types.as_ref()));
     let object = request.object.clone().unwrap_or_default();
     let mut object = webhooks::converted(server, object, target, asked).map_err(message)?;
     let mut budget = POLICY_COST_MAX;
@@ -129,7 +133,7 @@ fn mutated(
         let mutation = with_inputs(server, request, asked, target, params, |inputs| {
             bound.policy.mutation(index, &berth_cel::admission::Inputs { object: &object, ..*inputs }, &mut budget)
         });
-        object = mutation::apply(&mutation.map_err(message)??, &object, schema.as_deref())?;
+        object = mutation::apply(&mutation.map_err(message)??, &object, known)?;
     }
     webhooks::completed(server, object, target, asked).map(Some).map_err(message)
 }

@@ -21,11 +21,23 @@ use crate::plan::{Plan, PlanError, Step, Told};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::stores::{Owner, Stores, controller_of};
+use crate::webhooks::held;
 use crate::workload::status;
 
 /// Decides about a unit and its pods, in name order.
 pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc<Pod>]) -> Plan<Pod> {
     let mut plan = Plan::default();
+    let mut unsettled = pods.iter().filter(|pod| held::is_unsettled(pod.as_ref())).peekable();
+    if unsettled.peek().is_some() {
+        // They may turn out to belong to another unit, or to none.
+        for pod in unsettled {
+            match held::settle_pod(context, pod) {
+                Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
+                Err(error) => return plan.fail(error),
+            }
+        }
+        return plan;
+    }
     let workloads = workloads_of(context.stores, namespace, unit, pods.first());
     match Group::new(unit, pods) {
         Some(group) => {

@@ -18,19 +18,18 @@ use berth_controllers::configuration::process::{Tls, WEBHOOK_PORT};
 use berth_controllers::webhooks::review::{self, Stage};
 use berth_controllers::webhooks::{Lookup, Webhooks};
 use berth_controllers::{Config, Stores, duration, rights};
-use berth_runtime::{Cache, Clock, ObjectKey};
+use berth_runtime::Clock;
 use clap::Args;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use kube::{Client, Resource};
+use kube::Client;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -290,7 +289,7 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, stores: &Stores
         Err(error) => return listen::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let answered = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string()).and_then(|review| {
-        let lookup: Lookup<'_> = &|group, resource, namespace, name| find(stores, group, resource, namespace, name);
+        let lookup: Lookup<'_> = &|group, resource, namespace, name| stores.find(group, resource, namespace, name);
         match path.as_str() {
             "/mutate" => review::admission(webhooks, Stage::Mutate, &review, lookup),
             "/validate" => review::admission(webhooks, Stage::Validate, &review, lookup),
@@ -300,30 +299,6 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, stores: &Stores
     match answered {
         Ok(review) => listen::answer(StatusCode::OK, "application/json", review.to_string()),
         Err(message) => listen::text(StatusCode::BAD_REQUEST, format!("{message}\n")),
-    }
-}
-
-/// An object of the controllers' caches.
-fn find(stores: &Stores, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-    fn one<K: Resource + Serialize + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
-        serde_json::to_value(object.as_ref()).ok().map(Arc::new)
-    }
-    match (group, resource) {
-        ("", "namespaces") => one(&stores.namespaces, "", name),
-        ("batch", "jobs") => one(&stores.jobs, namespace, name),
-        ("jobset.x-k8s.io", "jobsets") => one(&stores.job_sets, namespace, name),
-        ("kueue.x-k8s.io", "admissionchecks") => one(&stores.admission_checks, "", name),
-        ("kueue.x-k8s.io", "clusterqueues") => one(&stores.cluster_queues, "", name),
-        ("kueue.x-k8s.io", "localqueues") => one(&stores.local_queues, namespace, name),
-        ("kueue.x-k8s.io", "resourceflavors") => one(&stores.flavors, "", name),
-        ("kueue.x-k8s.io", "workloadpriorityclasses") => one(&stores.workload_priority_classes, "", name),
-        ("kueue.x-k8s.io", "workloads") => one(&stores.workloads, namespace, name),
-        // Of other projects' jobs, what owns a job is asked for, by its metadata.
-        _ => {
-            let metadata = stores.other(group, resource, &ObjectKey::namespaced(namespace, name))?;
-            Some(Arc::new(json!({ "metadata": metadata })))
-        }
     }
 }
 

@@ -1,0 +1,201 @@
+//! What the API server held by itself. A policy of an installation suspends every new job that may be ours, and gates every
+//! such pod, before the webhooks are asked: so they are held also while nobody answers. It knows neither owners nor other
+//! objects, so what it does is preliminary and noted in an annotation ([`keys::HELD_ANNOTATION`]). The webhooks start by
+//! taking it back and decide anew; what was stored without them, the controllers settle in the same way when they see it.
+
+use berth_apimachinery::field;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+
+use super::jobs::{ancestor_of, default_job};
+use super::pods::default_pod;
+use crate::jobs::Job;
+use crate::jobs::described::set_at;
+use crate::jobs::reconcile::Context;
+use crate::keys;
+use crate::plan::PlanError;
+
+/// The gates the policy adds to pods. Others that an annotation may name are somebody else's.
+const GATES: [&str; 2] = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
+
+/// Is what the policy did still to be settled?
+pub(super) fn is_held(object: &Value) -> bool {
+    object["metadata"]["annotations"].get(keys::HELD_ANNOTATION).is_some()
+}
+
+/// The same of a typed object.
+pub fn is_unsettled(object: &impl Resource) -> bool {
+    object.meta().annotations.as_ref().is_some_and(|annotations| annotations.contains_key(keys::HELD_ANNOTATION))
+}
+
+/// Takes the note off and returns what it says.
+fn take_note(object: &mut Value) -> Option<String> {
+    let annotations = object["metadata"].get_mut("annotations")?.as_object_mut()?;
+    let note = annotations.remove(keys::HELD_ANNOTATION)?;
+    Some(note.as_str().unwrap_or_default().to_owned())
+}
+
+/// Gives a job back what its maker wrote.
+pub(super) fn undo_job(object: &mut Value, suspend: &[&str]) {
+    if take_note(object).is_some_and(|written| written == "false") {
+        set_at(object, suspend, false.into());
+    }
+}
+
+/// Gives a pod back what its maker wrote.
+pub(super) fn undo_pod(object: &mut Value) {
+    let Some(added) = take_note(object) else { return };
+    if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+        labels.remove(keys::MANAGED_LABEL);
+    }
+    let added = |gate: &Value| {
+        let name = gate["name"].as_str().unwrap_or_default();
+        GATES.contains(&name) && added.split(',').any(|added| added == name)
+    };
+    if let Some(gates) = object["spec"]["schedulingGates"].as_array_mut() {
+        gates.retain(|gate| !added(gate));
+    }
+}
+
+/// A stored job as the webhooks would have made it.
+///
+/// # Errors
+/// When its owner is not known (yet), or it cannot be read.
+pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<J, PlanError> {
+    let mut settled = job.clone();
+    if !job.is_suspended() {
+        // Somebody let go of it meanwhile; from here on it is a job like any other that runs without a workload.
+        if let Some(annotations) = settled.meta_mut().annotations.as_mut() {
+            annotations.remove(keys::HELD_ANNOTATION);
+        }
+        return Ok(settled);
+    }
+    let namespace = job.namespace().unwrap_or_default();
+    let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
+        context.stores.find(group, resource, namespace, name)
+    };
+    ancestor_of(job, context.config, &namespace, &lookup)?;
+    let failed = |error: serde_json::Error| PlanError::Other(error.to_string());
+    let mut object = serde_json::to_value(job).map_err(failed)?;
+    default_job::<J>(&mut object, &namespace, context.config, context.gates, &lookup)
+        .map_err(|errors| PlanError::Other(field::aggregate(&errors)))?;
+    serde_json::from_value(object).map_err(failed)
+}
+
+/// A stored pod as the webhooks would have made it. No gate is added that it does not have: the API server takes none.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
+        context.stores.find(group, resource, namespace, name)
+    };
+    let failed = |error: serde_json::Error| PlanError::Other(error.to_string());
+    let mut object = serde_json::to_value(pod).map_err(failed)?;
+    let had = object["spec"]["schedulingGates"].clone();
+    default_pod(&mut object, &namespace, context.config, context.gates, &lookup);
+    if let Some(gates) = object["spec"]["schedulingGates"].as_array_mut() {
+        gates.retain(|gate| had.as_array().is_some_and(|had| had.contains(gate)));
+    }
+    serde_json::from_value(object).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::batch::v1::Job as BatchJob;
+    use serde_json::json;
+
+    use super::*;
+    use crate::webhooks::{Request, Webhooks};
+    use crate::{Config, Stores};
+
+    fn with_context<R>(stores: &Stores, run: impl FnOnce(Context<'_>) -> R) -> R {
+        let config = Config::default();
+        let gates = config.gates();
+        run(Context { stores, config: &config, gates: &gates, now: jiff::Timestamp::UNIX_EPOCH })
+    }
+
+    fn job(labels: Value, owner: Option<Value>, written: &str) -> Value {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "team", "labels": labels,
+            "annotations": {keys::HELD_ANNOTATION: written}, "ownerReferences": owner.into_iter().collect::<Vec<_>>()},
+            "spec": {"suspend": true, "template": {"spec": {"containers": [], "restartPolicy": "Never"}}}})
+    }
+
+    #[test]
+    fn webhooks_decide_anew_what_a_policy_held() {
+        let webhooks = Webhooks::new(Config::default());
+        let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
+        let queue = |group: &str, resource: &str, _: &str, name: &str| {
+            (group == "kueue.x-k8s.io" && resource == "localqueues" && name == "default")
+                .then(|| Arc::new(json!({"spec": {"clusterQueue": "c"}})))
+        };
+        let nothing = |_: &str, _: &str, _: &str, _: &str| None;
+        let mut unmanaged = job(json!({}), None, "false");
+        webhooks.mutate(request, &mut unmanaged, &nothing).expect("fine");
+        assert_eq!(unmanaged["spec"]["suspend"], false, "nobody manages it: it is as its maker wrote it");
+        assert!(!is_held(&unmanaged));
+        let mut by_maker = job(json!({}), None, "true");
+        webhooks.mutate(request, &mut by_maker, &nothing).expect("fine");
+        assert_eq!(by_maker["spec"]["suspend"], true, "its maker suspended it");
+        let mut defaulted = job(json!({}), None, "false");
+        webhooks.mutate(request, &mut defaulted, &queue).expect("fine");
+        assert_eq!(defaulted["spec"]["suspend"], true);
+        assert_eq!(defaulted["metadata"]["labels"][keys::QUEUE_NAME_LABEL], "default");
+    }
+
+    #[test]
+    fn what_was_stored_without_webhooks_becomes_what_they_would_have_made() {
+        let stores = Stores::by_hand();
+        let typed = |value: Value| serde_json::from_value::<BatchJob>(value).expect("a job");
+        let settled = |job: Value| with_context(&stores, |context| settle_job(context, &typed(job)));
+        let alone = settled(job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false")).expect("settled");
+        assert!(alone.is_suspended() && !is_unsettled(&alone));
+        let let_go = {
+            let mut job = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+            job["spec"]["suspend"] = json!(false);
+            settled(job).expect("settled")
+        };
+        assert!(!let_go.is_suspended() && !is_unsettled(&let_go), "its running is the reconciler's business");
+        let owner = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "u",
+            "controller": true});
+        let part = job(json!({}), Some(owner), "false");
+        assert!(settled(part.clone()).is_err(), "its owner is not known yet");
+        stores.job_sets.observe(
+            serde_json::from_value(json!({"metadata": {"name": "set", "namespace": "team", "uid": "u",
+                "labels": {keys::QUEUE_NAME_LABEL: "q"}}, "spec": {"replicatedJobs": []}}))
+            .expect("a JobSet"),
+        );
+        assert!(!settled(part).expect("settled").is_suspended(), "a part of a managed job follows it");
+    }
+
+    #[test]
+    fn a_held_pod_keeps_the_gates_it_needs_and_learns_its_group() {
+        let stores = Stores::by_hand();
+        let gates = json!([{"name": keys::ADMISSION_GATE}, {"name": "other.io/gate"}, {"name": keys::TOPOLOGY_GATE}]);
+        let owner =
+            json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u", "controller": true}]);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db-0", "namespace": "team",
+            "ownerReferences": owner, "labels": {keys::QUEUE_NAME_LABEL: "q", keys::MANAGED_LABEL: "true"},
+            "annotations": {keys::HELD_ANNOTATION: format!("{},{},other.io/gate", keys::ADMISSION_GATE, keys::TOPOLOGY_GATE),
+                keys::POD_SUSPENDING_PARENT_ANNOTATION: "statefulset"}},
+            "spec": {"containers": [], "schedulingGates": gates}});
+        let typed: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+        let settled = with_context(&stores, |context| settle_pod(context, &typed)).expect("settled");
+        let settled = serde_json::to_value(settled).expect("JSON");
+        assert_eq!(
+            settled["spec"]["schedulingGates"],
+            json!([{"name": "other.io/gate"}, {"name": keys::ADMISSION_GATE}])
+        );
+        let group = settled["metadata"]["labels"][keys::POD_GROUP_LABEL].as_str().expect("a group");
+        assert!(group.starts_with("statefulset-db-"), "{group}");
+        assert_eq!(settled["metadata"]["finalizers"], json!([keys::POD_FINALIZER]));
+        let webhooks = Webhooks::new(Config::default());
+        let request = Request { group: "", resource: "pods", namespace: "team", old_object: Some(&pod) };
+        let wrong = webhooks.validate(request, &settled, &|_, _, _, _| None);
+        assert!(wrong.iter().all(|error| !error.field.contains(keys::POD_GROUP_LABEL)), "{wrong:?}");
+    }
+}

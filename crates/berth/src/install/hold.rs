@@ -1,0 +1,301 @@
+//! Policies that hold what queues manage in the API server itself, so that it is held while none of our webhooks answers.
+//!
+//! They cannot look at owners or at other objects but a LocalQueue, so they hold provisionally and note what they did; the
+//! webhooks, or the controllers once they are back, decide ([`berth_controllers::webhooks::held`]). Each comes with one
+//! binding of its name.
+
+use std::collections::BTreeMap;
+
+use berth_controllers::jobs::ancestors::managing_kinds;
+use berth_controllers::jobs::{self, Suspendable};
+use berth_controllers::{Config, keys, rights};
+use serde_json::{Value, json};
+
+/// The version policies are written in unless another is asked for; Kubernetes serves it since 1.36.
+pub const VERSION: &str = "v1";
+/// The versions of MutatingAdmissionPolicy there are, newest first.
+pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
+
+/// Name of the queue that jobs without one go to, where it exists.
+const DEFAULT_QUEUE: &str = "default";
+
+/// Whom the policies hold, as far as the configuration says: values, or what stands for them in a template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// Names of the integrations that are on, separated by commas.
+    pub frameworks: String,
+    /// Selector of the namespaces whose jobs are managed.
+    pub namespaces: Value,
+    /// Whether jobs that name no queue are managed: `true` or `false`.
+    pub all: String,
+}
+
+impl Held {
+    /// What a configuration says.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            frameworks: config.integrations.frameworks.join(","),
+            namespaces: json!(config.managed_jobs_namespace_selector),
+            all: config.manage_jobs_without_queue_name.to_string(),
+        }
+    }
+}
+
+/// One policy: whom it is about and what it does.
+struct Policy {
+    name: &'static str,
+    rules: Vec<Value>,
+    operations: &'static [&'static str],
+    /// Is it about objects that name a queue, or about those that do not?
+    queued: bool,
+    conditions: Vec<(&'static str, String)>,
+    variables: Vec<(&'static str, String)>,
+    mutation: String,
+    /// Only where the namespace has a default queue.
+    by_default_queue: bool,
+}
+
+/// The policies and their bindings, in the order to create them.
+pub fn objects(version: &str, held: &Held) -> Vec<Value> {
+    let policies = [queued_jobs(held), defaulted_jobs(held), other_jobs(held), pods(held), pod_owners(held)];
+    policies.iter().flat_map(|policy| policy.objects(version, held)).collect()
+}
+
+impl Policy {
+    fn objects(&self, version: &str, held: &Held) -> [Value; 2] {
+        let api_version = format!("admissionregistration.k8s.io/{version}");
+        let metadata = json!({"name": self.name, "labels": rights::labels(&[])});
+        let operator = if self.queued { "Exists" } else { "DoesNotExist" };
+        let named = |(name, expression): &(&str, String)| json!({"name": name, "expression": expression});
+        let mut rules = self.rules.clone();
+        for rule in &mut rules {
+            rule["operations"] = json!(self.operations);
+        }
+        let mut policy = json!({
+            "apiVersion": api_version, "kind": "MutatingAdmissionPolicy", "metadata": metadata,
+            "spec": {
+                // Who names a queue does not start without quota; who names none never depends on us.
+                "failurePolicy": if self.queued { "Fail" } else { "Ignore" },
+                // The webhooks that run after this have the last word.
+                "reinvocationPolicy": "Never",
+                "matchConstraints": {
+                    "objectSelector": {"matchExpressions": [{"key": keys::QUEUE_NAME_LABEL, "operator": operator}]},
+                    "namespaceSelector": held.namespaces,
+                    "resourceRules": rules,
+                },
+                "matchConditions": self.conditions.iter().map(named).collect::<Vec<_>>(),
+                "mutations": [{
+                    "patchType": "ApplyConfiguration", "applyConfiguration": {"expression": self.mutation},
+                }],
+            },
+        });
+        let mut binding = json!({
+            "apiVersion": api_version, "kind": "MutatingAdmissionPolicyBinding", "metadata": metadata,
+            "spec": {"policyName": self.name},
+        });
+        if !self.variables.is_empty() {
+            policy["spec"]["variables"] = self.variables.iter().map(named).collect();
+        }
+        if self.by_default_queue {
+            policy["spec"]["paramKind"] = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"});
+            // Without a namespace: that of the object in question.
+            binding["spec"]["paramRef"] = json!({"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"});
+        }
+        [policy, binding]
+    }
+}
+
+fn rule(group: &str, version: &str, resource: &str) -> Value {
+    json!({"apiGroups": [group], "apiVersions": [version], "resources": [resource], "scope": "Namespaced"})
+}
+
+/// A list of CEL strings.
+fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| format!("'{}'", item.as_ref())).collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// The integration with the name that an expression says is on.
+fn is_on(held: &Held, name: &str) -> String {
+    // Commas all around: a template puts names here, which are then found as whole names.
+    format!("',{},'.contains(',' + {name} + ',')", held.frameworks)
+}
+
+/// The owner's kind is among these: the object is a part of it and follows it.
+fn is_owned(kinds: &str) -> String {
+    format!(
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
+         owner.?controller.orValue(false) && (owner.apiVersion.split('/')[0] + '/' + owner.kind) in {kinds})"
+    )
+}
+
+fn managing() -> String {
+    list(managing_kinds().iter().map(|(group, kind)| format!("{group}/{kind}")))
+}
+
+/// `Object.spec.suspend` and the like, set below the object's root.
+fn apply(path: &[&str], value: &str) -> String {
+    let mut expression = value.to_owned();
+    for depth in (0..path.len()).rev() {
+        let type_ = std::iter::once("Object").chain(path[..depth].iter().copied()).collect::<Vec<_>>().join(".");
+        expression = format!("{type_}{{{}: {expression}}}", path[depth]);
+    }
+    expression
+}
+
+/// The expression that fits the kind of job asked about, made from where that kind is suspended.
+fn by_kind(of: impl Fn(&[&str]) -> String) -> String {
+    const MOST: &[&str] = &["spec", "suspend"];
+    let mut elsewhere: BTreeMap<&[&str], Vec<String>> = BTreeMap::new();
+    for Suspendable { kind, suspend, .. } in jobs::suspendable() {
+        if suspend != MOST {
+            elsewhere.entry(suspend).or_default().push(kind);
+        }
+    }
+    elsewhere
+        .iter()
+        .fold(of(MOST), |rest, (path, kinds)| format!("request.kind.kind in {} ? {} : {rest}", list(kinds), of(path)))
+}
+
+/// What is the same of all policies about jobs.
+fn of_jobs(name: &'static str, held: &Held) -> Policy {
+    let kinds = jobs::suspendable();
+    let frameworks: Vec<String> = kinds.iter().map(|it| format!("'{}': '{}'", it.kind, it.framework)).collect();
+    let frameworks = format!("{{{}}}[request.kind.kind]", frameworks.join(", "));
+    let written = by_kind(|path| format!("object.?{}.orValue(false)", path.join(".?")));
+    let note =
+        format!("metadata: Object.metadata{{annotations: {{'{}': string(variables.written)}}}}", keys::HELD_ANNOTATION);
+    let mutation = by_kind(|path| {
+        let spec = apply(path, "true");
+        let spec = spec.strip_prefix("Object{").unwrap_or(&spec);
+        format!("Object{{{note}, {spec}")
+    });
+    Policy {
+        name,
+        rules: kinds.iter().map(|it| rule(&it.group, &it.version, &it.resource)).collect(),
+        operations: &["CREATE"],
+        queued: true,
+        conditions: vec![
+            ("is-integrated", is_on(held, &frameworks)),
+            ("is-no-part", format!("!({})", is_owned(&managing()))),
+            // One that uses a cluster that is there is not queued: the cluster is.
+            (
+                "is-queued-itself",
+                "request.kind.kind != 'RayJob' || object.spec.?clusterSelector.orValue({}).size() == 0".to_owned(),
+            ),
+        ],
+        variables: vec![("written", written)],
+        mutation,
+        by_default_queue: false,
+    }
+}
+
+fn queued_jobs(held: &Held) -> Policy {
+    of_jobs("berth-hold-queued-jobs", held)
+}
+
+fn defaulted_jobs(held: &Held) -> Policy {
+    Policy { queued: false, by_default_queue: true, ..of_jobs("berth-hold-jobs-of-default-queue", held) }
+}
+
+fn other_jobs(held: &Held) -> Policy {
+    let mut policy = Policy { queued: false, ..of_jobs("berth-hold-jobs-without-queue", held) };
+    policy.conditions.insert(0, ("is-managed", format!("true == ({})", held.all)));
+    policy
+}
+
+/// Pods that name a queue, unless what owns them is queued.
+fn pods(held: &Held) -> Policy {
+    let gates = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
+    let annotations = format!("object.metadata.?annotations[?'{}']", keys::POD_SUSPENDING_PARENT_ANNOTATION);
+    let of_nodes = list(["DaemonSet", "Node"]);
+    let brought: Vec<String> = jobs::pods::FRAMEWORKS.iter().map(|name| is_on(held, &format!("'{name}'"))).collect();
+    let gate = |name: &&str| format!("Object.spec.schedulingGates{{name: '{name}'}}");
+    Policy {
+        name: "berth-hold-queued-pods",
+        rules: vec![rule("", "v1", "pods")],
+        operations: &["CREATE"],
+        queued: true,
+        conditions: vec![
+            ("is-integrated", brought.join(" || ")),
+            (
+                "is-not-of-node",
+                format!(
+                    "!has(object.metadata.ownerReferences) || \
+                     !object.metadata.ownerReferences.exists(owner, owner.kind in {of_nodes})"
+                ),
+            ),
+            // What is made of a template that says so is queued by itself, although its owner names a queue too.
+            ("is-no-part", format!("{annotations}.orValue('') != '' || !({})", is_owned(&managing()))),
+        ],
+        variables: Vec::new(),
+        mutation: format!(
+            "Object{{metadata: Object.metadata{{labels: {{'{}': 'true'}}, annotations: {{'{}': '{}'}}}}, \
+             spec: Object.spec{{schedulingGates: [{}]}}}}",
+            keys::MANAGED_LABEL,
+            keys::HELD_ANNOTATION,
+            gates.join(","),
+            gates.iter().map(gate).collect::<Vec<_>>().join(", "),
+        ),
+        by_default_queue: false,
+    }
+}
+
+/// Deployments, StatefulSets and LeaderWorkerSets hand their queue on to their pods, which are held.
+fn pod_owners(held: &Held) -> Policy {
+    let queue = format!("'{0}': object.metadata.labels['{0}']", keys::QUEUE_NAME_LABEL);
+    let class = keys::PRIORITY_CLASS_LABEL;
+    let labels = format!(
+        "'{class}' in object.metadata.labels ? {{{queue}, '{class}': object.metadata.labels['{class}']}} : {{{queue}}}"
+    );
+    let parent = |framework: &str| format!("'{}': '{framework}'", keys::POD_SUSPENDING_PARENT_ANNOTATION);
+    let template = |at: &str, annotations: &str| {
+        format!("{at}{{metadata: {at}.metadata{{labels: variables.labels, annotations: {annotations}}}}}")
+    };
+    let simple = |framework: &str| format!("{{{}}}", parent(framework));
+    let index = keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION;
+    // The group's name is a hash: its pods are told it by who settles them.
+    let of_set = format!(
+        "{}, '{}': 'true', '{}': 'true', '{index}': \
+         object.spec.template.?metadata.?annotations[?'{index}'].orValue('apps.kubernetes.io/pod-index')",
+        parent("statefulset"),
+        keys::POD_GROUP_FAST_ADMISSION_ANNOTATION,
+        keys::POD_GROUP_SERVING_ANNOTATION,
+    );
+    let count = format!("'{}': string(object.spec.?replicas.orValue(1))", keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+    let of_set = format!("object.spec.?replicas.orValue(1) > 0 ? {{{of_set}, {count}}} : {{{of_set}}}");
+    let at = "Object.spec.template";
+    let plain = |annotations: &str| format!("Object{{spec: Object.spec{{template: {}}}}}", template(at, annotations));
+    let at = "Object.spec.leaderWorkerTemplate";
+    let group = simple("leaderworkerset.x-k8s.io/leaderworkerset");
+    let worker = format!("workerTemplate: {}", template(&format!("{at}.workerTemplate"), &group));
+    let leader = format!("leaderTemplate: {}", template(&format!("{at}.leaderTemplate"), &group));
+    let groups = |fields: &str| format!("Object{{spec: Object.spec{{leaderWorkerTemplate: {at}{{{fields}}}}}}}");
+    let frameworks = "{'Deployment': 'deployment', 'StatefulSet': 'statefulset', \
+                      'LeaderWorkerSet': 'leaderworkerset.x-k8s.io/leaderworkerset'}[request.kind.kind]";
+    Policy {
+        name: "berth-hand-queue-to-pods",
+        rules: vec![
+            rule("apps", "v1", "deployments"),
+            rule("apps", "v1", "statefulsets"),
+            rule("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
+        ],
+        // Also when the object is changed: its templates may have been replaced.
+        operations: &["CREATE", "UPDATE"],
+        queued: true,
+        conditions: vec![
+            ("is-integrated", is_on(held, frameworks)),
+            ("is-no-part", format!("!({})", is_owned(&managing()))),
+        ],
+        variables: vec![("labels", labels)],
+        mutation: format!(
+            "request.kind.kind == 'Deployment' ? {} : request.kind.kind == 'StatefulSet' ? {} : \
+             has(object.spec.leaderWorkerTemplate.leaderTemplate) ? {} : {}",
+            plain(&simple("deployment")),
+            plain(&of_set),
+            groups(&format!("{leader}, {worker}")),
+            groups(&worker),
+        ),
+        by_default_queue: false,
+    }
+}

@@ -1,0 +1,384 @@
+//! An installation on an API server that has nothing of Berth's in it: `berth install` brings the kinds, the webhooks of
+//! `berth controller` are called over TLS, and while it is down the policies hold what queues manage.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, kubectl_present, pause};
+use crate::history::History;
+use crate::install::install;
+use crate::killed_leaders::never_beyond_quota;
+use crate::process::Process;
+use crate::processes::apply;
+
+const HELD: &str = "berth.dev/held";
+const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// A bare API server with an installation.
+struct Installed {
+    cluster: Cluster,
+    hooks: String,
+    configuration: Option<String>,
+}
+
+impl Installed {
+    /// Installs with this configuration of the controllers.
+    fn new(configuration: Option<&str>) -> Self {
+        let cluster = Cluster::apiserver(&["--bare"]);
+        let file = configuration.map(|text| {
+            let path = cluster.kubeconfig.with_file_name("configuration.yaml");
+            std::fs::write(&path, text).expect("written");
+            format!("--config={}", path.display())
+        });
+        let kubeconfig = cluster.kubeconfig.display().to_string();
+        let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
+        arguments.extend(file.as_deref());
+        install(&arguments);
+        // A port that stays the same when the controllers come back; nobody else asks for it in between.
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        // There are no kubelets that would run the Deployment: the Service's endpoint is the process of the test.
+        apply(
+            &cluster,
+            &json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": "berth-webhook-here", "namespace": "berth-system",
+                    "labels": {"kubernetes.io/service-name": "berth-webhook"}},
+                "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"name": "webhook", "port": port}],
+            }),
+        );
+        Self { cluster, hooks: format!("--webhook-bind-address=127.0.0.1:{port}"), configuration: file }
+    }
+
+    /// Starts the controllers and waits until they act and their webhooks can be called.
+    fn controller(&self, arguments: &[&str]) -> Process {
+        let mut all = vec!["--leader-elect=false", self.hooks.as_str()];
+        all.extend(self.configuration.as_deref());
+        all.extend(arguments);
+        let controller = Process::controller(&self.cluster, &all);
+        self.cluster.wait_until("the controllers to be ready", 60, |_| {
+            controller.logged("/readyz").is_some() && controller.get("/readyz").0 == 200
+        });
+        controller
+    }
+
+    fn create(&self, object: &Value) {
+        apply(&self.cluster, object);
+    }
+
+    /// A namespace, a flavor, and a queue of this name with a quota of CPUs.
+    fn queue(&self, namespace: &str, name: &str, cpus: &str) {
+        let kueue = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+        self.create(&kueue("ResourceFlavor", "default", json!({})));
+        let groups = json!([{"coveredResources": ["cpu"], "flavors": [
+            {"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpus}]}]}]);
+        let spec = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "resourceGroups": groups});
+        self.create(&kueue("ClusterQueue", namespace, spec));
+        let mut queue = kueue("LocalQueue", name, json!({"clusterQueue": namespace}));
+        queue["metadata"]["namespace"] = json!(namespace);
+        self.create(&queue);
+    }
+
+    fn get(&self, resource: &str, name: &str, namespace: &str) -> Value {
+        self.cluster.get(&[resource, name, "-n", namespace])
+    }
+
+    /// How many pods with this label run.
+    fn running(&self, namespace: &str, label: &str) -> usize {
+        let list = self.cluster.get(&["pods", "-n", namespace, "-l", label]);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().filter(|pod| pod["status"]["phase"] == "Running").count()
+    }
+}
+
+fn template(cpu: &str, label: &str) -> Value {
+    json!({"metadata": {"labels": {"app": label}}, "spec": {"restartPolicy": "Never", "containers": [{
+        "name": "main", "image": "busybox", "command": ["sleep", "86400"], "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+fn object(api_version: &str, kind: &str, name: &str, namespace: &str, queue: Option<&str>, spec: Value) -> Value {
+    let mut object = json!({"apiVersion": api_version, "kind": kind,
+        "metadata": {"name": name, "namespace": namespace}, "spec": spec});
+    if let Some(queue) = queue {
+        object["metadata"]["labels"] = json!({QUEUE: queue});
+    }
+    object
+}
+
+fn job(name: &str, namespace: &str, queue: Option<&str>, cpu: &str) -> Value {
+    object("batch/v1", "Job", name, namespace, queue, json!({"template": template(cpu, name)}))
+}
+
+fn pods_of(kind: &str, name: &str, queue: Option<&str>) -> Value {
+    let mut template = template("100m", name);
+    template["spec"]["restartPolicy"] = json!("Always");
+    let mut spec = json!({"replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": template});
+    if kind == "StatefulSet" {
+        spec["serviceName"] = json!(name);
+    }
+    object("apps/v1", kind, name, "team", queue, spec)
+}
+
+fn pod(name: &str, queue: Option<&str>) -> Value {
+    let spec = template("100m", name)["spec"].clone();
+    let mut pod = object("v1", "Pod", name, "team", queue, spec);
+    pod["metadata"]["labels"]["app"] = json!(name);
+    pod
+}
+
+fn is_gated(pod: &Value) -> bool {
+    pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty())
+}
+
+#[test]
+fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
+    if !kubectl_present("an_installation_that_is_down_holds_what_queues_manage_and_nothing_else") {
+        return;
+    }
+    let here = Installed::new(None);
+    let cluster = &here.cluster;
+    let _machines = Process::cluster(cluster, &[]);
+    let controller = here.controller(&[]);
+    here.queue("team", "main", "2");
+    here.queue("easy", "default", "1");
+    here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}));
+
+    // Up: the webhooks are asked, over the wire, and have the last word.
+    let refused = {
+        let path = cluster.kubeconfig.with_file_name("refused.json");
+        std::fs::write(&path, job("refused", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
+        cluster.refused(&["create", "-f", &path.display().to_string()])
+    };
+    assert!(refused.contains("queued-jobs.validate.berth.dev"), "{refused}");
+    here.create(&job("early", "team", Some("main"), "100m"));
+    cluster.wait_until("the first job to run", 30, |_| here.running("team", "app=early") == 1);
+    assert!(here.get("job", "early", "team")["metadata"]["annotations"][HELD].is_null());
+    let mut history = History::of(cluster, "workloads");
+    controller.kill();
+
+    // Down. What no queue manages is as it was written, and runs.
+    here.create(&job("plain", "team", None, "100m"));
+    here.create(&job("unmanaged", "free", None, "100m"));
+    here.create(&pod("plain-pod", None));
+    here.create(&pods_of("Deployment", "plain-deployment", None));
+    // What one manages is made, and held.
+    let held: &[(&str, Value, &str)] = &[
+        ("job", job("queued", "team", Some("main"), "100m"), "/spec/suspend"),
+        ("job", job("too-big", "team", Some("main"), "3"), "/spec/suspend"),
+        ("job", job("defaulted", "easy", None, "100m"), "/spec/suspend"),
+        (
+            "jobset",
+            object(
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                "set",
+                "team",
+                Some("main"),
+                json!({"replicatedJobs": [
+                {"name": "w", "replicas": 2, "template": {"spec": {"template": template("100m", "set")}}}]}),
+            ),
+            "/spec/suspend",
+        ),
+        (
+            "pytorchjob",
+            object(
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                "torch",
+                "team",
+                Some("main"),
+                json!({"pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "template": template("100m", "torch")}}}),
+            ),
+            "/spec/runPolicy/suspend",
+        ),
+        (
+            "raycluster",
+            object(
+                "ray.io/v1",
+                "RayCluster",
+                "ray",
+                "team",
+                Some("main"),
+                json!({
+                "headGroupSpec": {"rayStartParams": {}, "template": template("100m", "ray")}}),
+            ),
+            "/spec/suspend",
+        ),
+        (
+            "rayservice",
+            object(
+                "ray.io/v1",
+                "RayService",
+                "serve",
+                "team",
+                Some("main"),
+                json!({"rayClusterConfig": {
+                "headGroupSpec": {"rayStartParams": {}, "template": template("100m", "serve")}}}),
+            ),
+            "/spec/rayClusterConfig/suspend",
+        ),
+    ];
+    for (resource, object, field) in held {
+        here.create(object);
+        let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
+        let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
+        let made = here.get(resource, name, namespace);
+        assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is held: {made}");
+        assert_eq!(made["metadata"]["annotations"][HELD], "false", "{resource} {name}");
+    }
+    here.create(&pod("queued-pod", Some("main")));
+    here.create(&pods_of("Deployment", "queued-deployment", Some("main")));
+    here.create(&pods_of("StatefulSet", "queued-set", Some("main")));
+    cluster.wait_until("what nobody queues to run", 30, |_| {
+        here.running("team", "app=plain") == 1
+            && here.running("free", "app=unmanaged") == 1
+            && here.running("team", "app=plain-pod") == 1
+            && here.running("team", "app=plain-deployment") == 2
+    });
+    for name in ["plain", "plain-pod", "plain-deployment"] {
+        let resource = if name == "plain" { "job" } else { name.trim_start_matches("plain-") };
+        let made = here.get(resource, name, "team");
+        assert!(made["metadata"]["annotations"][HELD].is_null(), "{made}");
+    }
+    let pods = |label: &str| {
+        let list = cluster.get(&["pods", "-n", "team", "-l", label]);
+        list["items"].as_array().cloned().unwrap_or_default()
+    };
+    cluster.wait_until("pods of what hands its queue on", 30, |_| {
+        pods("app=queued-deployment").len() == 2 && !pods("app=queued-set").is_empty()
+    });
+    // Held it stays, with time to start.
+    pause(Duration::from_secs(2));
+    for label in ["app=queued-pod", "app=queued-deployment", "app=queued-set"] {
+        assert!(pods(label).iter().all(is_gated), "{label}: {:?}", pods(label));
+    }
+    for name in ["queued", "too-big", "set", "torch", "ray", "serve"] {
+        assert!(pods(&format!("app={name}")).is_empty(), "{name}");
+    }
+    assert_eq!(here.running("team", "app=early"), 1, "what ran goes on");
+    let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
+    assert_eq!(workloads.lines().count(), 1, "nobody is there to make any: {workloads}");
+
+    // Back: everything is caught up with, within the quota.
+    let _controller = here.controller(&[]);
+    cluster.wait_until("the held ones to run", 60, |_| {
+        here.running("team", "app=queued") == 1
+            && here.running("easy", "app=defaulted") == 1
+            && here.running("team", "app=set") == 2
+            && here.running("team", "app=queued-pod") == 1
+            && here.running("team", "app=queued-deployment") == 2
+            && here.running("team", "app=queued-set") == 2
+    });
+    for (resource, object, field) in held {
+        let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
+        let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
+        let expected = json!(name == "too-big");
+        cluster.wait_until(&format!("{resource} {name} to be decided about"), 30, |_| {
+            here.get(resource, name, namespace).pointer(field) == Some(&expected)
+        });
+        let made = here.get(resource, name, namespace);
+        assert!(made["metadata"]["annotations"][HELD].is_null(), "{made}");
+    }
+    assert_eq!(here.get("job", "defaulted", "easy")["metadata"]["labels"][QUEUE], "default");
+    let unsettled = cluster.get(&["pods", "-A"]);
+    let unsettled =
+        unsettled["items"].as_array().into_iter().flatten().find(|pod| !pod["metadata"]["annotations"][HELD].is_null());
+    assert_eq!(unsettled, None);
+    for label in ["app=plain", "app=plain-pod"] {
+        assert_eq!(here.running("team", label), 1, "{label} was never touched");
+    }
+    never_beyond_quota(&history.states(), &cluster.get(&["clusterqueues"]));
+}
+
+#[test]
+fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
+    if !kubectl_present("with_all_jobs_managed_those_without_a_queue_are_held_too") {
+        return;
+    }
+    let here = Installed::new(Some(
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n\
+         managedJobsNamespaceSelector:\n  matchLabels: {team: 'yes'}\nintegrations:\n  frameworks: [batch/job]\n",
+    ));
+    let _machines = Process::cluster(&here.cluster, &[]);
+    for (namespace, labels) in [("managed", json!({"team": "yes"})), ("free", json!({}))] {
+        let metadata = json!({"name": namespace, "labels": labels});
+        here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+        here.create(&job("without", namespace, None, "100m"));
+    }
+    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true);
+    here.cluster.wait_until("the other one to run", 30, |_| here.running("free", "app=without") == 1);
+    // A kind that is not integrated is nobody's to hold.
+    let spec = json!({"replicatedJobs": [
+        {"name": "w", "replicas": 1, "template": {"spec": {"template": template("100m", "set")}}}]});
+    here.create(&object("jobset.x-k8s.io/v1alpha2", "JobSet", "set", "managed", Some("main"), spec));
+    assert_ne!(here.get("jobset", "set", "managed")["spec"]["suspend"], true);
+
+    let _controller = here.controller(&[]);
+    here.cluster.wait_until("it to be settled", 30, |_| {
+        here.get("job", "without", "managed")["metadata"]["annotations"][HELD].is_null()
+    });
+    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it has no queue to be admitted by");
+    assert_eq!(here.running("free", "app=without"), 1);
+}
+
+#[test]
+fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
+    if !kubectl_present("the_api_server_calls_the_webhooks_while_their_certificate_changes") {
+        return;
+    }
+    let here = Installed::new(None);
+    let cluster = &here.cluster;
+    let _controller = here.controller(&["--webhook-certificate-lifetime=60s"]);
+    here.queue("team", "default", "1");
+    const SECRET: [&str; 4] = ["secret", "berth-webhook-certificate", "-n", "berth-system"];
+    let end = |cluster: &Cluster| cluster.get(&SECRET)["metadata"]["annotations"]["berth.dev/not-after"].clone();
+    let mut made = 0;
+    // Kinds are read and written in both versions, jobs are defaulted and judged: all by the controllers' process.
+    let mut call = || {
+        let old = cluster.get(&["localqueues.v1beta1.kueue.x-k8s.io", "default", "-n", "team"]);
+        assert_eq!(old["apiVersion"], "kueue.x-k8s.io/v1beta1");
+        let new = cluster.get(&["localqueues.v1beta2.kueue.x-k8s.io", "default", "-n", "team"]);
+        assert_eq!(new["apiVersion"], "kueue.x-k8s.io/v1beta2");
+        made += 1;
+        let name = format!("job-{made}");
+        let path = cluster.kubeconfig.with_file_name("job.json");
+        std::fs::write(&path, job(&name, "team", None, "100m").to_string()).expect("written");
+        let answer = cluster.run(&["create", "-o", "json", "-f", &path.display().to_string()]);
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        // In the answer to the request, so nobody came by later: the queue is the webhook's, and it took the policy's note off.
+        assert_eq!(answer["metadata"]["labels"][QUEUE], "default", "{answer}");
+        assert!(answer["metadata"]["annotations"][HELD].is_null() && answer["spec"]["suspend"] == true, "{answer}");
+        std::fs::write(&path, job("wrong", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
+        let refused = cluster.refused(&["create", "-f", &path.display().to_string()]);
+        assert!(refused.contains("queued-jobs.validate.berth.dev"), "{refused}");
+    };
+    // An object stored as v1beta1 names the fields of that version.
+    apply(
+        cluster,
+        &json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "old"},
+            "spec": {"cohort": "all", "namespaceSelector": {}}}),
+    );
+    assert_eq!(cluster.get(&["clusterqueues.v1beta2.kueue.x-k8s.io", "old"])["spec"]["cohortName"], "all");
+    call();
+    for _ in 0..2 {
+        let before = end(cluster);
+        let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
+        cluster.run(&[&["annotate", "--overwrite"][..], &SECRET, &[ended]].concat());
+        // Renewed within a sixth of a lifetime; called all along.
+        for _ in 0..600 {
+            call();
+            let now = end(cluster);
+            if now != before && now != "2020-01-01T00:00:00Z" {
+                break;
+            }
+        }
+        assert!(end(cluster) != "2020-01-01T00:00:00Z", "the certificate was never renewed");
+        for _ in 0..5 {
+            call();
+        }
+    }
+}
