@@ -2,6 +2,7 @@
 //! random moments.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use crate::refarch::{complete, submit};
 
 /// Set to run all steps instead of the first three.
 const WHOLE: &str = "BERTH_TEST_WHOLE_HOUR";
-/// Chooses the moments of the kills.
+/// Chooses the moments of the kills: the number a run printed. Otherwise each run has other moments.
 const SEED: &str = "BERTH_TEST_SEED";
 
 /// Two replicas of the controllers, one of which leads and is killed again and again.
@@ -88,7 +89,11 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
     if whole.is_none() {
         println!("skipped: {TEST}: compact placement, JobSets and queued capacity; {WHOLE}=1 runs them too");
     }
-    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed = match std::env::var(SEED) {
+        Ok(seed) => seed.parse().unwrap_or_else(|error| panic!("{SEED}={seed}: {error}")),
+        Err(_) => RandomState::new().build_hasher().finish(),
+    };
+    println!("{SEED}={seed} chooses the moments of this run");
     let work = tempfile::tempdir().expect("a temporary folder");
     let configuration = file("examples/gke-batch-refarch/cluster.yaml");
     let cluster = Cluster::apiserver(&["--time-scale", "60"]);
