@@ -223,6 +223,7 @@ pub fn suspendable() -> Vec<Suspendable> {
     described::for_each_described!(Kind => {
         kinds.push(of::<Kind>());
     });
+    kinds.push(of::<train_job::TrainJob>());
     kinds
 }
 

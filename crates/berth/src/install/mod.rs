@@ -76,9 +76,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
             check(&loaded.process, &options.namespace).with_context(|| path.display().to_string())?;
             (std::fs::read_to_string(path).with_context(|| path.display().to_string())?, loaded.process, loaded.config)
         }
-        None => {
-            (manifests::configuration(), Process::default(), Loaded::without_file(&options.namespace).config)
-        }
+        None => (manifests::configuration(), Process::default(), Loaded::without_file(&options.namespace).config),
     };
     let values = Values {
         namespace: options.namespace.clone(),
