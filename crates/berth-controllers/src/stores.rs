@@ -204,6 +204,8 @@ impl Stores {
             ("kueue.x-k8s.io", "resourceflavors") => one(&self.flavors, "", name),
             ("kueue.x-k8s.io", "workloadpriorityclasses") => one(&self.workload_priority_classes, "", name),
             ("kueue.x-k8s.io", "workloads") => one(&self.workloads, namespace, name),
+            ("trainer.kubeflow.org", "trainingruntimes") => one(&self.training_runtimes, namespace, name),
+            ("trainer.kubeflow.org", "clustertrainingruntimes") => one(&self.cluster_training_runtimes, "", name),
             _ => {
                 let metadata = self.other(group, resource, &ObjectKey::namespaced(namespace, name))?;
                 Some(Arc::new(json!({ "metadata": metadata })))

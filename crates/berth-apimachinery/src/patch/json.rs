@@ -70,7 +70,7 @@ pub fn apply_json(target: &Value, patch: &Value) -> Result<Value, PatchError> {
     let mut document = target.clone();
     let mut copied = 0;
     for operation in operations {
-        if let Operation::Copy(from, _) = &operation {
+        if let Operation::Copy(from, _) | Operation::Move(from, _) = &operation {
             // A handful of copies of copies would fill the memory otherwise.
             copied += get(&document, from).map_or(0, |value| value.to_string().len());
             if copied > COPIED_BYTES_MAX {
@@ -86,18 +86,26 @@ pub fn apply_json(target: &Value, patch: &Value) -> Result<Value, PatchError> {
 
 fn apply(document: &mut Value, operation: Operation) -> Result<(), PatchError> {
     match operation {
-        Operation::Add(path, value) => add(document, &path, value, "add"),
+        Operation::Add(path, value) => {
+            check_depth(&path, &value)?;
+            add(document, &path, value, "add")
+        }
         Operation::Remove(path) => remove(document, &path, "remove").map(|_| ()),
-        Operation::Replace(path, value) => replace(document, &path, value),
+        Operation::Replace(path, value) => {
+            check_depth(&path, &value)?;
+            replace(document, &path, value)
+        }
         Operation::Move(from, path) => {
             if path.starts_with(&format!("{from}/")) {
                 return Err(PatchError::Unprocessable(format!("move operation cannot move {from} into itself")));
             }
             let value = remove(document, &from, "move")?;
+            check_depth(&path, &value)?;
             add(document, &path, value, "move")
         }
         Operation::Copy(from, path) => {
             let value = get(document, &from).cloned().ok_or_else(|| no_such(&from, "copy"))?;
+            check_depth(&path, &value)?;
             add(document, &path, value, "copy")
         }
         Operation::Test(path, value) => match get(document, &path) {
@@ -108,6 +116,27 @@ fn apply(document: &mut Value, operation: Operation) -> Result<(), PatchError> {
             Some(_) => Err(PatchError::Unprocessable(format!("testing value {path} failed: test failed"))),
         },
     }
+}
+
+/// Levels an object may have after a patch: texts of more than 127 are not read again.
+const DEPTH_MAX: usize = 120;
+
+/// Refuses a value that would be nested too deep where it is put. No document gets deeper than bodies may be, so that looking
+/// at a value, which takes the stack its depth needs, is safe.
+fn check_depth(path: &str, value: &Value) -> Result<(), PatchError> {
+    fn depth(value: &Value) -> usize {
+        match value {
+            Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+            Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    if path.matches('/').count() + depth(value) > DEPTH_MAX {
+        return Err(PatchError::Unprocessable(format!(
+            "{path}: the patched object would be nested too deep: at most {DEPTH_MAX} levels are allowed"
+        )));
+    }
+    Ok(())
 }
 
 fn no_such(path: &str, operation: &str) -> PatchError {
@@ -253,5 +282,19 @@ mod tests {
         assert!(matches!(failing, Err(PatchError::Unprocessable(_))));
         assert!(matches!(check(json!({}), json!({})), Err(PatchError::Malformed(_))));
         assert!(matches!(check(json!({}), json!([{"op": "burn", "path": ""}])), Err(PatchError::Malformed(_))));
+    }
+
+    #[test]
+    fn copies_of_copies_make_nothing_that_cannot_be_read_again() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
+        let document = json!({"data": {"x": nested(100)}});
+        let deeper = "/data/x".to_owned() + &"/0".repeat(99);
+        let refused = apply_json(&document, &json!([{"op": "copy", "from": "/data/x", "path": deeper}]));
+        assert!(
+            matches!(&refused, Err(PatchError::Unprocessable(said)) if said.contains("nested too deep")),
+            "{refused:?}"
+        );
+        let moved = apply_json(&document, &json!([{"op": "move", "from": "/data/x", "path": "/data/y"}]));
+        assert_eq!(moved.expect("as deep as before")["data"]["y"], nested(100));
     }
 }

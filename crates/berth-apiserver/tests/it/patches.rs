@@ -144,3 +144,17 @@ async fn a_port_without_a_protocol_is_its_owners_and_goes_with_him() {
     let left = &left["template"]["spec"]["containers"][0]["ports"];
     assert_eq!(*left, json!([{"containerPort": 80, "protocol": "TCP"}]));
 }
+
+/// Upstream: what is applied again leaves the times of owners as they are when nothing else is new.
+#[tokio::test(start_paused = true)]
+async fn applying_the_same_again_writes_nothing_in_whatever_words() {
+    let server = server();
+    let mut applied = job();
+    applied["spec"]["template"]["spec"]["hostNetwork"] = json!(false);
+    applied["spec"]["template"]["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": ""}]);
+    let uri = format!("{JOBS}/a?fieldManager=tester");
+    let first = server.patch(&uri, "apply", applied.clone()).await.expect(201);
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    let second = server.patch(&uri, "apply", applied).await.expect(200);
+    assert_eq!(first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"], "{second:#}");
+}

@@ -67,6 +67,9 @@ pub trait Job:
     /// The field that names who reconciles it, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
 
+    /// Do its pods stay what they were when it started, whatever becomes of the objects it names beside itself?
+    const PODS_ARE_SET_WHILE_RUNNING: bool = false;
+
     /// Is what admission adds written before it is let go, in a write of its own?
     const STARTS_IN_TWO_STEPS: bool = false;
 

@@ -373,6 +373,10 @@ impl<J: Job> Reconcile<'_, J> {
         if !self.job.is_in_step(&workload.spec.pod_sets) {
             return false;
         }
+        let has_started = !self.job.is_suspended() || self.job.is_active() || self.job.finished().is_some();
+        if J::PODS_ARE_SET_WHILE_RUNNING && status::has_quota_reservation(workload) && has_started {
+            return true;
+        }
         let admitted = status::is_admitted(workload);
         if status::has_quota_reservation(workload)
             && let Some(running) = self.expected_while_running(workload)

@@ -290,6 +290,8 @@ fn patch_of(name: &str, info: &PodSetInfo) -> Value {
 
 impl Job for TrainJob {
     const FRAMEWORK: &'static str = "trainer.kubeflow.org/trainjob";
+    // Trainer makes a running job's pods once; a runtime that is edited is for those that come.
+    const PODS_ARE_SET_WHILE_RUNNING: bool = true;
     /// Trainer refuses a change of patches together with anything but a suspended job.
     const STARTS_IN_TWO_STEPS: bool = true;
 

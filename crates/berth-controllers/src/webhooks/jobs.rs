@@ -14,7 +14,6 @@ use super::{Lookup, held, labels, topology, typed};
 use crate::config::Config;
 use crate::configuration::frameworks;
 use crate::gates::Gates;
-use crate::jobs;
 use crate::jobs::ancestors::{self, managed_ancestor};
 use crate::jobs::described::{Described, set_at, validate_pod_sets};
 use crate::jobs::elastic;
@@ -132,7 +131,11 @@ pub(super) fn ancestor_of_metadata(
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
     managed_ancestor(metadata, config, |reference| {
         let group = group_of(&reference.api_version);
-        let known = frameworks::find_kind(group, &reference.kind).filter(|known| jobs::is_integrated(known.name));
+        // Others manage nobody's pods: a pod, or a kind whose integration is off. They stop the walk, and stop nothing else.
+        let known = frameworks::find_kind(group, &reference.kind).filter(|known| {
+            let kind = (known.group, known.kind);
+            config.integrations.enabled(known.name) && ancestors::managing_kinds().contains(&kind)
+        });
         let resource = match known {
             Some(framework) => framework.resource(),
             // Between a Deployment and its pods.

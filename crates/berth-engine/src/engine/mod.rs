@@ -162,7 +162,8 @@ impl Engine {
     pub fn cycle_part(&mut self, heads: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.rooms.due_flushes(now) {
-            self.rooms.flush(&mut self.world, root, now);
+            // Its queues may have had their turn in this cycle.
+            self.parts.progress |= self.rooms.flush(&mut self.world, root, now) > 0;
         }
         let mut outcome = cycle::run(&mut self.world, &mut self.rooms, &mut self.parts, heads, now);
         let usage_based = self.world.config.admission_fair_sharing.is_some();

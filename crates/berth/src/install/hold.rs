@@ -284,6 +284,11 @@ fn pod_owners(held: &Held) -> Policy {
         operations: &["CREATE", "UPDATE"],
         queued: true,
         conditions: vec![
+            // An update matches by what was there as well, and the label may be what it takes away.
+            (
+                "is-queued",
+                format!("has(object.metadata.labels) && '{}' in object.metadata.labels", keys::QUEUE_NAME_LABEL),
+            ),
             ("is-integrated", is_on(held, frameworks)),
             ("is-no-part", format!("!({})", is_owned(&managing()))),
         ],
