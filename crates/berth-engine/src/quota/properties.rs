@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::tree::{Cell, NodeQuota, QuotaTree};
 use crate::amount::Amount;
@@ -191,14 +192,20 @@ impl Reference<'_> {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 2000,
+/// So many cases, the same every time: a change is judged by itself, not by the draw. `BERTH_PROPERTY_CASES` asks for so many
+/// others.
+fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
+    ProptestConfig {
+        cases: asked.unwrap_or(cases),
         failure_persistence: None,
-        // The same cases every time: a change is judged by itself, not by the draw.
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
+        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..ProptestConfig::default()
-    })]
+    }
+}
+
+proptest! {
+    #![proptest_config(config(2000))]
 
     #[test]
     fn the_tree_agrees_with_its_definitions_whatever_comes_and_goes(platform in platform()) {
