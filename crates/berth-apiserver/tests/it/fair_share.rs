@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::Pki;
-use berth_apiserver::tls::{Certificates, Listener};
 use berth_apiserver::{ApiServer, Config, UserInfo};
 use berth_store::MemoryStore;
 use http_body_util::BodyExt;
@@ -60,12 +59,7 @@ async fn create(mut connection: SendRequest<String>, token: &'static str, name: 
 async fn a_users_flood_is_not_written_before_anothers_request() {
     const CONNECTIONS: usize = 5;
     const FLOOD: usize = 1000;
-    #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
-    let now = jiff::Timestamp::now();
-    let pki = Pki::ephemeral(now).expect("keys");
-    let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
-    let any_port = "127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    let (listener, pki, now) = crate::wire::on_a_free_port().await;
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");

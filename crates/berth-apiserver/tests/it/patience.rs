@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::Pki;
-use berth_apiserver::tls::{Certificates, Listener, Patience};
+use berth_apiserver::tls::Patience;
 use berth_apiserver::{ApiServer, Config, UserInfo};
 use berth_store::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,12 +23,7 @@ const TOKEN: &str = "Authorization: Bearer secret\r\n";
 
 /// A listener that has the patience of `change`, and all in the world otherwise.
 async fn listen(change: impl FnOnce(&mut Patience)) -> (SocketAddr, Pki, Server) {
-    #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
-    let now = jiff::Timestamp::now();
-    let pki = Pki::ephemeral(now).expect("keys");
-    let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
-    let any_port = "127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    let (listener, pki, now) = crate::wire::on_a_free_port().await;
     let mut patience = Patience { handshake: EVER, headers: EVER, body: EVER, taking: EVER };
     change(&mut patience);
     let listener = listener.with_patience(patience);

@@ -80,15 +80,21 @@ fn get(path: &str, header: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n")
 }
 
-#[tokio::test]
-async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
-    // Certificates are checked against the system's clock.
+/// A listener on a free port, who signed its certificate, and when that was: certificates are checked against the system's
+/// clock.
+pub(crate) async fn on_a_free_port() -> (Listener, Pki, jiff::Timestamp) {
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
     let now = jiff::Timestamp::now();
     let pki = Pki::ephemeral(now).expect("keys");
     let certificates = Certificates::of(&pki, pki.serving(&[]).expect("a certificate"));
     let any_port = "127.0.0.1:0".parse().expect("an address");
     let listener = Listener::bind(any_port, &certificates, Arc::new(move || now)).await.expect("a free port");
+    (listener, pki, now)
+}
+
+#[tokio::test]
+async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
+    let (listener, pki, now) = on_a_free_port().await;
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");
