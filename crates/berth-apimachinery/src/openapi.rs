@@ -11,10 +11,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::meta::GroupVersionKind;
-use crate::schema::{AdditionalProperties, Schema, parse_built_in};
+use crate::schema::{AdditionalProperties, Otherwise, Reads, Reference, Schema, parse_built_in};
 
 /// Definition of `resource.Quantity`, the one text type with arithmetic.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+/// What the names of the types of CustomResourceDefinitions begin with.
+const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 
 /// The part of either kind of document that is read.
 #[derive(Deserialize)]
@@ -135,6 +137,7 @@ impl Document {
             if name == QUANTITY {
                 schema.quantity = true;
             }
+            schema.reads = reads(&name);
             mark_omitted(&name, &mut schema);
             let schema = Arc::new(schema);
             each_reference(&schema, &mut |reference| wanted.push(reference.name.clone()));
@@ -151,6 +154,22 @@ impl Document {
         }
         parsed.get(name).cloned()
     }
+}
+
+/// What a definition's type reads whose schema says nothing of it.
+///
+/// Source: the documentation of the types of apiextensions.k8s.io/v1.
+fn reads(definition: &str) -> Option<Reads> {
+    let otherwise = match definition.strip_prefix(EXTENSIONS)? {
+        "CustomResourceSubresourceStatus" => return Some(Reads::NoFields),
+        "JSONSchemaPropsOrBool" => Otherwise::Flag,
+        "JSONSchemaPropsOrArray" => Otherwise::Schemas,
+        "JSONSchemaPropsOrStringArray" => Otherwise::Texts,
+        _ => return None,
+    };
+    let reference = Reference { name: format!("{EXTENSIONS}JSONSchemaProps"), target: OnceLock::new() };
+    let schema = Schema { reference: Some(reference), ..Schema::default() };
+    Some(Reads::SchemaOr(Arc::new(schema), otherwise))
 }
 
 /// Marks the fields that are left out when they are empty: those that are optional, but for what Go has as a pointer.
@@ -178,8 +197,12 @@ fn each_reference(schema: &Schema, visit: &mut impl FnMut(&crate::schema::Refere
         Some(AdditionalProperties::Schema(entry)) => Some(entry),
         _ => None,
     };
+    let read = match &schema.reads {
+        Some(Reads::SchemaOr(schema, _)) => Some(schema),
+        _ => None,
+    };
     let combined = schema.all_of.iter().chain(&schema.any_of).chain(&schema.one_of);
-    for child in schema.properties.values().chain(&schema.items).chain(additional).chain(combined) {
+    for child in schema.properties.values().chain(&schema.items).chain(additional).chain(combined).chain(read) {
         each_reference(child, visit);
     }
 }

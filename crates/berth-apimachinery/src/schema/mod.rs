@@ -138,6 +138,26 @@ impl std::fmt::Debug for Reference {
     }
 }
 
+/// What Kubernetes' own type of a definition reads, where the published schema says nothing of it.
+#[derive(Debug)]
+pub enum Reads {
+    /// A struct without fields.
+    NoFields,
+    /// A JSON schema (a reference to its definition), or what else the type takes.
+    SchemaOr(Arc<Schema>, Otherwise),
+}
+
+/// What may stand where a JSON schema is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// True or false.
+    Flag,
+    /// A list of schemas.
+    Schemas,
+    /// A list of texts.
+    Texts,
+}
+
 /// One node of a schema.
 #[derive(Debug, Default)]
 pub struct Schema {
@@ -200,6 +220,8 @@ pub struct Schema {
     /// The field of a built-in kind is left out when its value is false, zero, or empty: Go has it as a plain value, which is
     /// not written then.
     pub omit_empty: bool,
+    /// The definition is of a type that reads less than its schema allows.
+    pub reads: Option<Reads>,
     /// `x-kubernetes-list-type`.
     pub list_type: Option<ListType>,
     /// `x-kubernetes-list-map-keys`.

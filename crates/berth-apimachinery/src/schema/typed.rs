@@ -9,7 +9,7 @@
 
 use serde_json::{Number, Value, json};
 
-use super::{AdditionalProperties, Schema, Type, formats, json_type};
+use super::{AdditionalProperties, Otherwise, Reads, Schema, Type, formats, json_type};
 use crate::quantity::Quantity;
 use crate::trail::Trail;
 
@@ -62,19 +62,16 @@ impl Reader {
         if node.int_or_string {
             return int_or_string(value);
         }
+        match &node.reads {
+            Some(Reads::NoFields) => return self.object(schema, node, value, place),
+            Some(Reads::SchemaOr(schema, otherwise)) => return self.schema_or(schema, *otherwise, value, place),
+            None => {}
+        }
         let wrong = |value: &Value| Err(place.mismatch(json_type(value), &go_type(schema)));
         match node.schema_type {
             Some(Type::Array) => {
                 let Value::Array(list) = value else { return wrong(value) };
-                let Some(items) = node.items.as_deref() else { return Ok(()) };
-                for (i, item) in list.iter_mut().enumerate() {
-                    if item.is_null() {
-                        *item = zero(items);
-                        continue;
-                    }
-                    self.value(items, item, Place { at: &place.at.index(i), ..place })?;
-                }
-                Ok(())
+                node.items.as_deref().map_or(Ok(()), |items| self.items(items, list, place))
             }
             Some(Type::String) => match value {
                 Value::String(text) => self::text(schema, node, text, place),
@@ -102,6 +99,42 @@ impl Reader {
             Some(Type::Object) if !node.preserve_unknown_fields => self.object(schema, node, value, place),
             Some(Type::Object) | None => Ok(()),
         }
+    }
+
+    /// A schema, or what else may stand there. Such types read what is below by themselves, and say nothing of unknown fields.
+    fn schema_or(
+        &mut self,
+        schema: &Schema,
+        otherwise: Otherwise,
+        value: &mut Value,
+        place: Place<'_>,
+    ) -> Result<(), String> {
+        let known = self.unknown.len();
+        let read = match (otherwise, value) {
+            (_, value @ Value::Object(_)) => self.value(schema, value, place),
+            (Otherwise::Flag, Value::Bool(_)) => Ok(()),
+            (Otherwise::Flag, _) => Err(format!("{}: boolean or JSON schema expected", place.at)),
+            (Otherwise::Schemas, Value::Array(list)) => self.items(schema, list, place),
+            (Otherwise::Schemas, _) => Err(format!("{}: JSON schema or list of JSON schemas expected", place.at)),
+            (Otherwise::Texts, Value::Array(list)) => {
+                let text = Schema { schema_type: Some(Type::String), ..Schema::default() };
+                self.items(&text, list, place)
+            }
+            (Otherwise::Texts, _) => Err(format!("{}: JSON schema or list of strings expected", place.at)),
+        };
+        self.unknown.truncate(known);
+        read
+    }
+
+    fn items(&mut self, items: &Schema, list: &mut [Value], place: Place<'_>) -> Result<(), String> {
+        for (i, item) in list.iter_mut().enumerate() {
+            if item.is_null() {
+                *item = zero(items);
+                continue;
+            }
+            self.value(items, item, Place { at: &place.at.index(i), ..place })?;
+        }
+        Ok(())
     }
 
     fn object(&mut self, schema: &Schema, node: &Schema, value: &mut Value, place: Place<'_>) -> Result<(), String> {
@@ -331,6 +364,71 @@ mod tests {
         assert!(
             says(json!({"metadata": {"deletionTimestamp": "soon"}}))
                 .starts_with("metadata.deletionTimestamp: parsing time")
+        );
+    }
+
+    fn read_definition(value: Value) -> Result<(Value, Vec<String>), String> {
+        let kind = GroupVersionKind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let schema = builtin::document().by_gvk(&kind).expect("is published");
+        let mut value = value;
+        let unknown = schema.read_typed("CustomResourceDefinition", &mut value)?;
+        Ok((value, unknown))
+    }
+
+    fn definition(schema: Value, subresources: Value) -> Value {
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            "subresources": subresources});
+        json!({"spec": {"group": "g", "scope": "Cluster", "names": {"plural": "p", "kind": "K"}, "versions": [version]}})
+    }
+
+    #[test]
+    fn schemas_or_something_else_are_read_as_they_are() {
+        let whole = json!({"type": "object",
+            "properties": {"list": {"items": {"type": "string", "minLength": 0}}, "open": {"additionalItems": false}},
+            "additionalProperties": {"items": [{"type": "object"}, {"enum": [null, 1, "x"], "default": {"any": 1}}]},
+            "dependencies": {"a": ["b"], "c": {"not": {"additionalProperties": true}}}});
+        let same = definition(whole, json!({"status": {}}));
+        assert_eq!(read_definition(same.clone()).expect("reads"), (same, Vec::new()));
+        let zeros = json!({"items": {"nullable": false, "title": "", "typ": "x"}, "dependencies": {"a": [null]}});
+        let (read, unknown) = read_definition(definition(zeros, json!({"status": {"x": 1}}))).expect("reads");
+        assert_eq!(read, definition(json!({"items": {}, "dependencies": {"a": [""]}}), json!({"status": {}})));
+        assert_eq!(
+            unknown,
+            ["spec.versions[0].subresources.status.x"],
+            "below a schema in another's place none is told"
+        );
+    }
+
+    #[test]
+    fn what_is_neither_a_schema_nor_what_else_it_may_be_is_refused() {
+        let says = |schema: Value| read_definition(definition(schema, json!({}))).expect_err("does not fit");
+        let at = "spec.versions[0].schema.openAPIV3Schema";
+        assert_eq!(says(json!({"items": "x"})), format!("{at}.items: JSON schema or list of JSON schemas expected"));
+        assert_eq!(
+            says(json!({"properties": {"a": {"additionalProperties": "yes"}}})),
+            format!("{at}.properties.a.additionalProperties: boolean or JSON schema expected")
+        );
+        assert_eq!(
+            says(json!({"additionalItems": 1})),
+            format!("{at}.additionalItems: boolean or JSON schema expected")
+        );
+        assert_eq!(
+            says(json!({"dependencies": {"a": "b"}})),
+            format!("{at}.dependencies.a: JSON schema or list of strings expected")
+        );
+        let below =
+            "json: cannot unmarshal number into Go struct field JSONSchemaProps.spec.versions.schema.openAPIV3Schema";
+        assert_eq!(says(json!({"dependencies": {"a": [1]}})), format!("{below}.dependencies of type string"));
+        assert_eq!(says(json!({"items": {"type": 1}})), format!("{below}.items.type of type string"));
+        assert_eq!(
+            says(json!({"items": [{"not": {"items": [{"title": 1}]}}]})),
+            format!("{below}.items.not.items.title of type string")
+        );
+        let status = read_definition(definition(json!({}), json!({"status": true}))).expect_err("does not fit");
+        assert_eq!(
+            status,
+            "json: cannot unmarshal bool into Go struct field CustomResourceSubresources.spec.versions.subresources.status \
+             of type v1.CustomResourceSubresourceStatus"
         );
     }
 

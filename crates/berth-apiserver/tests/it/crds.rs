@@ -256,3 +256,33 @@ async fn what_a_new_rule_forbids_may_stay_as_it_was_with_a_warning() {
     let refused = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"crew": 0}})).await.expect(422);
     assert_eq!(refused["details"]["causes"][0]["field"], "spec.crew");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_member_of_another_type_is_refused_by_name() {
+    let server = server();
+    let start = "CustomResourceDefinition in version \"v1\" cannot be handled as a CustomResourceDefinition: ";
+    for (path, value, why) in [
+        (
+            "/spec/versions/0/subresources/status",
+            json!(true),
+            "json: cannot unmarshal bool into Go struct field \
+             CustomResourceSubresources.spec.versions.subresources.status of type v1.CustomResourceSubresourceStatus",
+        ),
+        (
+            "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/crew",
+            json!({"type": "array", "items": "x"}),
+            "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties.crew.items: \
+             JSON schema or list of JSON schemas expected",
+        ),
+        (
+            "/spec/versions/0/schema/openAPIV3Schema/properties/status",
+            json!({"type": "object", "additionalProperties": "yes"}),
+            "spec.versions[0].schema.openAPIV3Schema.properties.status.additionalProperties: boolean or JSON schema expected",
+        ),
+    ] {
+        let mut odd = definition();
+        *odd.pointer_mut(path).expect("it is there") = value;
+        let refused = server.post(CRDS, odd).await.expect(400);
+        assert_eq!(refused["message"], format!("{start}{why}"));
+    }
+}
