@@ -11,7 +11,7 @@ mod table;
 
 pub use decode::{DecodeError, to_json};
 pub use encode::{EncodeError, from_json};
-pub(crate) use encode::{ListEncoder, put_event};
+pub(crate) use encode::{LeftOut, ListEncoder, as_far_as_it_fits, put_event};
 
 /// The media type of such bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -303,7 +303,7 @@ mod tests {
                 let encoder = ListEncoder::new(api_version, kind, &metadata).expect("it is there");
                 let mut items = Vec::new();
                 for item in list["items"].as_array().into_iter().flatten() {
-                    encoder.put_item(&mut items, item).expect("it fits");
+                    assert_eq!(encoder.put_item(&mut items, item), Ok(Vec::new()));
                 }
                 let whole = [encoder.before(items.len()), items, encoder.after()].concat();
                 proptest::prop_assert_eq!(whole, from_json(&list).expect("it fits"));
@@ -368,6 +368,53 @@ mod tests {
         assert_eq!(error.to_string(), "spec.containers[1].name cannot be written in protobuf: a string is expected");
         let unknown = from_json(&json!({"apiVersion": "example.com/v1", "kind": "Pod"}));
         assert!(matches!(unknown, Err(EncodeError::UnknownKind { .. })));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_as_if_it_were_not_there() {
+        let check = |unfit: Value, fitting: Value, told: &[&str]| {
+            let (body, left_out) = as_far_as_it_fits(&unfit).expect("the kind is known");
+            assert_eq!(body, from_json(&fitting).expect("it fits"), "{unfit}");
+            let told: Vec<String> = told.iter().map(|path| format!("{path} cannot be written in protobuf")).collect();
+            let left_out: Vec<String> = left_out.iter().map(|error| error.to_string()).collect();
+            assert_eq!(left_out.len(), told.len(), "{left_out:?}");
+            for (error, start) in left_out.iter().zip(told) {
+                assert!(error.starts_with(&start), "{error}");
+            }
+        };
+        let pod = |containers: Value, labels: Value| {
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": labels},
+                "spec": {"containers": containers, "nodeName": "n"}})
+        };
+        check(
+            pod(
+                json!([{"name": "a"}, {"name": 1, "image": "i", "ports": [{"containerPort": "x", "name": "p"}]}]),
+                json!({"a": 1, "b": "x"}),
+            ),
+            pod(json!([{"name": "a"}, {"image": "i", "ports": [{"name": "p"}]}]), json!({"b": "x"})),
+            &["metadata.labels.a", "spec.containers[1].name", "spec.containers[1].ports[0].containerPort"],
+        );
+        check(pod(json!("x"), json!({})), pod(json!([]), json!({})), &["spec.containers"]);
+        let definition = |items: Value, subresources: Value| {
+            let schema = json!({"properties": {"a": {"items": items, "type": "array"}}});
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "d"},
+                "spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}, "subresources": subresources}]}})
+        };
+        let at = "spec.versions[0].schema.openAPIV3Schema.properties.a.items";
+        check(
+            definition(json!("x"), json!({"status": true})),
+            definition(Value::Null, json!({})),
+            &[at, "spec.versions[0].subresources.status"],
+        );
+        check(
+            definition(json!([{"type": "string"}, {"type": 1, "title": "t"}]), json!({"status": {}})),
+            definition(json!([{"type": "string"}, {"title": "t"}]), json!({"status": {}})),
+            &[&format!("{at}[1].type")],
+        );
+        // Thousands are not all named.
+        let many = (0..1000).map(|_| json!({"name": 1})).collect::<Value>();
+        let (_, left_out) = as_far_as_it_fits(&pod(many, json!({}))).expect("the kind is known");
+        assert_eq!(left_out.len(), 16);
     }
 
     #[test]

@@ -41,19 +41,65 @@ impl EncodeError {
         EncodeError::Misfit { path: String::new(), expected }
     }
 
-    /// The same about what is below `step`.
-    fn below(self, step: &str) -> EncodeError {
-        match self {
-            EncodeError::Misfit { path, expected } => {
-                let between = if path.is_empty() || path.starts_with('[') { "" } else { "." };
-                EncodeError::Misfit { path: format!("{step}{between}{path}"), expected }
-            }
-            unknown => unknown,
+    /// Makes it about what is below `step`.
+    fn put_below(&mut self, step: &str) {
+        if let EncodeError::Misfit { path, .. } = self {
+            let between = if path.is_empty() || path.starts_with('[') { "" } else { "." };
+            *path = format!("{step}{between}{path}");
         }
     }
 }
 
 type Result<T = ()> = std::result::Result<T, EncodeError>;
+
+/// What was left out of what was written: fields with values of other types than the kind's, each with its place. No more
+/// than [`NAMED_MAX`] of them.
+pub(crate) type LeftOut = Vec<EncodeError>;
+
+/// Most fields of an object that are named when they are left out.
+const NAMED_MAX: usize = 16;
+
+/// What is being written. A field with a value of another type is left out, as if the object had none: one value that should
+/// not be there must not keep a list of thousands from who asks for it.
+#[derive(Default)]
+struct Out {
+    bytes: Vec<u8>,
+    left_out: LeftOut,
+}
+
+impl Out {
+    fn onto(bytes: &mut Vec<u8>) -> Out {
+        Out { bytes: std::mem::take(bytes), left_out: LeftOut::new() }
+    }
+
+    fn leave_out(&mut self, error: EncodeError) {
+        if self.left_out.len() < NAMED_MAX {
+            self.left_out.push(error);
+        }
+    }
+
+    /// Says of what was left out since there were `before` that it is below `step`.
+    fn put_below(&mut self, before: usize, step: impl std::fmt::Display) {
+        if self.left_out.len() > before {
+            let step = step.to_string();
+            self.left_out[before..].iter_mut().for_each(|error| error.put_below(&step));
+        }
+    }
+}
+
+impl std::ops::Deref for Out {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl std::ops::DerefMut for Out {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
 
 static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
@@ -63,23 +109,35 @@ static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 /// # Errors
 /// Nothing is known of the kind, or a field does not fit it.
 pub fn from_json(object: &Value) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    put_object(&mut out, object)?;
-    Ok(out)
+    let (body, left_out) = as_far_as_it_fits(object)?;
+    left_out.into_iter().next().map_or(Ok(body), Err)
 }
 
-/// Appends what [`from_json`] makes.
-fn put_object(out: &mut Vec<u8>, object: &Value) -> Result {
+/// The same without the fields that do not fit, which are told beside it.
+///
+/// # Errors
+/// Nothing is known of the kind.
+pub(crate) fn as_far_as_it_fits(object: &Value) -> Result<(Vec<u8>, LeftOut)> {
+    let mut out = Out::default();
+    put_object(&mut out, object)?;
+    Ok((out.bytes, out.left_out))
+}
+
+/// Appends an object's whole body.
+fn put_object(out: &mut Out, object: &Value) -> Result {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     put_as(out, text("apiVersion"), text("kind"), object)
 }
 
 /// The same for an object of which is known what it is.
-fn put_as(out: &mut Vec<u8>, api_version: &str, kind: &str, object: &Value) -> Result {
+fn put_as(out: &mut Out, api_version: &str, kind: &str, object: &Value) -> Result {
     let message = of_kind(api_version, kind)?;
     let object = object.as_object().ok_or(EncodeError::misfit("an object"))?;
     put_head(out, api_version, kind);
-    nested(out, RAW, |out| put_message(out, message, object))?;
+    nested(out, RAW, |out| {
+        put_message(out, message, object);
+        Ok(())
+    })?;
     out.extend_from_slice(TAIL);
     Ok(())
 }
@@ -127,29 +185,30 @@ impl ListEncoder {
         let Kind::Message(item) = items.kind else { return Err(unknown()) };
         let mut head = Vec::new();
         put_head(&mut head, api_version, list_kind);
-        let mut encoded = Vec::new();
+        let mut encoded = Out::default();
         put_single(&mut encoded, meta_field.number, meta_field.kind, Some(metadata))?;
         Ok(ListEncoder {
             head,
             items,
             item: table().at(item),
-            metadata: encoded,
+            metadata: encoded.bytes,
             metadata_first: meta_field.number < items.number,
         })
     }
 
-    /// Appends an item.
+    /// Appends an item without the fields that do not fit the kind, and says which.
     ///
     /// # Errors
-    /// A field does not fit the kind; nothing is appended.
-    pub(crate) fn put_item(&self, out: &mut Vec<u8>, object: &Value) -> Result {
-        let start = out.len();
+    /// It is no object; nothing is appended.
+    pub(crate) fn put_item(&self, out: &mut Vec<u8>, object: &Value) -> Result<LeftOut> {
         let map = object.as_object().ok_or(EncodeError::misfit("an object"))?;
-        let put = nested(out, self.items.number, |out| put_message(out, self.item, map));
-        if put.is_err() {
-            out.truncate(start);
-        }
-        put
+        let mut item = Out::onto(out);
+        let put = nested(&mut item, self.items.number, |out| {
+            put_message(out, self.item, map);
+            Ok(())
+        });
+        *out = item.bytes;
+        put.map(|()| item.left_out)
     }
 
     /// What comes before items that are `length` bytes long together.
@@ -170,22 +229,25 @@ impl ListEncoder {
     }
 }
 
-/// Appends an event of a watch: its length in four bytes, and the event with the whole object, envelope and all.
+/// Appends an event of a watch: its length in four bytes, and the event with the whole object, envelope and all, but for the
+/// fields that do not fit, which are told.
 ///
 /// # Errors
-/// Nothing is known of the kind, or a field does not fit it; nothing is appended.
-pub(crate) fn put_event(out: &mut Vec<u8>, event: &str, object: &Value) -> Result {
+/// Nothing is known of the kind; nothing is appended.
+pub(crate) fn put_event(out: &mut Vec<u8>, event: &str, object: &Value) -> Result<LeftOut> {
     let start = out.len();
-    out.extend_from_slice(&[0; 4]);
-    put_bytes(out, 1, event.as_bytes());
-    let put = nested(out, 2, |out| nested(out, 1, |out| put_object(out, object)));
-    if put.is_err() {
+    let mut frame = Out::onto(out);
+    frame.extend_from_slice(&[0; 4]);
+    put_bytes(&mut frame, 1, event.as_bytes());
+    let put = nested(&mut frame, 2, |out| nested(out, 1, |out| put_object(out, object)));
+    *out = frame.bytes;
+    if let Err(error) = put {
         out.truncate(start);
-        return put;
+        return Err(error);
     }
     let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
-    Ok(())
+    Ok(frame.left_out)
 }
 
 const VARINT: u32 = 0;
@@ -217,7 +279,7 @@ fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
 }
 
 /// Writes what `content` writes as a field, with its length, for which one byte is kept free and usually is enough.
-fn nested(out: &mut Vec<u8>, number: u32, content: impl FnOnce(&mut Vec<u8>) -> Result) -> Result {
+fn nested(out: &mut Out, number: u32, content: impl FnOnce(&mut Out) -> Result) -> Result {
     put_key(out, number, BYTES);
     let start = out.len();
     out.push(0);
@@ -233,42 +295,65 @@ fn nested(out: &mut Vec<u8>, number: u32, content: impl FnOnce(&mut Vec<u8>) -> 
     Ok(())
 }
 
-fn put_message(out: &mut Vec<u8>, message: &Message, object: &Map<String, Value>) -> Result {
+fn put_message(out: &mut Out, message: &Message, object: &Map<String, Value>) {
     for field in &message.fields {
-        put_field(out, field, object)?;
+        let (start, before) = (out.len(), out.left_out.len());
+        let Err(error) = put_field(out, field, object) else {
+            if !field.name.is_empty() {
+                out.put_below(before, field.name);
+            }
+            continue;
+        };
+        out.truncate(start);
+        out.left_out.truncate(before);
+        out.leave_out(error);
+        out.put_below(before, field.name);
+        if field.many == Many::Value {
+            // What is absent always fits.
+            let _ = put_single(out, field.number, field.kind, None);
+        }
     }
-    Ok(())
 }
 
-fn put_field(out: &mut Vec<u8>, field: &Field, object: &Map<String, Value>) -> Result {
+fn put_field(out: &mut Out, field: &Field, object: &Map<String, Value>) -> Result {
     if let ("", Kind::Message(inner)) = (field.name, field.kind) {
-        return nested(out, field.number, |out| put_message(out, table().at(inner), object));
+        return nested(out, field.number, |out| {
+            put_message(out, table().at(inner), object);
+            Ok(())
+        });
     }
     let value = object.get(field.name).filter(|value| !value.is_null());
-    let put = match (field.many, value) {
+    match (field.many, value) {
         (Many::Value, value) => put_single(out, field.number, field.kind, value),
         (_, None) => Ok(()),
         (Many::Optional, Some(_)) => put_single(out, field.number, field.kind, value),
         (Many::List, Some(Value::Array(items))) => match value.and_then(packed::text_of) {
             Some(text) if field.name == "managedFields" => put_owners(out, field, text),
-            _ => put_items(out, field, items),
+            _ => put_items(out, field.number, field.kind, items),
         },
         (Many::List, Some(_)) => Err(EncodeError::misfit("a list")),
-        (Many::Map, Some(Value::Object(map))) => put_map(out, field, map),
+        (Many::Map, Some(Value::Object(map))) => {
+            put_map(out, field, map);
+            Ok(())
+        }
         (Many::Map, Some(_)) => Err(EncodeError::misfit("an object")),
-    };
-    put.map_err(|error| error.below(field.name))
+    }
 }
 
-fn put_items(out: &mut Vec<u8>, field: &Field, items: &[Value]) -> Result {
+fn put_items(out: &mut Out, number: u32, kind: Kind, items: &[Value]) -> Result {
     for (index, item) in items.iter().enumerate() {
-        put_single(out, field.number, field.kind, Some(item)).map_err(|error| error.below(&format!("[{index}]")))?;
+        let before = out.left_out.len();
+        put_single(out, number, kind, Some(item)).map_err(|mut error| {
+            error.put_below(&format!("[{index}]"));
+            error
+        })?;
+        out.put_below(before, format_args!("[{index}]"));
     }
     Ok(())
 }
 
 /// The entries of a packed list. What an entry owns goes out as the text it is, not read.
-fn put_owners(out: &mut Vec<u8>, field: &Field, text: &str) -> Result {
+fn put_owners(out: &mut Out, field: &Field, text: &str) -> Result {
     let Kind::Message(place) = field.kind else { return Err(EncodeError::misfit("a list")) };
     let message = table().at(place);
     let entries: Vec<std::collections::BTreeMap<Cow<'_, str>, &RawValue>> =
@@ -300,9 +385,10 @@ fn put_raw(out: &mut Vec<u8>, number: u32, text: &[u8]) {
     put_bytes(out, number, &raw);
 }
 
-fn put_map(out: &mut Vec<u8>, field: &Field, map: &Map<String, Value>) -> Result {
+fn put_map(out: &mut Out, field: &Field, map: &Map<String, Value>) {
     // `Map` is in the order of its keys' bytes, which is Go's.
     for (key, value) in map {
+        let (start, before) = (out.len(), out.left_out.len());
         let entry = nested(out, field.number, |out| {
             put_bytes(out, 1, key.as_bytes());
             match (value, field.kind) {
@@ -311,13 +397,17 @@ fn put_map(out: &mut Vec<u8>, field: &Field, map: &Map<String, Value>) -> Result
                 _ => put_single(out, 2, field.kind, Some(value)),
             }
         });
-        entry.map_err(|error| error.below(key))?;
+        if let Err(error) = entry {
+            out.truncate(start);
+            out.left_out.truncate(before);
+            out.leave_out(error);
+        }
+        out.put_below(before, key);
     }
-    Ok(())
 }
 
 /// Writes a value; what is absent or null as Go's zero value.
-fn put_single(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>) -> Result {
+fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> Result {
     let value = value.filter(|value| !value.is_null());
     match kind {
         Kind::Text => put_bytes(out, number, text(value)?.as_bytes()),
@@ -370,9 +460,7 @@ fn put_single(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>)
         },
         Kind::SchemaOrArray => {
             return nested(out, number, |out| match value {
-                Some(Value::Array(schemas)) => {
-                    schemas.iter().try_for_each(|schema| put_single(out, 2, schema_kind()?, Some(schema)))
-                }
+                Some(Value::Array(schemas)) => put_items(out, 2, schema_kind()?, schemas),
                 Some(schema) => put_single(out, 1, schema_kind()?, Some(schema)),
                 None => Ok(()),
             });
@@ -396,7 +484,10 @@ fn put_single(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>)
                 Some(value) => value.as_object().ok_or(EncodeError::misfit("an object"))?,
                 None => &NOTHING,
             };
-            return nested(out, number, |out| put_message(out, table().at(place), object));
+            return nested(out, number, |out| {
+                put_message(out, table().at(place), object);
+                Ok(())
+            });
         }
     }
     Ok(())

@@ -53,11 +53,24 @@ pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, St
             let text = serde_saphyr::to_string(&packed::expanded(value));
             text.map(Bytes::from).map_err(|error| Status::internal(error.to_string()))
         }
-        Encoding::Protobuf => Ok(Bytes::from(protobuf::from_json(value).map_err(unwritten)?)),
+        Encoding::Protobuf => {
+            let (body, left_out) = protobuf::as_far_as_it_fits(value).map_err(unwritten)?;
+            report_left_out(value, &left_out);
+            Ok(Bytes::from(body))
+        }
     }
 }
 
-/// An object that its kind's encoding does not hold. What is stored has been checked, so nobody ever should see this.
+/// Logs which fields of an object are missing in its answer in protobuf. What is written now fits its kind; what was stored
+/// before that was checked may not, and is answered in JSON as it is.
+pub(crate) fn report_left_out(object: &Value, left_out: &protobuf::LeftOut) {
+    for error in left_out {
+        let (kind, namespace, name) = (meta::kind(object), meta::namespace(object), meta::name(object));
+        tracing::warn!(kind, namespace, name, %error, "a field of another type than its kind's is left out");
+    }
+}
+
+/// An object that its kind's encoding does not hold. The table has every kind that is served, so nobody ever should see this.
 pub(crate) fn unwritten(error: protobuf::EncodeError) -> Status {
     Status::internal(error.to_string())
 }

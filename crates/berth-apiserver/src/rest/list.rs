@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::continue_token::Continue;
 use super::encode::{
-    bytes_of, json_response, partial, partial_of_record, partial_packed, put_partial, response, text_of, to_bytes,
-    unwritten,
+    bytes_of, json_response, partial, partial_of_record, partial_packed, put_partial, report_left_out, response,
+    text_of, to_bytes, unwritten,
 };
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
 use super::view::View;
-use crate::protobuf::{EncodeError, ListEncoder};
+use crate::protobuf::{EncodeError, LeftOut, ListEncoder};
 use crate::{Body, fields, printers};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
@@ -325,7 +325,10 @@ fn stream_protobuf(
     for record in &records {
         let out = if kept.len() < KEPT_BYTES { &mut kept } else { &mut measured };
         let before = out.len();
-        items.put(out, record).map_err(|error| Status::internal(format!("{}: {error}", record.key)))?;
+        let put = items.put(out, record).map_err(|error| Status::internal(format!("{}: {error}", record.key)))?;
+        if !put.is_empty() {
+            report_left_out(&record.value(), &put);
+        }
         length += out.len() - before;
         kept_items += usize::from(measured.is_empty());
         measured.clear();
@@ -343,7 +346,7 @@ fn stream_protobuf(
         while chunk.len() < CHUNK_BYTES && !ended {
             match rest.next() {
                 // It was written before, so it is now.
-                Some(record) => items.put(&mut chunk, &record).unwrap_or_default(),
+                Some(record) => drop(items.put(&mut chunk, &record)),
                 None => {
                     chunk.extend_from_slice(&items.encoder.after());
                     ended = true;
@@ -365,7 +368,7 @@ struct ProtobufItems {
 }
 
 impl ProtobufItems {
-    fn put(&self, out: &mut Vec<u8>, record: &Record) -> Result<(), EncodeError> {
+    fn put(&self, out: &mut Vec<u8>, record: &Record) -> Result<LeftOut, EncodeError> {
         // As in JSON: what cannot be converted is shown as it is stored.
         let converted = || self.view.show(record).unwrap_or_else(|_| record.value());
         match &self.partial {

@@ -18,7 +18,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::encode::{partial_of_record, partial_packed, put_partial, response, text_of, unwritten};
+use super::encode::{partial_of_record, partial_packed, put_partial, report_left_out, response, text_of, unwritten};
 use super::list::{Selection, read, too_large_version};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
@@ -341,7 +341,10 @@ impl Shaper {
         }
         let mut frame = Vec::new();
         match protobuf::put_event(&mut frame, kind, shaped) {
-            Ok(()) => out.put_slice(&frame),
+            Ok(left_out) => {
+                report_left_out(shaped, &left_out);
+                out.put_slice(&frame);
+            }
             // Whoever is told so reads anew, and is told there what it is about.
             Err(error) if kind != "ERROR" => self.error(out, &unwritten(error)),
             Err(_) => {}

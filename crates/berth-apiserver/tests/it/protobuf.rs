@@ -6,7 +6,10 @@ use http::Method;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::harness::{Server, server};
+use berth_apiserver::ApiServer;
+use berth_store::{MemoryStore, Store, Write};
+
+use crate::harness::{Server, config_on, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const METADATA: &str = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -210,4 +213,45 @@ async fn a_watch_is_of_messages_with_their_lengths() {
         assert_eq!((changed.0.as_str(), &changed.1["metadata"]["name"]), ("MODIFIED", &json!("a")));
         assert_eq!(events(&mut body).await[0].0, "BOOKMARK");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_object_that_does_not_fit_is_answered_as_far_as_it_fits() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    definition(&server).await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let key = "/apiextensions.k8s.io/customresourcedefinitions/things.example.com";
+    let record = store.get(key).expect("it is stored");
+    let mut value = record.value().as_ref().clone();
+    let version = value.pointer_mut("/spec/versions/0").expect("it has a version");
+    version["subresources"] =
+        json!({"status": true, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}});
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["n"]["items"] = json!("x");
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
+    server.api.store_handle().commit(write).await.expect("stored");
+
+    let one = get(&server, &format!("{definitions}/things.example.com"), MEDIA_TYPE).await;
+    let list = get(&server, definitions, MEDIA_TYPE).await;
+    assert_eq!((one.code, list.code), (200, 200));
+    let mut one = to_json(&one.bytes).expect("it is protobuf");
+    let list = to_json(&list.bytes).expect("it is protobuf");
+    let watched = format!("{definitions}?watch=true&resourceVersion=0&timeoutSeconds=5");
+    let response = server.raw(Method::GET, &watched, &[("accept", &format!("{MEDIA_TYPE};stream=watch"))], "").await;
+    let (kind, event) = events(&mut response.into_body()).await.remove(0);
+    assert_eq!((kind.as_str(), &event), ("ADDED", &one));
+    let version = &one["spec"]["versions"][0];
+    assert_eq!(
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["n"],
+        json!({"type": "integer"})
+    );
+    assert_eq!(
+        version["subresources"].as_object().map(|it| it.keys().map(String::as_str).collect()),
+        Some(vec!["scale"])
+    );
+    for field in ["apiVersion", "kind"] {
+        one.as_object_mut().unwrap().remove(field);
+    }
+    let found = list["items"].as_array().unwrap().iter().find(|it| it["metadata"]["name"] == "things.example.com");
+    assert_eq!(found, Some(&one));
 }
