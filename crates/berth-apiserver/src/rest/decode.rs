@@ -121,11 +121,8 @@ impl Call {
 
     /// [`Call::complete`] for what a patch made of `old`: parts the patch left alone have their shape already.
     pub(crate) fn complete_changed(&mut self, mut object: Value, old: &Value) -> Result<Value, Status> {
-        let same = |(field, value): &(&String, &Value)| *field != "metadata" && old.get(*field) == Some(*value);
-        let unchanged: Vec<String> =
-            meta::map_mut(&mut object).iter().filter(same).map(|(field, _)| field.clone()).collect();
+        let kept = take_unchanged(&mut object, old);
         let map = meta::map_mut(&mut object);
-        let kept: Vec<(String, Value)> = unchanged.into_iter().filter_map(|field| map.remove_entry(&field)).collect();
         for field in ["apiVersion", "kind"] {
             if let Some((field, value)) = kept.iter().find(|(kept, _)| kept == field) {
                 map.insert(field.clone(), value.clone());
@@ -166,6 +163,15 @@ impl Call {
         let (kind, version) = (&self.row.kind, &self.version().name);
         Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
     }
+}
+
+/// Takes the parts of `object` that `old` has as they are: they have their shape, be it one that would be refused today. Metadata
+/// stays.
+pub(crate) fn take_unchanged(object: &mut Value, old: &Value) -> Vec<(String, Value)> {
+    let same = |(field, value): &(&String, &Value)| *field != "metadata" && old.get(*field) == Some(*value);
+    let map = meta::map_mut(object);
+    let unchanged: Vec<String> = map.iter().filter(same).map(|(field, _)| field.clone()).collect();
+    unchanged.into_iter().filter_map(|field| map.remove_entry(&field)).collect()
 }
 
 /// Nulls, empty maps and lists in metadata are the same as nothing; clients send `creationTimestamp: null` all the time.

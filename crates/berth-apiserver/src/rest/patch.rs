@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::{Tracking, store_new};
+use super::decode::take_unchanged;
 use super::encode::Stored;
 use super::update;
 use crate::Body;
@@ -85,7 +86,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
     if let Patch::Apply(applied) = patch {
         let applied = check_applied(call, applied.clone())?;
         let mut object = call.apply(Some(old), &applied)?;
-        complete_applied(call, &mut object)?;
+        complete_applied(call, &mut object, Some(old))?;
         if differs_in_times_alone(&object, old) {
             object.clone_from(old);
         }
@@ -196,13 +197,15 @@ fn differs_in_times_alone(new: &Value, old: &Value) -> bool {
         && timeless(new) == timeless(old)
 }
 
-/// Defaults of what an apply made.
-fn complete_applied(call: &Call, object: &mut Value) -> Result<(), Status> {
+/// Shape and defaults of what an apply made, of `old` if there was one: parts it left alone have their shape already.
+fn complete_applied(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     if let Some(schema) = call.row.schema(&call.version().name) {
         if call.custom.is_none() {
             // What was unknown is gone.
             let managed = packed::take(object);
+            let kept = old.map_or_else(Vec::new, |old| take_unchanged(object, old));
             schema.read_typed(&call.row.kind, object).map_err(Status::bad_request)?;
+            meta::map_mut(object).extend(kept);
             packed::put_back(object, managed);
         } else {
             schema.drop_nulls(object);
@@ -225,7 +228,7 @@ async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Stat
     let mut applied = check_applied(call, applied)?;
     meta::metadata_mut(&mut applied).remove("resourceVersion");
     let mut object = call.apply(None, &applied)?;
-    complete_applied(call, &mut object)?;
+    complete_applied(call, &mut object, None)?;
     store_new(call, object, Tracking::Done).await
 }
 

@@ -212,3 +212,34 @@ async fn a_pod_that_is_older_than_a_rule_can_be_resized_and_looked_into() {
     let refused = server.patch(&path("mirror"), "strategic-merge-patch", debugger).await.expect(422);
     assert!(refused["message"].as_str().unwrap().contains("static pods do not support"), "{refused}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_stored_before_a_time_was_read_strictly_can_be_applied_to() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = |parallelism: u32| {
+        let spec = json!({"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+            "spec": {"suspend": true, "parallelism": parallelism, "template": {"spec": spec}}})
+    };
+    server.patch(&format!("{jobs}/j?fieldManager=m"), "apply", job(1)).await.expect(201);
+    let key = "/batch/jobs/default/j";
+    let record = store.get(key).expect("it is stored");
+    let mut value = record.value().as_ref().clone();
+    value["status"] = json!({"startTime": "soon"});
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
+    server.api.store_handle().commit(write).await.expect("stored");
+
+    let applied = server.patch(&format!("{jobs}/j?fieldManager=m"), "apply", job(2)).await.expect(200);
+    assert_eq!(applied["spec"]["parallelism"], 2);
+    assert_eq!(applied["status"]["startTime"], "soon");
+    // What an apply changes is read as strictly as ever.
+    let status = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "status": {"active": 1}});
+    let url = format!("{jobs}/j/status?fieldManager=m");
+    let refused = server.patch(&url, "apply", status.clone()).await.expect(400);
+    assert!(refused["message"].as_str().unwrap().starts_with("status.startTime: parsing time"), "{refused}");
+    let mut mended = status;
+    mended["status"]["startTime"] = "2026-11-22T20:00:00Z".into();
+    server.patch(&format!("{url}&force=true"), "apply", mended).await.expect(200);
+}
