@@ -52,7 +52,9 @@ impl Call {
         let text = |name: header::HeaderName| {
             headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
-        let about = About { custom: matches!(row.origin, Origin::Custom(_)), watch: info.verb == "watch" };
+        // A scale is of a built-in kind whatever it is the scale of.
+        let is_scale = row.versions[version].subresource(&info.subresource).is_some_and(|it| it.scale.is_some());
+        let about = About { custom: matches!(row.origin, Origin::Custom(_)) && !is_scale, watch: info.verb == "watch" };
         let negotiated = negotiate::accept(&negotiate::accept_header(headers), about)?;
         let mut options = Options::parse(query)?;
         let user_agent = text(header::USER_AGENT);

@@ -255,3 +255,35 @@ async fn a_stored_object_that_does_not_fit_is_answered_as_far_as_it_fits() {
     let found = list["items"].as_array().unwrap().iter().find(|it| it["metadata"]["name"] == "things.example.com");
     assert_eq!(found, Some(&one));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_is_of_a_built_in_kind_whatever_it_is_of() {
+    let server = server();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    definition(&server).await;
+    let subresources = json!({"scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}});
+    let patch = json!([{"op": "add", "path": "/spec/versions/0/subresources", "value": subresources}]);
+    server.patch(&format!("{definitions}/things.example.com"), "json-patch", patch).await.expect(200);
+    let things = "/apis/example.com/v1/namespaces/default/things";
+    let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}});
+    server.post(things, thing).await.expect(201);
+    let sets = "/apis/apps/v1/namespaces/default/replicasets";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "a"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    server.post(sets, set).await.expect(201);
+    for (uri, count) in [(format!("{things}/a"), "/spec/n"), (format!("{sets}/a"), "/spec/replicas")] {
+        let url = format!("{uri}/scale");
+        let mut scale = same(&server, &url).await;
+        assert_eq!((&scale["kind"], &scale["spec"]["replicas"]), (&json!("Scale"), &json!(1)), "{uri}");
+        scale["spec"]["replicas"] = 3.into();
+        let headers = [("accept", MEDIA_TYPE), ("content-type", MEDIA_TYPE)];
+        let answer = server.raw(Method::PUT, &url, &headers, from_json(&scale).expect("a scale")).await;
+        assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (200, &MEDIA_TYPE.parse().unwrap()));
+        let answer = to_json(&answer.into_body().collect().await.unwrap().to_bytes()).expect("it is protobuf");
+        assert_eq!((&answer["kind"], &answer["spec"]["replicas"]), (&json!("Scale"), &json!(3)), "{uri}");
+        assert_eq!(server.get(&uri).await.expect(200).pointer(count), Some(&json!(3)), "{uri}");
+    }
+    // The object itself is no built-in kind.
+    assert_eq!(get(&server, &format!("{things}/a"), MEDIA_TYPE).await.code, 406);
+}
