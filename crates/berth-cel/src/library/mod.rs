@@ -349,7 +349,6 @@ pub(crate) const SIGNATURES: &[(u32, &str)] = &[
     (
         34,
         "
-        list(dyn) :: flatten() list(dyn)
         list(list(A)) :: flatten() list(A)
         list(dyn) :: flatten(int) list(dyn)
         list(A) :: slice(int, int) list(A)

@@ -42,6 +42,8 @@ impl Url {
         if scheme.is_empty() && !rest.starts_with('/') {
             return fail("invalid URI for request");
         }
+        // What follows a scheme without a slash is not looked into.
+        let rest = if !scheme.is_empty() && !rest.starts_with('/') { "" } else { rest };
         let (host, path) = match rest.strip_prefix("//") {
             Some(after) if !scheme.is_empty() || !rest.starts_with("///") => {
                 let end = after.find('/').unwrap_or(after.len());
