@@ -83,6 +83,16 @@ pub(crate) struct Fold {
     pub result: Expr,
 }
 
+/// The variable of a fold that only names a value: there is nothing to go over.
+pub(crate) const UNUSED: &str = "#unused";
+
+impl Fold {
+    /// Whether this only names a value for its result.
+    pub fn is_binding(&self) -> bool {
+        self.var == UNUSED
+    }
+}
+
 impl Expr {
     /// Calls `visit` on this node and everything below it.
     pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Expr)) {

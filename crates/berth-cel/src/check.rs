@@ -14,11 +14,30 @@ use crate::types::{ObjectType, Type, type_named};
 /// Types of all nodes by id.
 pub(crate) type Types = Vec<Type>;
 
-pub(crate) fn check(text: &str, expr: &Expr, count: u32, env: &Env) -> Result<Types, Issues> {
+/// What is known of an expression once it is checked.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub types: Types,
+    /// What each node calls, by id; `None` for what is no call of a function.
+    pub calls: Vec<Option<Call>>,
+}
+
+/// What a call was found to mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The full name of the function.
+    pub name: String,
+    pub is_member: bool,
+    /// The parameters of every overload that takes the arguments, as declared, a method's target first.
+    pub overloads: Vec<Vec<Type>>,
+}
+
+pub(crate) fn check(text: &str, expr: &Expr, count: u32, env: &Env) -> Result<Checked, Issues> {
     let mut checker = Checker {
         env,
         issues: Issues::new(text),
         types: vec![Type::Error; count as usize],
+        calls: vec![None; count as usize],
         substitutions: Vec::new(),
         trail: Vec::new(),
         scopes: Vec::new(),
@@ -30,13 +49,17 @@ pub(crate) fn check(text: &str, expr: &Expr, count: u32, env: &Env) -> Result<Ty
     if checker.issues.is_empty() {
         checker.literals(expr);
     }
-    if checker.issues.is_empty() { Ok(checker.types) } else { Err(checker.issues) }
+    if !checker.issues.is_empty() {
+        return Err(checker.issues);
+    }
+    Ok(Checked { types: checker.types, calls: checker.calls })
 }
 
 struct Checker<'e> {
     env: &'e Env,
     issues: Issues,
     types: Types,
+    calls: Vec<Option<Call>>,
     /// What each type parameter stands for so far.
     substitutions: Vec<Option<Type>>,
     /// What the current attempt to unify has overwritten, so that a failed one leaves no trace.
@@ -264,10 +287,12 @@ impl Checker<'_> {
             return self.undeclared(expr.at, function);
         }
         let mut result: Option<Type> = None;
-        let mut offer = |checker: &mut Self, params: &[Type], answer: Type| {
+        let mut overloads = Vec::new();
+        let mut offer = |checker: &mut Self, declared: &[Type], params: &[Type], answer: Type| {
             if !checker.all_assignable(&given, params) {
                 return;
             }
+            overloads.push(declared.to_vec());
             let answer = checker.substitute(&answer, false);
             result = Some(match result.take() {
                 None => answer,
@@ -282,11 +307,12 @@ impl Checker<'_> {
             let fresh = [self.fresh(), self.fresh()];
             let params: Vec<Type> = overload.params.iter().map(|param| instantiate(param, &fresh)).collect();
             let answer = instantiate(&overload.result, &fresh);
-            offer(self, &params, answer);
+            offer(self, &overload.params, &params, answer);
         }
         for pair in ordered.into_iter().flatten() {
-            offer(self, &pair, Type::Bool);
+            offer(self, &pair, &pair, Type::Bool);
         }
+        self.calls[expr.id as usize] = Some(Call { name: function.to_owned(), is_member: target.is_some(), overloads });
         result.unwrap_or_else(|| {
             let shown: Vec<String> = given.iter().map(|type_| self.substitute(type_, true).to_string()).collect();
             let applied = match target {
@@ -514,7 +540,7 @@ impl Checker<'_> {
 
     fn alike<'x>(&mut self, items: impl Iterator<Item = (&'x Expr, bool)>) {
         let mut first: Option<Type> = None;
-        for (item, optional) in items {
+        for (item, optional) in items.filter(|_| !self.env.mixes) {
             let type_ = match self.type_of(item) {
                 Type::Optional(inner) if optional => (*inner).clone(),
                 other => other,

@@ -20,6 +20,8 @@ pub struct Env {
     pub(crate) extra: BTreeMap<String, Vec<Overload>>,
     pub(crate) patches: bool,
     pub(crate) selectors: bool,
+    pub(crate) folds: bool,
+    pub(crate) mixes: bool,
 }
 
 impl Default for Env {
@@ -32,7 +34,15 @@ impl Env {
     /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled with the version before
     /// the server's own, so that a rollback finds nothing it does not know; stored ones with [`NEWEST`].
     pub fn new(version: u32) -> Self {
-        Env { version, variables: Vec::new(), extra: BTreeMap::new(), patches: false, selectors: version >= 31 }
+        Env {
+            version,
+            variables: Vec::new(),
+            extra: BTreeMap::new(),
+            patches: false,
+            selectors: version >= 31,
+            folds: true,
+            mixes: false,
+        }
     }
 
     /// With one more variable; values are handed to [`Program::run`] in the order of declaration.
@@ -46,6 +56,21 @@ impl Env {
     #[must_use]
     pub fn selectors(mut self, enabled: bool) -> Self {
         self.selectors = enabled;
+        self
+    }
+
+    /// With or without computing constants before the expression runs. The API server does; then they cost nothing.
+    #[must_use]
+    pub fn fold_constants(mut self, enabled: bool) -> Self {
+        self.folds = enabled;
+        self
+    }
+
+    /// With or without literals of lists and maps that hold values of several types. The language has them, Kubernetes
+    /// refuses them.
+    #[must_use]
+    pub fn mixed_literals(mut self, enabled: bool) -> Self {
+        self.mixes = enabled;
         self
     }
 
@@ -72,8 +97,8 @@ impl Env {
     /// Compiles an expression.
     pub fn compile(&self, text: &str) -> Result<Program, Issues> {
         let (expr, count) = parse::parse(text, self.macros())?;
-        let types = check::check(text, &expr, count, self)?;
-        Ok(Program::plan(text, &expr, types, self))
+        let checked = check::check(text, &expr, count, self)?;
+        Ok(Program::plan(text, expr, checked, self))
     }
 
     /// The type an object literal of this name makes.

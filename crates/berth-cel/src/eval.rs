@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 
+use crate::cost::{CostRule, LIST_COST, MAP_COST, STRUCT_COST};
 use crate::library::{Authorizer, Implementation};
 use crate::value::{List, Map, OwnedMap, Struct, Text, Timestamp, Value};
 use crate::variables::Variables;
@@ -56,12 +57,31 @@ pub(crate) type Outcome<'a> = Result<Value<'a>, EvalError>;
 
 /// What runs an expression: its variables, and the meter.
 pub(crate) struct Machine<'a> {
-    pub slots: Vec<Outcome<'a>>,
+    pub slots: Vec<Slot<'a>>,
     pub cost: u64,
     pub limit: u64,
+    /// How many elements all folds have gone over.
+    pub folded: u64,
     pub interrupt: Option<&'a AtomicBool>,
     pub authorizer: Option<&'a dyn Authorizer>,
     pub variables: Option<&'a Variables<'a>>,
+}
+
+/// The place of a variable.
+pub(crate) enum Slot<'a> {
+    Done(Outcome<'a>),
+    /// Not evaluated before somebody looks.
+    Pending(Arc<Node>),
+}
+
+impl<'a> Slot<'a> {
+    /// A place for what a node gives.
+    fn of(node: &Arc<Node>) -> Self {
+        match &**node {
+            Node::Const(value) => Slot::Done(Ok(value.clone())),
+            _ => Slot::Pending(node.clone()),
+        }
+    }
 }
 
 /// A planned node: names are resolved to places, constants are computed.
@@ -97,7 +117,13 @@ pub(crate) enum Node {
     },
     Operate {
         operator: Operator,
+        cost: CostRule,
         operands: Box<[Node; 2]>,
+    },
+    /// `in` a list of constants, which costs nothing.
+    Member {
+        item: Box<Node>,
+        list: Value<'static>,
     },
     Not(Box<Node>),
     Negate(Box<Node>),
@@ -106,6 +132,8 @@ pub(crate) enum Node {
         function: Implementation,
         cost: CostRule,
         args: Vec<Node>,
+        /// Whether the first argument that fails ends the call, before the others are looked at and for nothing.
+        stops: bool,
     },
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
@@ -113,10 +141,11 @@ pub(crate) enum Node {
         name: String,
         fields: Vec<(String, Node, bool)>,
     },
-    /// `accumulator + [item]`, in place.
+    /// `accumulator + [item]`, in place; a list that is a constant costs nothing.
     Append {
         slot: usize,
         item: Box<Node>,
+        list_cost: u64,
     },
     /// A new entry, or entries, for the accumulated map, in place.
     Insert {
@@ -132,7 +161,7 @@ pub(crate) enum Node {
 pub(crate) struct FoldNode {
     pub range: Node,
     pub two: bool,
-    pub init: Node,
+    pub init: Arc<Node>,
     pub condition: Node,
     pub step: Node,
     pub result: Node,
@@ -156,88 +185,8 @@ pub(crate) enum Operator {
     In,
 }
 
-/// What a call costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CostRule {
-    /// One, whatever the arguments.
-    One,
-    /// A constant.
-    Fixed(u64),
-    /// Reading argument `.0` once, `.1` tenths per element.
-    Traverse(usize, u64),
-    /// One per element of the first argument.
-    Each,
-    /// As long as the result is, both parts copied.
-    Result,
-    Contains,
-    /// A regular expression over a text; `.0` more than the call itself.
-    Matches,
-    Selector,
-    ContainsIp,
-    ContainsCidr,
-    Ip,
-    /// Two lists, each item against each, `.0` times.
-    Sets(u64),
-    Validate,
-    /// A new list, as long as the result is.
-    NewList,
-    /// A new list, and each item of the first argument against each.
-    NewListCompared,
-    Format,
-    /// As conversions cost that copy a text.
-    Convert,
-}
-
-/// `n / 10`, rounded up: reading ten characters costs one.
-pub(crate) fn tenth(n: u64) -> u64 {
-    n.div_ceil(10)
-}
-
-impl CostRule {
-    pub(crate) fn of(self, args: &[Value<'_>], result: &Outcome<'_>) -> u64 {
-        let size = |index: usize| args.get(index).map_or(0, Value::size);
-        let is_string = |index: usize| matches!(args.get(index), Some(Value::String(_)));
-        match self {
-            CostRule::One => 1,
-            CostRule::Fixed(cost) => cost,
-            CostRule::Traverse(index, tenths) => (size(index) * tenths).div_ceil(10),
-            CostRule::Each => match args.first() {
-                Some(Value::String(_) | Value::Bytes(_)) => 1,
-                _ => size(0),
-            },
-            CostRule::Result => result.as_ref().map_or(0, |result| tenth(result.size() * 2)),
-            CostRule::Contains => tenth(size(0)) * tenth(size(1)),
-            CostRule::Matches => tenth(1 + size(0)) * size(1).div_ceil(4),
-            CostRule::Selector => size(1).div_ceil(4) * SELECTOR_COST,
-            CostRule::ContainsIp => tenth(size(0) + size(1)) + if is_string(1) { tenth(size(1)) } else { 0 },
-            CostRule::ContainsCidr => tenth(size(0) + size(1)) + if is_string(1) { tenth(size(1)) } else { 0 } + 1,
-            CostRule::Ip if is_string(0) => tenth(size(0)),
-            CostRule::Ip => 1,
-            CostRule::Sets(times) => 1 + times * size(0) * size(1),
-            CostRule::Validate => match args.first() {
-                Some(Value::Format(format)) => tenth(1 + size(1)) * format.regex_length().div_ceil(4),
-                _ => 1,
-            },
-            CostRule::NewList => LIST_COST + 1 + result.as_ref().map_or(0, Value::size),
-            CostRule::NewListCompared => LIST_COST + 1 + 2 * size(0) * size(0),
-            CostRule::Format => tenth(size(0)),
-            CostRule::Convert => match (args.first(), result) {
-                (Some(Value::String(_)), Ok(Value::Bytes(_))) | (Some(Value::Bytes(_)), Ok(Value::String(_))) => {
-                    tenth(size(0))
-                }
-                _ => 1,
-            },
-        }
-    }
-}
-
-/// What four characters of a selector cost to parse.
-pub(crate) const SELECTOR_COST: u64 = 101;
-/// How often a fold asks whether anybody still waits for it.
-const INTERRUPT_EVERY: usize = 100;
-const LIST_COST: u64 = 10;
-const MAP_COST: u64 = 30;
-const STRUCT_COST: u64 = 40;
+/// How often folds ask whether anybody still waits for them, in elements.
+const INTERRUPT_EVERY: u64 = 100;
 
 impl<'a> Machine<'a> {
     pub(crate) fn charge(&mut self, cost: u64) -> Result<(), EvalError> {
@@ -264,10 +213,8 @@ impl<'a> Machine<'a> {
                 some @ Value::Optional(_) => Ok(some),
                 _ => Err(EvalError::NoOverload),
             },
-            Node::Operate { operator, operands } => {
-                let (a, b) = (self.eval(&operands[0]), self.eval(&operands[1]));
-                self.operate(*operator, a, b)
-            }
+            Node::Operate { operator, cost, operands } => self.operate(*operator, *cost, operands),
+            Node::Member { item, list } => member(&self.eval(item)?, list),
             Node::Not(operand) => {
                 let value = self.eval(operand);
                 self.charge(1)?;
@@ -295,36 +242,67 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 Ok(Value::Bool(!matches!(value, Ok(Value::Bool(false)))))
             }
-            Node::Call { function, cost, args } => self.call(*function, *cost, args),
+            Node::Call { function, cost, args, stops } => self.call(*function, *cost, args, *stops),
             Node::List(elements) => self.list(elements),
             Node::Map(entries) => self.map(entries),
             Node::Struct { name, fields } => self.object(name, fields),
-            Node::Append { slot, item } => self.append(*slot, item),
+            Node::Append { slot, item, list_cost } => self.append(*slot, item, *list_cost),
             Node::Insert { slot, args } => self.insert(*slot, args),
             Node::Fold(fold) => self.fold(fold),
             Node::Fail(error) => Err(error.clone()),
         }
     }
 
-    /// A node's value as the start of a path: the path pays for it.
+    /// The value of a variable.
+    fn slot(&mut self, place: usize) -> Outcome<'a> {
+        match &self.slots[place] {
+            Slot::Done(outcome) => outcome.clone(),
+            Slot::Pending(node) => {
+                // It knows the variables before its own.
+                let node = node.clone();
+                let above = self.slots.split_off(place);
+                let outcome = self.eval(&node);
+                self.slots.truncate(place);
+                self.slots.extend(above);
+                self.slots[place] = Slot::Done(outcome.clone());
+                outcome
+            }
+        }
+    }
+
+    /// A node's value as the start of a path: the path pays for it. A step costs one; one that may lead nowhere and does
+    /// costs nothing, and neither do those after it.
     fn attribute(&mut self, node: &Node) -> Outcome<'a> {
         match node {
-            Node::Slot(slot) => self.slots[*slot].clone(),
-            Node::Select { operand, field } => {
-                let value = self.attribute(operand)?;
-                self.charge(1)?;
-                self.select(value, field)
-            }
+            Node::Slot(place) => self.slot(*place),
+            Node::Select { operand, field } => match self.attribute(operand)? {
+                value @ Value::Optional(_) => {
+                    let found = self.optional_select(value, field)?;
+                    self.step_to(found)
+                }
+                value => {
+                    self.charge(1)?;
+                    self.select(value, field)
+                }
+            },
             Node::OptionalSelect { operand, field } => {
                 let value = self.attribute(operand)?;
-                self.charge(1)?;
-                self.optional_select(value, field)
+                let found = self.optional_select(value, field)?;
+                self.step_to(found)
             }
             Node::Index { operand, index, optional } => {
                 let value = self.attribute(operand)?;
-                let index = self.attribute(index)?;
+                if let Value::Optional(None) = value {
+                    return Ok(value);
+                }
+                let optional = *optional || matches!(value, Value::Optional(_));
+                let index = self.attribute(index);
+                if optional {
+                    let found = index_of(value, &index?, true)?;
+                    return self.step_to(found);
+                }
                 self.charge(1)?;
-                index_of(value, &index, *optional)
+                index_of(value, &index?, false)
             }
             Node::If(parts) => match self.eval(&parts[0])? {
                 Value::Bool(true) => self.attribute(&parts[1]),
@@ -351,6 +329,14 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Pays for a step that may have led nowhere.
+    fn step_to(&mut self, found: Value<'a>) -> Outcome<'a> {
+        if !matches!(found, Value::Optional(None)) {
+            self.charge(1)?;
+        }
+        Ok(found)
+    }
+
     fn variable(&mut self, name: &str) -> Outcome<'a> {
         let Some(variables) = self.variables else { return Err(EvalError::NoSuchKey(name.into())) };
         variables.get(name, self)
@@ -370,24 +356,34 @@ impl<'a> Machine<'a> {
 
     fn has(&mut self, operand: &Node, field: &str) -> Outcome<'a> {
         let value = self.attribute(operand)?;
-        self.charge(1)?;
-        let value = match value {
+        let (value, optional) = match value {
             Value::Optional(None) => return Ok(Value::Bool(false)),
-            Value::Optional(Some(value)) => (*value).clone(),
-            other => other,
+            Value::Optional(Some(value)) => ((*value).clone(), true),
+            other => {
+                self.charge(1)?;
+                (other, false)
+            }
         };
-        Ok(Value::Bool(match value {
+        let found = self.has_field(value, field)?;
+        if found && optional {
+            self.charge(1)?;
+        }
+        Ok(Value::Bool(found))
+    }
+
+    fn has_field(&self, value: Value<'a>, field: &str) -> Result<bool, EvalError> {
+        Ok(match value {
             Value::Map(map) => match map.get_str(field) {
                 Some(Ok(Value::Null)) => !map.is_object(),
                 // What is there but not as declared is an error to look at.
                 Some(Ok(_)) => true,
-                Some(Err(error)) => return if map.is_object() { Err(error) } else { Ok(Value::Bool(true)) },
+                Some(Err(error)) => return if map.is_object() { Err(error) } else { Ok(true) },
                 None => false,
             },
             Value::Struct(value) => value.fields.contains_key(field),
             Value::Variables => self.variables.is_some_and(|variables| variables.contains(field)),
             _ => return Err(EvalError::NoOverload),
-        }))
+        })
     }
 
     /// `&&` and `||`: the side that decides wins over an error on the other.
@@ -405,26 +401,26 @@ impl<'a> Machine<'a> {
         failed.map_or(Ok(Value::Bool(!deciding)), Err)
     }
 
-    fn operate(&mut self, operator: Operator, a: Outcome<'a>, b: Outcome<'a>) -> Outcome<'a> {
+    /// The value of an argument. One that fails ends no call: it is paid for as if it had been of size one.
+    fn argument(&mut self, node: &Node, failed: &mut Option<EvalError>) -> Outcome<'a> {
+        match self.eval(node) {
+            Err(error) if !error.is_final() => {
+                failed.get_or_insert(error);
+                Ok(Value::Null)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn operate(&mut self, operator: Operator, cost: CostRule, operands: &[Node; 2]) -> Outcome<'a> {
         use Operator::*;
-        let (a, b) = match (a, b) {
-            (Ok(a), Ok(b)) => (a, b),
-            (Err(error), _) | (_, Err(error)) => {
-                // A call whose operand failed has been paid for all the same.
-                self.charge(1)?;
-                return Err(error);
-            }
-        };
-        let cost = match (operator, &a, &b) {
-            (Equal | NotEqual, ..) => tenth(a.size().min(b.size())),
-            (Less | LessOrEqual | Greater | GreaterOrEqual, Value::String(_) | Value::Bytes(_), _) => {
-                tenth(a.size().min(b.size()))
-            }
-            (Add, Value::String(_) | Value::Bytes(_), _) => tenth(a.size() + b.size()),
-            (In, _, Value::List(list)) => list.len() as u64,
-            _ => 1,
-        };
-        self.charge(cost)?;
+        let mut failed = None;
+        let operands = [self.argument(&operands[0], &mut failed)?, self.argument(&operands[1], &mut failed)?];
+        self.charge(cost.of(&operands, None))?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let [a, b] = operands;
         match operator {
             Equal => Ok(Value::Bool(a.equals(&b)?)),
             NotEqual => Ok(Value::Bool(!a.equals(&b)?)),
@@ -434,31 +430,45 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn call(&mut self, function: Implementation, cost: CostRule, args: &[Node]) -> Outcome<'a> {
+    fn call(&mut self, function: Implementation, cost: CostRule, args: &[Node], stops: bool) -> Outcome<'a> {
         let mut values = Vec::with_capacity(args.len());
         let mut failed = None;
         for arg in args {
-            match self.eval(arg) {
-                Ok(value) => values.push(value),
-                Err(error) if error.is_final() => return Err(error),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        if let Some(error) = failed {
-            self.charge(1)?;
-            return Err(error);
+            values.push(if stops { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }
         // What is known to be too much is not begun.
-        if !matches!(cost, CostRule::Result | CostRule::Convert | CostRule::NewList) {
-            self.charge(cost.of(&values, &Err(EvalError::NoOverload)))?;
-            return function(self, &values);
+        if !cost.needs_result() {
+            self.charge(cost.of(&values, None))?;
+            return match failed {
+                Some(error) => Err(error),
+                None => function(self, &values),
+            };
         }
-        let result = function(self, &values);
-        self.charge(cost.of(&values, &result))?;
+        let result = match failed {
+            Some(error) => Err(error),
+            None => function(self, &values),
+        };
+        self.charge(cost.of(&values, Some(&result)))?;
         result
     }
 
     fn list(&mut self, elements: &[(Node, bool)]) -> Outcome<'a> {
+        let result = self.elements(elements);
+        self.made(result, LIST_COST)
+    }
+
+    /// Pays for a literal, whether or not it could be made.
+    fn made(&mut self, result: Outcome<'a>, cost: u64) -> Outcome<'a> {
+        match result {
+            Err(error) if error.is_final() => Err(error),
+            result => {
+                self.charge(cost)?;
+                result
+            }
+        }
+    }
+
+    fn elements(&mut self, elements: &[(Node, bool)]) -> Outcome<'a> {
         let mut items = Vec::with_capacity(elements.len());
         for (element, optional) in elements {
             match (self.eval(element)?, optional) {
@@ -467,11 +477,15 @@ impl<'a> Machine<'a> {
                 (other, true) => return Err(not_optional(&other, "element")),
             }
         }
-        self.charge(LIST_COST)?;
         Ok(Value::from(items))
     }
 
     fn map(&mut self, entries: &[(Node, Node, bool)]) -> Outcome<'a> {
+        let result = self.entries(entries);
+        self.made(result, MAP_COST)
+    }
+
+    fn entries(&mut self, entries: &[(Node, Node, bool)]) -> Outcome<'a> {
         let mut map = OwnedMap::default();
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
@@ -482,11 +496,15 @@ impl<'a> Machine<'a> {
                 (other, true) => return Err(not_optional(&other, "entry")),
             }
         }
-        self.charge(MAP_COST)?;
         Ok(Value::Map(Map::Owned(Arc::new(map))))
     }
 
     fn object(&mut self, name: &str, given: &[(String, Node, bool)]) -> Outcome<'a> {
+        let result = self.fields(name, given);
+        self.made(result, STRUCT_COST)
+    }
+
+    fn fields(&mut self, name: &str, given: &[(String, Node, bool)]) -> Outcome<'a> {
         let mut value = Struct { name: name.to_owned(), fields: std::collections::BTreeMap::new() };
         for (field, node, optional) in given {
             let field_value = match (self.eval(node)?, optional) {
@@ -498,17 +516,36 @@ impl<'a> Machine<'a> {
                 value.fields.insert(field.clone(), field_value);
             }
         }
-        self.charge(STRUCT_COST)?;
         Ok(Value::Struct(Arc::new(value)))
     }
 
-    fn append(&mut self, slot: usize, item: &Node) -> Outcome<'a> {
-        let item = self.eval(item)?;
-        // The accumulator, the list of one, and the sum.
-        self.charge(1 + LIST_COST + 1)?;
-        let taken = std::mem::replace(&mut self.slots[slot], Ok(Value::Null));
-        match taken? {
-            Value::List(List::Owned(mut items)) => {
+    /// Takes the accumulated value out of its place, to be changed and put back.
+    fn take(&mut self, place: usize) -> Outcome<'a> {
+        if let Slot::Pending(_) = self.slots[place]
+            && let Err(error) = self.slot(place)
+            && error.is_final()
+        {
+            return Err(error);
+        }
+        match std::mem::replace(&mut self.slots[place], Slot::Done(Ok(Value::Null))) {
+            Slot::Done(outcome) => outcome,
+            Slot::Pending(_) => Err(EvalError::NoOverload),
+        }
+    }
+
+    fn append(&mut self, slot: usize, item: &Node, list_cost: u64) -> Outcome<'a> {
+        // The accumulator, the list of one, and the sum; all of it also when there is no item.
+        self.charge(1)?;
+        let taken = self.take(slot);
+        let item = self.eval(item);
+        if let Err(error) = &item
+            && error.is_final()
+        {
+            return item;
+        }
+        self.charge(list_cost + 1)?;
+        match (taken?, item?) {
+            (Value::List(List::Owned(mut items)), item) => {
                 Arc::make_mut(&mut items).push(item);
                 Ok(Value::List(List::Owned(items)))
             }
@@ -517,12 +554,24 @@ impl<'a> Machine<'a> {
     }
 
     fn insert(&mut self, slot: usize, args: &[Node]) -> Outcome<'a> {
+        self.charge(1)?;
+        let taken = self.take(slot);
+        // With a key and a value what failed before ends the call.
+        if let (Err(_), [_, _]) = (&taken, args) {
+            return taken;
+        }
         let mut values = Vec::with_capacity(2);
         for arg in args {
-            values.push(self.eval(arg)?);
+            match (self.eval(arg), args) {
+                (Ok(value), _) => values.push(value),
+                (Err(error), [_]) if !error.is_final() => {
+                    self.charge(1)?;
+                    return Err(taken.err().unwrap_or(error));
+                }
+                (Err(error), _) => return Err(error),
+            }
         }
-        self.charge(2)?;
-        let taken = std::mem::replace(&mut self.slots[slot], Ok(Value::Null));
+        self.charge(1)?;
         let Value::Map(Map::Owned(mut map)) = taken? else { return Err(EvalError::NoOverload) };
         let into = Arc::make_mut(&mut map);
         let mut values = values.into_iter();
@@ -542,10 +591,9 @@ impl<'a> Machine<'a> {
 
     fn fold(&mut self, fold: &FoldNode) -> Outcome<'a> {
         let range = self.eval(&fold.range)?;
-        let init = self.eval(&fold.init);
         let bottom = self.slots.len();
         debug_assert_eq!(bottom, fold.slot);
-        self.slots.push(init);
+        self.slots.push(Slot::of(&fold.init));
         let result = self.fold_over(fold, range);
         self.slots.truncate(bottom);
         result
@@ -559,24 +607,19 @@ impl<'a> Machine<'a> {
         };
         let count = if let Value::List(list) = &range { list.len() } else { keys.len() };
         for index in 0..count {
-            if index % INTERRUPT_EVERY == INTERRUPT_EVERY - 1
-                && self.interrupt.is_some_and(|interrupt| interrupt.load(Atomic::Relaxed))
-            {
-                return Err(EvalError::Interrupted);
-            }
             self.slots.truncate(fold.slot + 1);
             match &range {
                 Value::List(list) => {
                     if fold.two {
-                        self.slots.push(Ok(Value::Int(index as i64)));
+                        self.slots.push(Slot::Done(Ok(Value::Int(index as i64))));
                     }
-                    self.slots.push(list.get(index).unwrap_or(Ok(Value::Null)));
+                    self.slots.push(Slot::Done(list.get(index).unwrap_or(Ok(Value::Null))));
                 }
                 Value::Map(map) => {
                     let Some(key) = keys.get(index).cloned() else { break };
                     let value = fold.two.then(|| map.get(&key).unwrap_or(Ok(Value::Null)));
-                    self.slots.push(Ok(key));
-                    self.slots.extend(value);
+                    self.slots.push(Slot::Done(Ok(key)));
+                    self.slots.extend(value.map(Slot::Done));
                 }
                 _ => {}
             }
@@ -592,7 +635,13 @@ impl<'a> Machine<'a> {
                 return step;
             }
             self.slots.truncate(fold.slot + 1);
-            self.slots[fold.slot] = step;
+            self.slots[fold.slot] = Slot::Done(step);
+            self.folded += 1;
+            if self.folded.is_multiple_of(INTERRUPT_EVERY)
+                && self.interrupt.is_some_and(|interrupt| interrupt.load(Atomic::Relaxed))
+            {
+                return Err(EvalError::Interrupted);
+            }
         }
         self.slots.truncate(fold.slot + 1);
         self.eval(&fold.result)

@@ -6,7 +6,7 @@
 //! | text to tree | `lex`, `parse`, `ast` |
 //! | declared types | [`decl`], [`types`], [`env`], [`escape`](mod@escape) |
 //! | what cannot work | `check`, [`issue`] |
-//! | what it may cost | [`estimate`] |
+//! | what it may cost, what it does cost | [`estimate`], `cost` |
 //! | running it | [`program`], `eval`, [`value`], [`variables`] |
 //! | functions | [`library`] |
 //! | `x-kubernetes-validations` | [`rules`] |
@@ -15,6 +15,7 @@
 pub mod admission;
 mod ast;
 mod check;
+mod cost;
 pub mod decl;
 pub mod env;
 pub mod escape;

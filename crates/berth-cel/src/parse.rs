@@ -659,7 +659,7 @@ impl Parser {
         let step = self.ident(at, name);
         let fold = Fold {
             range,
-            var: "#unused".to_owned(),
+            var: crate::ast::UNUSED.to_owned(),
             var2: None,
             accu: name.to_owned(),
             init: value,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::ast::{Expr, Kind, Literal};
-use crate::check::Types;
+use crate::check::Checked;
+use crate::cost::{CostRule, LIST_COST};
 use crate::env::Env;
 use crate::estimate::{self, Estimate, Sizes};
-use crate::eval::{CostRule, EvalError, FoldNode, Machine, Node, Operator};
+use crate::eval::{EvalError, FoldNode, Machine, Node, Operator, Slot};
 use crate::library::{self, Authorizer};
 use crate::parse::qualified;
 use crate::types::{Type, type_named};
@@ -23,7 +24,7 @@ pub struct Program {
     /// Variables by place, and whether the expression looks at them.
     uses: Vec<bool>,
     failure: Option<String>,
-    ast: Arc<(Expr, Types)>,
+    ast: Arc<(Expr, Checked)>,
 }
 
 /// What a run may do and whom it may ask.
@@ -49,20 +50,20 @@ pub struct Ran<'a> {
 }
 
 impl Program {
-    pub(crate) fn plan(text: &str, expr: &Expr, types: Types, env: &Env) -> Program {
+    pub(crate) fn plan(text: &str, expr: Expr, checked: Checked, env: &Env) -> Program {
         let variables: Vec<String> = env.variables.iter().map(|(name, _)| name.clone()).collect();
         let mut planner = Planner {
             env,
-            types: &types,
+            checked: &checked,
             uses: vec![false; variables.len()],
             globals: variables,
             locals: Vec::new(),
             failure: None,
         };
-        let root = planner.plan(expr);
+        let root = planner.plan(&expr);
         let (uses, failure) = (planner.uses, planner.failure);
-        let result = types[expr.id as usize].clone();
-        Program { text: text.into(), root, result, uses, failure, ast: Arc::new((expr.clone(), types)) }
+        let result = checked.types[expr.id as usize].clone();
+        Program { text: text.into(), root, result, uses, failure, ast: Arc::new((expr, checked)) }
     }
 
     /// The expression as written.
@@ -97,10 +98,11 @@ impl Program {
     /// Runs it over values of the declared variables, in their order.
     pub fn run<'a>(&self, variables: &[Value<'a>], run: Run<'a>) -> Ran<'a> {
         let mut slots = Vec::with_capacity(variables.len() + 4);
-        slots.extend(variables.iter().cloned().map(Ok));
+        slots.extend(variables.iter().cloned().map(|value| Slot::Done(Ok(value))));
         let mut machine = Machine {
             slots,
             cost: 0,
+            folded: 0,
             limit: run.limit.unwrap_or(u64::MAX),
             interrupt: run.interrupt,
             authorizer: run.authorizer,
@@ -113,7 +115,7 @@ impl Program {
 
 struct Planner<'e> {
     env: &'e Env,
-    types: &'e Types,
+    checked: &'e Checked,
     uses: Vec<bool>,
     globals: Vec<String>,
     /// Names of fold variables, from the outside in; `None` for places without a name of their own.
@@ -174,14 +176,17 @@ impl Planner<'_> {
                         _ => None,
                     })
                     .collect();
-                constants.map_or(Node::List(nodes), |items| Node::Const(Value::from(items)))
+                match constants {
+                    Some(items) if self.env.folds => Node::Const(Value::from(items)),
+                    _ => Node::List(nodes),
+                }
             }
             Kind::Map(entries) => {
                 let nodes: Vec<(Node, Node, bool)> = entries
                     .iter()
                     .map(|entry| (self.plan(&entry.key), self.plan(&entry.value), entry.optional))
                     .collect();
-                let mut constant = Some(OwnedMap::default());
+                let mut constant = self.env.folds.then(OwnedMap::default);
                 for node in &nodes {
                     constant = match (constant, node) {
                         (Some(mut map), (Node::Const(key), Node::Const(value), false)) => {
@@ -202,7 +207,7 @@ impl Planner<'_> {
             }
             Kind::Fold(fold) => {
                 let range = self.plan(&fold.range);
-                let init = self.plan(&fold.init);
+                let init = Arc::new(self.plan(&fold.init));
                 let depth = self.locals.len();
                 let slot = self.globals.len() + depth;
                 self.locals.push(fold.accu.clone());
@@ -264,8 +269,16 @@ impl Planner<'_> {
             _ => None,
         };
         let fail = || missing(&function);
+        let checked = self.checked;
+        let call = checked.calls[expr.id as usize].as_ref();
+        let overloads = call.map_or([].as_slice(), |call| call.overloads.as_slice());
+        let cost = CostRule::of_call(&function, target.is_some(), overloads);
         if let Some(operator) = operator {
-            return pair(nodes).map_or_else(fail, |operands| Node::Operate { operator, operands });
+            let Some(operands) = pair(nodes) else { return fail() };
+            return match operator {
+                Operator::In if self.env.folds && cost == CostRule::Search => member(*operands),
+                _ => Node::Operate { operator, cost, operands },
+            };
         }
         match function.as_str() {
             "_&&_" => return pair(nodes).map_or_else(fail, Node::And),
@@ -292,20 +305,23 @@ impl Planner<'_> {
         }
         if let Some(own) = self.env.extra.get(&function) {
             return own.first().map_or_else(fail, |overload| match overload.result {
-                Type::Bool => Node::Call { function: |_, _| Ok(Value::Bool(true)), cost: CostRule::One, args: nodes },
+                Type::Bool => Node::Call { function: |_, _| Ok(Value::Bool(true)), cost, args: nodes, stops: false },
                 _ => missing(&function),
             });
         }
         let Some(implementation) = library::implementation(&function) else { return fail() };
         // Nothing adds up to the zero of the list's own type.
-        let implementation: library::Implementation = match (function.as_str(), &self.types[expr.id as usize]) {
+        let implementation: library::Implementation = match (function.as_str(), &checked.types[expr.id as usize]) {
             ("sum", Type::Double) => |_, args| library::sum(args, Value::Double(0.0)),
             ("sum", Type::Duration) => |_, args| library::sum(args, Value::Duration(0)),
             ("sum", Type::Uint) => |_, args| library::sum(args, Value::Uint(0)),
             _ => implementation,
         };
-        let cost = cost_rule(&function, target.is_some());
-        let node = Node::Call { function: implementation, cost, args: nodes };
+        // Upstream calls these in another way, which shows when an argument fails.
+        let is_matcher =
+            matches!(function.as_str(), "matches" | "find" | "findAll") && matches!(nodes.get(1), Some(Node::Const(_)));
+        let stops = nodes.len() > 2 || is_matcher || function == "format";
+        let node = Node::Call { function: implementation, cost, args: nodes, stops };
         self.folded(&function, node)
     }
 
@@ -318,7 +334,9 @@ impl Planner<'_> {
         match (function, rest) {
             ("_+_", [Expr { kind: Kind::List(items), .. }]) if items.len() == 1 && !items[0].optional => {
                 let slot = self.place(accu)?;
-                Some(Node::Append { slot, item: Box::new(self.plan(&items[0].value)) })
+                let item = Box::new(self.plan(&items[0].value));
+                let is_constant = self.env.folds && matches!(*item, Node::Const(_));
+                Some(Node::Append { slot, item, list_cost: if is_constant { 0 } else { LIST_COST } })
             }
             ("cel.@mapInsert", rest) => {
                 let slot = self.place(accu)?;
@@ -342,14 +360,21 @@ impl Planner<'_> {
         }
         let converts = matches!(
             function,
-            "bool" | "bytes" | "double" | "duration" | "dyn" | "int" | "string" | "timestamp" | "uint"
+            "bool" | "bytes" | "double" | "duration" | "dyn" | "int" | "string" | "timestamp" | "type" | "uint"
         );
         let [Node::Const(value)] = args.as_slice() else { return node };
-        if !converts {
+        if !converts || !self.env.folds {
             return node;
         }
-        let mut machine =
-            Machine { slots: Vec::new(), cost: 0, limit: u64::MAX, interrupt: None, authorizer: None, variables: None };
+        let mut machine = Machine {
+            slots: Vec::new(),
+            cost: 0,
+            limit: u64::MAX,
+            folded: 0,
+            interrupt: None,
+            authorizer: None,
+            variables: None,
+        };
         match implementation(&mut machine, std::slice::from_ref(value)) {
             Ok(value) => Node::Const(value),
             Err(error) => {
@@ -364,43 +389,17 @@ fn missing(name: &str) -> Node {
     Node::Fail(EvalError::message(format!("no such function or variable: {name}")))
 }
 
-/// What calls of a function cost. Source: the published cost model of CEL and of Kubernetes' libraries.
-fn cost_rule(function: &str, is_method: bool) -> CostRule {
-    match function {
-        "startsWith" => CostRule::Traverse(0, 1),
-        "endsWith" => CostRule::Traverse(1, 1),
-        "contains" => CostRule::Contains,
-        "matches" | "find" | "findAll" => CostRule::Matches,
-        "bytes" | "string" => CostRule::Convert,
-        "format" if is_method => CostRule::Format,
-        "strings.quote"
-        | "url"
-        | "lowerAscii"
-        | "upperAscii"
-        | "substring"
-        | "trim"
-        | "jsonpatch.escapeKey"
-        | "cidr"
-        | "isIP"
-        | "isCIDR"
-        | "quantity"
-        | "isQuantity"
-        | "semver"
-        | "isSemver" => CostRule::Traverse(0, 1),
-        "isURL" => CostRule::One,
-        "ip.isCanonical" | "replace" | "split" => CostRule::Traverse(0, 2),
-        "ip" => CostRule::Ip,
-        "containsIP" => CostRule::ContainsIp,
-        "containsCIDR" => CostRule::ContainsCidr,
-        "join" => CostRule::Result,
-        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => CostRule::Each,
-        "check" => CostRule::Fixed(350_000),
-        "fieldSelector" | "labelSelector" => CostRule::Selector,
-        "sets.contains" | "sets.intersects" => CostRule::Sets(1),
-        "sets.equivalent" => CostRule::Sets(2),
-        "sort" | "@sortByAssociatedKeys" | "distinct" => CostRule::NewListCompared,
-        "reverse" | "slice" | "flatten" | "lists.range" => CostRule::NewList,
-        "validate" => CostRule::Validate,
-        _ => CostRule::One,
+/// `in` a list. With only constants of simple types in it, finding an item is free.
+fn member(operands: [Node; 2]) -> Node {
+    let is_simple = |item: Result<Value<'static>, EvalError>| {
+        matches!(item, Ok(Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::String(_)))
+    };
+    let [item, list] = operands;
+    match list {
+        Node::Const(Value::List(list)) if list.is_empty() => Node::Const(Value::Bool(false)),
+        Node::Const(Value::List(list)) if list.iter().all(is_simple) => {
+            Node::Member { item: Box::new(item), list: Value::List(list) }
+        }
+        list => Node::Operate { operator: Operator::In, cost: CostRule::Search, operands: Box::new([item, list]) },
     }
 }

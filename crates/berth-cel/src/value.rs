@@ -405,6 +405,12 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// The entries that are what their declaration says.
+    pub fn entries(&self) -> Vec<(Value<'a>, Value<'a>)> {
+        let entry = |key: Value<'a>| Some((key.clone(), self.get(&key)?.ok()?));
+        self.keys().into_iter().filter_map(entry).collect()
+    }
+
     pub(crate) fn get(&self, key: &Value<'a>) -> Option<Result<Value<'a>, EvalError>> {
         match (self, key) {
             (_, Value::String(key)) => self.get_str(key),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::eval::{EvalError, Machine, Outcome};
+use crate::eval::{EvalError, Machine, Outcome, Slot};
 use crate::program::Program;
 use crate::types::{ObjectType, Type};
 use crate::value::Value;
@@ -38,7 +38,7 @@ impl<'a> Variables<'a> {
         }
         let Some(program) = self.programs.get(name) else { return Err(EvalError::NoSuchKey(name.into())) };
         // The variable runs on slots of its own, on the same meter.
-        let inputs = self.inputs.iter().cloned().map(Ok).collect();
+        let inputs = self.inputs.iter().cloned().map(|value| Slot::Done(Ok(value))).collect();
         let outer = std::mem::replace(&mut machine.slots, inputs);
         let result = machine.eval(program.root());
         machine.slots = outer;

@@ -145,7 +145,7 @@ fn compile_expression(env: &Env, text: &str, wanted: &Type, what: &str, wrong: &
 struct SelfSizes<'a>(&'a Decl);
 
 impl Sizes for SelfSizes<'_> {
-    fn max_size(&self, path: &[&str]) -> Option<u64> {
+    fn max_size(&self, path: &[&str], _: &Type) -> Option<u64> {
         let [_, rest @ ..] = path else { return None };
         // What has no length of its own counts nothing, as upstream.
         self.0.at(rest).map(|decl| decl.max_elements().unwrap_or(0))
