@@ -1,6 +1,8 @@
+use berth_apiserver::ApiServer;
+use berth_store::{MemoryStore, Store, Write};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, server};
+use crate::harness::{Server, config_on, server};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const BOATS: &str = "/apis/harbor.dev/v1/namespaces/default/boats";
@@ -285,4 +287,33 @@ async fn a_member_of_another_type_is_refused_by_name() {
         let refused = server.post(CRDS, odd).await.expect(400);
         assert_eq!(refused["message"], format!("{start}{why}"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn selectable_fields_have_no_brackets_but_where_they_had_them() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    let selecting = |path: &str| {
+        let mut definition = definition();
+        definition["spec"]["versions"].as_array_mut().unwrap().truncate(1);
+        definition["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": path}]);
+        definition
+    };
+    let refused = server.post(CRDS, selecting(".spec['name']")).await.expect(422);
+    assert_eq!(
+        refused["details"]["causes"][0],
+        json!({"reason": "FieldValueInvalid", "field": "spec.selectableFields[0].jsonPath",
+            "message": "Invalid value: \".spec['name']\": is an invalid path: array notation is not allowed"})
+    );
+    server.post(CRDS, selecting(".spec.name")).await.expect(201);
+    let key = "/apiextensions.k8s.io/customresourcedefinitions/boats.harbor.dev";
+    let record = store.get(key).expect("it is stored");
+    let mut value = record.value().as_ref().clone();
+    value["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec['name']"}]);
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
+    server.api.store_handle().commit(write).await.expect("stored");
+    let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    server.patch(&format!("{CRDS}/boats.harbor.dev"), "merge-patch", labelled).await.expect(200);
+    let worse = json!({"spec": {"versions": selecting(".spec['length']")["spec"]["versions"]}});
+    server.patch(&format!("{CRDS}/boats.harbor.dev"), "merge-patch", worse).await.expect(422);
 }

@@ -10,8 +10,21 @@ enum Step {
 
 const NO_FIELD: &str = "does not refer to a valid field";
 
+/// Whether a field path may name a step in brackets (`.labels['a.b']`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayNotation {
+    /// As in the `fieldPath` of a rule.
+    Allowed,
+    /// As in the `jsonPath` of a selectable field.
+    Refused,
+}
+
 /// The normalised path (`spec.name`, `labels[a]`) and the schema a field path leads to, or what is wrong with it.
-pub fn valid_field_path<'s>(path: &str, schema: &'s Schema) -> Result<(String, &'s Schema), String> {
+pub fn valid_field_path<'s>(
+    path: &str,
+    schema: &'s Schema,
+    notation: ArrayNotation,
+) -> Result<(String, &'s Schema), String> {
     let mut tokens = Tokens { rest: path };
     let mut normal = String::new();
     let mut node = schema;
@@ -23,6 +36,7 @@ pub fn valid_field_path<'s>(path: &str, schema: &'s Schema) -> Result<(String, &
         is_first = false;
         let name = match token {
             "." => tokens.next().ok_or("unexpected end of JSON path")?.to_owned(),
+            "[" if notation == ArrayNotation::Refused => return Err("array notation is not allowed".to_owned()),
             "[" => {
                 let token = tokens.next().ok_or("unexpected end of JSON path")?;
                 let Some(quoted) = token.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) else {
@@ -60,7 +74,7 @@ pub fn valid_field_path<'s>(path: &str, schema: &'s Schema) -> Result<(String, &
 
 /// The normalised path alone.
 pub(super) fn steps(path: &str, schema: &Schema) -> Result<String, String> {
-    valid_field_path(path, schema).map(|(path, _)| path)
+    valid_field_path(path, schema, ArrayNotation::Allowed).map(|(path, _)| path)
 }
 
 fn step<'s>(schema: &'s Schema, name: &str) -> Option<(Step, &'s Schema)> {

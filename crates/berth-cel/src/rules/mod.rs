@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 
 pub use correlate::{Correlated, MapList};
 pub use definition::{NothingStored, Options, StoredExpressions, check_defaults, check_definition};
-pub use field_path::valid_field_path;
+pub use field_path::{ArrayNotation, valid_field_path};
 
 use crate::decl::{Decl, REQUEST_BYTES_MAX};
 use crate::env::Env;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_apimachinery::field::Path;
 use berth_apimachinery::schema::Schema;
 use berth_cel::Env;
-use berth_cel::rules::{Request, Rules};
+use berth_cel::rules::{ArrayNotation, Request, Rules, valid_field_path};
 use serde_json::{Value, json};
 
 fn schema(value: Value) -> Arc<Schema> {
@@ -60,4 +60,15 @@ fn the_object_has_one_budget() {
     assert!(findings.exhausted);
     assert_eq!(findings.errors.len(), 1);
     assert!(findings.errors[0].detail.contains("running out of cost budget"));
+}
+
+#[test]
+fn steps_in_brackets_are_for_paths_that_may_have_them() {
+    let schema = schema(
+        json!({"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}),
+    );
+    let at = |path: &str, notation| valid_field_path(path, &schema, notation).map(|(path, _)| path);
+    assert_eq!(at(".a['b']", ArrayNotation::Allowed).as_deref(), Ok("a.b"));
+    assert_eq!(at(".a.b", ArrayNotation::Refused).as_deref(), Ok("a.b"));
+    assert_eq!(at(".a['b']", ArrayNotation::Refused), Err("array notation is not allowed".to_owned()));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use berth_apimachinery::field::Path;
 use berth_apimachinery::schema::Schema;
-use berth_cel::rules::{self, Correlated, MapList, Request};
+use berth_cel::rules::{self, ArrayNotation, Correlated, MapList, Request};
 use berth_cel::types::Type;
 use berth_cel::{Decl, Env, Rules};
 use serde_json::Value;
@@ -106,7 +106,7 @@ impl rules::Stored for Known {
 }
 
 /// The compatibility version of a case (the minor one).
-fn version(case: &Case) -> u32 {
+pub fn version(case: &Case) -> u32 {
     let version = input(case, "celCompatibilityVersion").as_str().and_then(|version| version.split_once('.'));
     version.and_then(|(_, minor)| minor.parse().ok()).unwrap_or(berth_cel::NEWEST)
 }
@@ -165,7 +165,12 @@ fn same_compiled(compiled: &[rules::Compiled], wanted: &[Value], cost: bool) -> 
 fn field_path(case: &Case) -> Verdict {
     let root = input(case, "schema");
     let schema = schema(root)?;
-    let result = rules::valid_field_path(text(&case.input, "fieldPath"), &schema);
+    // One option is given, if any: that steps must not stand in brackets.
+    let notation = match input(case, "options").as_u64() {
+        None | Some(0) => ArrayNotation::Allowed,
+        Some(_) => ArrayNotation::Refused,
+    };
+    let result = rules::valid_field_path(text(&case.input, "fieldPath"), &schema, notation);
     match (result, want(case, "err").as_str()) {
         (Err(error), Some(wanted)) if error.contains(wanted) => Ok(()),
         (Ok((path, found)), None) => {
@@ -212,8 +217,9 @@ fn map_list(case: &Case) -> Verdict {
     }
     let schema = schema(&declared)?;
     let items = input(case, "items").as_array().cloned().unwrap_or_default();
+    let query = input(case, "query");
     let list = MapList::new(&schema, &items);
-    let found = list.as_ref().and_then(|list| list.get(input(case, "query")));
+    let found = list.as_ref().and_then(|list| list.get(query));
     same("item", found, case.want.get("expected"))
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::schema::{Schema, Type};
+use berth_cel::rules::{ArrayNotation, valid_field_path};
 use serde_json::Value;
 
 /// Fields a version may offer to selectors.
@@ -78,7 +80,8 @@ pub(super) fn subresources(given: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks `selectableFields` against the schema they point into. Too many of them may stay where they were `unchanged`.
+/// Checks `selectableFields` against the schema they point into. Too many of them may stay where they were `unchanged`, and so may
+/// steps in brackets, which were accepted once.
 pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged: bool, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let fields = given.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -88,7 +91,10 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
     let Some(schema) = schema else {
         return vec![Error::invalid(path, "", "may only be set when validations.schema is included")];
     };
-    let mut seen: HashSet<Vec<String>> = HashSet::new();
+    // Why it cannot be read is said of the schema itself.
+    let Ok(schema) = Schema::parse_crd(schema) else { return errors };
+    let notation = if unchanged { ArrayNotation::Allowed } else { ArrayNotation::Refused };
+    let mut seen: HashSet<String> = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let item = path.index(index);
         let at = item.child("jsonPath");
@@ -97,17 +103,17 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
             errors.push(Error::required(&at, ""));
             continue;
         }
-        let (steps, target) = match follow(json_path, schema) {
+        let (steps, target) = match valid_field_path(json_path, &schema, notation) {
             Ok(found) => found,
             Err(why) => {
                 errors.push(Error::invalid(&at, json_path, format!("is an invalid path: {why}")));
                 continue;
             }
         };
-        if steps.first().is_some_and(|step| step == "metadata") {
+        if steps.split(['.', '[']).next() == Some("metadata") {
             errors.push(Error::invalid(&at, json_path, "must not point to fields in metadata"));
         }
-        if !matches!(target["type"].as_str(), Some("string" | "boolean" | "integer")) {
+        if !matches!(target.schema_type, Some(Type::String | Type::Boolean | Type::Integer)) {
             let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings \
                           with formats are allowed.";
             errors.push(Error::invalid(&at, json_path, detail));
@@ -120,21 +126,6 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
         errors.push(Error::too_many(path, seen.len() as i64, SELECTABLE_FIELDS_MAX as i64));
     }
     errors
-}
-
-/// The steps of a path of declared properties (`.spec.foo`, `.spec['a.b']`) and the schema it leads to. Items of lists
-/// cannot be selected by.
-fn follow<'a>(json_path: &str, schema: &'a Value) -> Result<(Vec<String>, &'a Value), String> {
-    let (mut steps, mut at, mut rest) = (Vec::new(), schema, json_path);
-    while !rest.is_empty() {
-        let (name, after) = next_step(rest)?;
-        let properties = at.get("properties").and_then(|properties| properties.get(&name));
-        let additional = at.get("additionalProperties").filter(|additional| additional.is_object());
-        at = properties.or(additional).ok_or("does not refer to a valid field")?;
-        steps.push(name);
-        rest = after;
-    }
-    Ok((steps, at))
 }
 
 /// The first name on a path and the rest of it.
