@@ -287,11 +287,10 @@ fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
 }
 
 /// Whether the defaults of a schema keep its rules, both as new values and as unchanged ones. `budget` is what all
-/// evaluations may cost.
-pub fn check_defaults(schema: &Arc<Schema>, path: &Path<'_>, budget: Option<u64>, env: &Env) -> Vec<Error> {
+/// evaluations may cost; what is left of it stands there afterwards.
+pub fn check_defaults(schema: &Arc<Schema>, path: &Path<'_>, budget: &mut Option<u64>, env: &Env) -> Vec<Error> {
     let mut errors = Vec::new();
-    let mut budget = budget;
-    default_of(schema, path, &mut budget, env, &mut errors);
+    default_of(schema, path, budget, env, &mut errors);
     errors
 }
 
@@ -304,16 +303,20 @@ fn default_of(schema: &Arc<Schema>, path: &Path<'_>, budget: &mut Option<u64>, e
         && let Some(rules) = Rules::of_schema(schema, resource, env.clone())
     {
         let at = path.child("default");
+        // A default stays as it is or is new: both may cost what is left, and the dearer of them is what is charged. As a new
+        // value it is looked at only if it may stay.
+        let mut cost = 0;
         for old in [Some(default), None] {
             let request = Request { old, budget: *budget, call_limit: Some(CALL_COST_MAX), ..Request::default() };
             let findings = rules.validate(default, &at, request);
-            *budget = budget.map(|budget| budget.saturating_sub(findings.cost));
-            for error in findings.errors {
-                if !errors.contains(&error) {
-                    errors.push(error);
-                }
+            cost = cost.max(findings.cost);
+            let is_kept = findings.errors.is_empty();
+            errors.extend(findings.errors);
+            if !is_kept {
+                break;
             }
         }
+        *budget = budget.map(|budget| budget.saturating_sub(cost));
     }
     let properties = path.child("properties");
     for (name, property) in &schema.properties {

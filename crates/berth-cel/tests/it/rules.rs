@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_apimachinery::field::Path;
 use berth_apimachinery::schema::Schema;
 use berth_cel::Env;
-use berth_cel::rules::{ArrayNotation, Request, Rules, valid_field_path};
+use berth_cel::rules::{ArrayNotation, Request, Rules, check_defaults, valid_field_path};
 use serde_json::{Value, json};
 
 fn schema(value: Value) -> Arc<Schema> {
@@ -60,6 +60,23 @@ fn the_object_has_one_budget() {
     assert!(findings.exhausted);
     assert_eq!(findings.errors.len(), 1);
     assert!(findings.errors[0].detail.contains("running out of cost budget"));
+}
+
+#[test]
+fn a_default_costs_what_the_dearer_of_staying_and_being_new_costs() {
+    let left = |rule: &str, errors: usize| {
+        let rules = json!([{"rule": rule, "optionalOldSelf": true}]);
+        let field = json!({"type": "string", "default": "d", "x-kubernetes-validations": rules});
+        let schema = schema(json!({"type": "object", "properties": {"a": field, "b": field}}));
+        let mut budget = Some(20);
+        let found = check_defaults(&schema, &Path::root(), &mut budget, &Env::default());
+        assert_eq!(found.len(), errors, "{found:?}");
+        budget
+    };
+    // 3 where there is an old value and 4 where there is none, of each field.
+    assert_eq!(left("oldSelf.orValue(self) == self", 0), Some(12));
+    assert_eq!(left("oldSelf.hasValue()", 2), Some(16));
+    assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "what may not stay is not looked at as a new value");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use berth_cel::Env;
 use berth_cel::rules::{self, NothingStored, Options};
 use serde_json::Value;
 
-use super::{Case, Runner, Verdict, flag, input, text};
+use super::rules::version;
+use super::{Case, Runner, Verdict, flag, input, same, text, want};
 use crate::conformance::apimachinery::errors;
 
 pub fn runner(suite: &str) -> Option<Runner> {
@@ -33,7 +34,7 @@ fn crd_schema(case: &Case) -> Verdict {
     let path = Path::new("spec.validation.openAPIV3Schema");
     let mut got = structural::check(schema, options, &path);
     let rules = Options {
-        env: Env::new(berth_cel::NEWEST),
+        env: Env::new(version(case)),
         env_stored: Env::new(berth_cel::NEWEST),
         stored: &NothingStored,
         suppress_expression_cost: option("suppressPerExpressionCost"),
@@ -51,6 +52,11 @@ fn validate_defaults(case: &Case) -> Verdict {
     let Ok(schema) = Schema::parse_crd(input(case, "schema")) else { return errors(case, &[]) };
     let mut got = schema.validate_defaults(root, pruned, &path);
     let env = Env::new(berth_cel::NEWEST);
-    got.extend(rules::check_defaults(&schema, &path, input(case, "costBudget").as_u64(), &env));
-    errors(case, &got)
+    let mut budget = input(case, "costBudget").as_u64();
+    got.extend(rules::check_defaults(&schema, &path, &mut budget, &env));
+    errors(case, &got)?;
+    match want(case, "remainingCost") {
+        Value::Null => Ok(()),
+        wanted => same("remaining cost", budget, wanted.as_u64()),
+    }
 }

@@ -357,8 +357,8 @@ fn check_schema(
         // The defaults of a schema that is not structural cannot be judged.
         Ok(parsed) if is_structural && options.structural => {
             errors.extend(parsed.validate_defaults(Root::Resource, checks.pruned_defaults, &place));
-            let budget = Some(rules::OBJECT_COST_MAX);
-            errors.extend(rules::check_defaults(parsed, &place, budget, &Env::new(berth_cel::NEWEST)));
+            let mut budget = Some(rules::OBJECT_COST_MAX);
+            errors.extend(rules::check_defaults(parsed, &place, &mut budget, &Env::new(berth_cel::NEWEST)));
         }
         Ok(_) => {}
         Err(error) if is_structural && options.structural && options.valid_types => {
