@@ -176,7 +176,9 @@ fn scale(case: &Case) -> Verdict {
         "" => "apps/v1".to_owned(),
         version => meta::GroupVersion::new(part("Group"), version).to_string(),
     };
-    let fields = ScaleFields { paths, parent_version, scale_version: "autoscaling/v1".to_owned() };
+    // The version of a scale is said where a list becomes one of a scale; from there it is in the entries.
+    let scale_version = input(case, "gvk").get("apiVersion").and_then(Value::as_str).unwrap_or("autoscaling/v1");
+    let fields = ScaleFields { paths, parent_version, scale_version: scale_version.to_owned() };
     let got = match input_text(case, "op") {
         "toSubresource" => fields.to_scale(&decode_list(input(case, "managedFields"))?),
         _ => fields.to_parent(&decode_list(input(case, "parent"))?, &decode_list(input(case, "subresource"))?),
@@ -260,6 +262,7 @@ fn conflict(case: &Case) -> Verdict {
         .collect();
     let status = managed.conflict_status(&conflicts);
     equal("message", &json!(status.message), want(case, "message"))?;
+    equal("reason", &json!(status.reason), want(case, "reason"))?;
     equal("code", &json!(status.code), want(case, "code"))
 }
 

@@ -62,7 +62,23 @@ fn anonymous(case: &Case) -> Verdict {
 fn bearer(case: &Case) -> Verdict {
     let headers = texts(input(case, "authorizationHeaders"));
     let got = headers.first().map_or(Bearer::None, |header| bearer_token(header));
+    // Only the token of this case is known to the authenticator behind.
     let known = case.name.starts_with("valid");
+    let me = || UserInfo { name: "myuser".to_owned(), ..UserInfo::default() };
+    let tokens = match got {
+        Bearer::Token(token) if known => BTreeMap::from([(token.to_owned(), me())]),
+        _ => BTreeMap::new(),
+    };
+    let mut sent = http::HeaderMap::new();
+    for header in &headers {
+        sent.append(http::header::AUTHORIZATION, header.parse().map_err(|error| format!("{header}: {error}"))?);
+    }
+    let user = authn::Authenticator::new(tokens, None).authenticate(None, "/api", &mut sent);
+    let user = user.map(|user| user.name).unwrap_or_default();
+    same("user", user.as_str(), text(&case.want, "expectedUserName"))?;
+    let left = sent.get_all(http::header::AUTHORIZATION).iter();
+    let left: Vec<String> = left.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
+    same("headers", left, texts(want(case, "expectedAuthorizationHeaders")))?;
     let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
     same("ok", matches!(got, Bearer::Token(_)) && known, flag("expectedOK"))?;
     same("error", matches!(got, Bearer::Token(_)) && !known, flag("expectedErr"))?;

@@ -45,11 +45,16 @@ fn negotiate_output(case: &Case) -> Verdict {
     let accept = texts(request.get("accept").unwrap_or(&Value::Null)).join(",");
     let supported = input(case, "supported").as_array().cloned().unwrap_or_default();
     let offered: Vec<&str> = supported.iter().map(|offer| text(offer, "mediaType")).collect();
-    let Some((media, parameters)) = chosen(&accept, &offered) else {
-        let error = format!("only the following media types are accepted: {}", offered.join(", "));
-        return same("error", Some(error.as_str()), want(case, "err").as_str());
+    let (media, parameters) = match chosen(&accept, &offered) {
+        Some((media, parameters)) => (Some(media), parameters),
+        None => (None, Parameters::default()),
     };
-    same("accepted", Some(media), want(case, "accepted").as_str())?;
+    let error = format!("only the following media types are accepted: {}", offered.join(", "));
+    same("error", media.is_none().then_some(error.as_str()), want(case, "err").as_str())?;
+    same("accepted", media.unwrap_or_default(), text(&case.want, "accepted"))?;
+    for name in ["profile", "stream"] {
+        same(name, parameter(&parameters, name).unwrap_or_default(), text(&case.want, name))?;
+    }
     let pretty = want(case, "usesPretty").as_bool().unwrap_or_default();
     same("pretty", parameter(&parameters, "pretty") == Some("1"), pretty)
 }

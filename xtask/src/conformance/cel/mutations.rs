@@ -2,6 +2,7 @@
 
 use berth_apimachinery::apply::Types;
 use berth_apimachinery::builtin;
+use berth_apimachinery::meta::GroupVersionResource;
 use berth_cel::Env;
 use berth_cel::admission::mutation::{self, Mutator, PatchType};
 use berth_cel::admission::policy::POLICY_COST_MAX;
@@ -28,7 +29,16 @@ fn run(case: &Case, patch_type: PatchType) -> Verdict {
     }
 }
 
+/// The name of the definition of the objects that a group, version and resource are of.
+fn definition(resource: &Value) -> Option<&'static str> {
+    let resource =
+        GroupVersionResource::new(text(resource, "group"), text(resource, "version"), text(resource, "resource"));
+    let kind = builtin::document().kinds().find(|kind| kind.guess_resource().0 == resource)?;
+    builtin::document().definition_name(kind)
+}
+
 fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
+    let definition = definition(input(case, "gvr")).ok_or("no definition of the resource")?;
     let expression = text(&case.input, "expression");
     let declared = Declared { authorizer: true, ..Declared::default() };
     let mutator = Mutator::compile(expression, patch_type, Env::default(), &declared)?;
@@ -38,8 +48,7 @@ fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
         Inputs { object, old_object: &none, request: &none, params: &none, namespace: &none, authorizer: None };
     let mut budget = POLICY_COST_MAX;
     let mutation = mutator.evaluate(&inputs, &mut budget)?;
-    // Every recorded object is a Deployment.
-    let schema = builtin::document().definition("io.k8s.api.apps.v1.Deployment").ok_or("no schema of deployments")?;
+    let schema = builtin::document().definition(definition).ok_or("no schema of the resource")?;
     mutation::apply(&mutation, object, Some((&schema, &Types::from_schema(&schema))))
 }
 
