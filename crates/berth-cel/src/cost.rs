@@ -223,6 +223,9 @@ fn inner_size(value: &Value<'_>) -> u64 {
     }
 }
 
+/// What going over an entry costs that expressions do not see: one for its key and one for its value.
+const UNDECLARED: u64 = 2;
+
 /// What going through a value costs, down to its scalars. Texts are rounded down, each for itself.
 fn traversal(value: &Value<'_>) -> u64 {
     let text = |length: usize| (length as f64 * TEXT) as u64;
@@ -231,13 +234,15 @@ fn traversal(value: &Value<'_>) -> u64 {
         Value::String(value) => text(value.len()),
         Value::Bytes(value) => text(value.len()),
         Value::List(list) => list.iter().fold(0, |sum: u64, value| sum.saturating_add(item(&value))),
-        Value::Map(map) => map.keys().iter().fold(0, |sum: u64, key| {
-            let value = map.get(key).as_ref().map_or(1, item);
-            sum.saturating_add(traversal(key)).saturating_add(value)
-        }),
-        Value::Unknown(json @ (serde_json::Value::Object(_) | serde_json::Value::Array(_))) => {
-            traversal(&crate::value::untyped(json))
+        Value::Map(map) => {
+            let keys = map.keys();
+            let hidden = UNDECLARED * map.len().saturating_sub(keys.len()) as u64;
+            keys.iter().fold(hidden, |sum: u64, key| {
+                let value = map.get(key).as_ref().map_or(1, item);
+                sum.saturating_add(traversal(key)).saturating_add(value)
+            })
         }
+        Value::Unknown(serde_json::Value::Object(map)) => UNDECLARED * map.len() as u64,
         _ => 1,
     }
 }
