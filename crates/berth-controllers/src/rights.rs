@@ -44,8 +44,8 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "events", &["create", "patch"]),
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
-    ("", "podtemplates", &["create", "get", "patch"]),
-    ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete", "get"]),
+    ("", "podtemplates", &["create", "patch"]),
+    ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
     ("batch", "jobs", &["delete", "patch"]),
     ("batch", "jobs/status", &["patch"]),
     ("jobset.x-k8s.io", "jobsets", &["delete", "patch"]),
@@ -61,14 +61,29 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     (KUEUE, "workloads/status", &["patch"]),
 ];
 
-/// Rights that no call shows: setting an owner whose deletion waits for the workload needs them where the API server
-/// checks that (`OwnerReferencesPermissionEnforcement`).
-const OWNED: &[(&str, &str)] = &[
-    ("", "pods/finalizers"),
-    ("batch", "jobs/finalizers"),
-    ("jobset.x-k8s.io", "jobsets/finalizers"),
-    (KUEUE, "workloads/finalizers"),
+/// Rights that no call shows: the API server asks for them when an object's owners are written, where it runs the admission
+/// plugin OwnerReferencesPermissionEnforcement (off in Kubernetes, on in OpenShift). An owner whose deletion waits for the
+/// object (`blockOwnerDeletion`) asks for `update` of the owner's finalizers, and changing the owners of an object that is there
+/// for `delete` of that object. The test that compares the role with the audit log works them out from what is written.
+const OWNED: &[(&str, &str, &str)] = &[
+    ("", "pods/finalizers", "update"),
+    ("", "podtemplates", "delete"),
+    ("autoscaling.x-k8s.io", "provisioningrequests/finalizers", "update"),
+    ("batch", "jobs/finalizers", "update"),
+    ("jobset.x-k8s.io", "jobsets/finalizers", "update"),
+    (KUEUE, "workloads/finalizers", "update"),
 ];
+
+/// Group, resource and verb of the rights that are needed where the API server checks who may name whom as owner, beyond
+/// [`calls`].
+pub fn owner_rights() -> BTreeSet<(String, String, String)> {
+    let fixed = OWNED.iter().map(|(group, resource, verb)| (*group, (*resource).to_owned(), *verb));
+    let mut rights: BTreeSet<(String, String, String)> =
+        fixed.map(|(group, resource, verb)| (group.to_owned(), resource, verb.to_owned())).collect();
+    let kinds = described().into_iter();
+    rights.extend(kinds.map(|(group, resource)| (group, format!("{resource}/finalizers"), "update".to_owned())));
+    rights
+}
 
 /// Names of the CustomResourceDefinitions whose versions the webhook server converts.
 pub fn converted_kinds() -> Vec<String> {
@@ -145,18 +160,14 @@ pub fn watched() -> Vec<(String, String)> {
 
 /// The rules of the controllers' ClusterRole.
 pub fn rules() -> Vec<Value> {
+    let mut allowed = calls();
+    for (group, resource, verb) in owner_rights() {
+        allowed.entry((group, resource)).or_default().insert(verb);
+    }
     // One rule per group and set of verbs: what a reader of the role asks is "what may it write".
     let mut by_verbs: BTreeMap<(String, BTreeSet<String>), Vec<String>> = BTreeMap::new();
-    for ((group, resource), verbs) in calls() {
+    for ((group, resource), verbs) in allowed {
         by_verbs.entry((group, verbs)).or_default().push(resource);
-    }
-    for (group, resource) in OWNED {
-        let key = ((*group).to_owned(), BTreeSet::from(["update".to_owned()]));
-        by_verbs.entry(key).or_default().push((*resource).to_owned());
-    }
-    for (group, resource) in described() {
-        let key = (group, BTreeSet::from(["update".to_owned()]));
-        by_verbs.entry(key).or_default().push(format!("{resource}/finalizers"));
     }
     let rule = |((group, verbs), resources)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let mut rules: Vec<Value> = by_verbs.into_iter().map(rule).collect();

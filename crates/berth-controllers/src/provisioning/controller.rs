@@ -205,6 +205,13 @@ impl Controller {
                 self.recorder.event(workload.as_ref(), EventType::Normal, "ProvisioningRequestCreated", &message);
                 Ok(())
             }
+            // It is there and not among those known to be the workload's. Known as somebody else's, it is in the way, which is
+            // told; not known at all, an earlier try got this far and the watch will say so.
+            Err(error)
+                if berth_runtime::is_already_exists(&error) && self.requests.get(&ObjectKey::of(request)).is_none() =>
+            {
+                Err(error.into())
+            }
             Err(error) => {
                 let text = match &error {
                     kube::Error::Api(status) => status.message.clone(),
@@ -229,6 +236,9 @@ impl Controller {
     }
 
     /// Templates first, because an autoscaler may look at a request the moment it exists; afterwards they belong to it.
+    ///
+    /// What a controller left behind that was killed in between is not looked at, so no right to look is needed: a template of
+    /// that name is taken as the one meant. It stays the workload's, and goes with it, when the request was there already.
     async fn try_create(
         &self,
         templates: &[PodTemplate],
@@ -237,25 +247,18 @@ impl Controller {
         let namespace = request.namespace().unwrap_or_default();
         let api: Api<PodTemplate> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
-        let mut made = Vec::with_capacity(templates.len());
         for template in templates {
-            made.push(match api.create(&params, template).await {
-                Ok(template) => template,
-                Err(error) if berth_runtime::is_already_exists(&error) => api.get(&template.name_any()).await?,
-                Err(error) => return Err(error),
-            });
+            match api.create(&params, template).await {
+                Err(error) if !berth_runtime::is_already_exists(&error) => return Err(error),
+                _ => {}
+            }
         }
         let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
-        let request = match requests.create(&params, request).await {
-            Ok(request) => request,
-            // An earlier try got this far.
-            Err(error) if berth_runtime::is_already_exists(&error) => requests.get(&request.name_any()).await?,
-            Err(error) => return Err(error),
-        };
-        for template in made {
+        let request = requests.create(&params, request).await?;
+        for template in templates {
             let mut owned = template.clone();
             owned.metadata.owner_references = Some(vec![requests::owner(&request, true)]);
-            patch(&api, &template, &owned, Part::Main, None).await?;
+            patch(&api, template, &owned, Part::Main, None).await?;
         }
         Ok(request)
     }

@@ -199,3 +199,61 @@ async fn a_check_without_its_configuration_makes_the_queue_inactive() {
     assert_eq!(condition(&workload, "QuotaReserved"), "True/QuotaReserved");
     assert_eq!(check(&workload), "Pending: the check is not active");
 }
+
+/// The queue takes nobody in, so that the workload is there and nothing has been asked for.
+async fn hold(cluster: &Cluster, hold: bool) {
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    let policy = if hold { "Hold" } else { "None" };
+    cluster.patch(&queue, json!({"spec": {"stopPolicy": policy}})).await;
+    cluster.pass(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_controller_left_is_taken_up_without_being_looked_at() {
+    let cluster = start().await;
+    hold(&cluster, true).await;
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    let workload = cluster.list(KUEUE, "Workload", "team").await.remove(0);
+    let (name, uid) = (workload["metadata"]["name"].as_str().unwrap(), &workload["metadata"]["uid"]);
+    // It was killed after making the template, before making the request.
+    let template = format!("ppt-{name}-prov-1-main");
+    cluster
+        .create(json!({
+            "apiVersion": "v1", "kind": "PodTemplate",
+            "metadata": {"name": template, "namespace": "team", "ownerReferences": [{
+                "apiVersion": KUEUE, "kind": "Workload", "name": name, "uid": uid, "controller": true}]},
+            "template": workload["spec"]["podSets"][0]["template"],
+        }))
+        .await;
+    hold(&cluster, false).await;
+    let request = requests(&cluster).await.pop().expect("a request");
+    assert_eq!(request["spec"]["podSets"][0]["podTemplateRef"]["name"], json!(template));
+    let kept = cluster.get("v1", "PodTemplate", Some("team"), &template).await;
+    let owners = kept["metadata"]["ownerReferences"].as_array().unwrap();
+    assert_eq!((owners.len(), &owners[0]["uid"]), (1, &request["metadata"]["uid"]), "it belongs to the request now");
+    answer(&cluster, &[("Provisioned", "True", "ok")]).await;
+    assert!(!is_suspended(&cluster).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_somebody_elses_in_the_way_is_told_and_waited_for() {
+    let cluster = start().await;
+    hold(&cluster, true).await;
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    let workload = cluster.list(KUEUE, "Workload", "team").await.remove(0);
+    let name = format!("{}-prov-1", workload["metadata"]["name"].as_str().unwrap());
+    let other = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"provisioningClassName": "other", "podSets": [{"count": 1, "podTemplateRef": {"name": "other"}}]},
+    });
+    let other = cluster.create(other).await;
+    hold(&cluster, false).await;
+    let told = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
+    assert!(told.contains(&format!("Error creating ProvisioningRequest {name:?}")), "{told}");
+    assert!(told.contains("already exists"), "{told}");
+    cluster.delete(&other).await;
+    cluster.pass(30).await;
+    let request = requests(&cluster).await.pop().expect("a request of its own");
+    assert_eq!(request["spec"]["provisioningClassName"], "queued-provisioning.gke.io");
+}
