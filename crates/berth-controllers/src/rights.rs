@@ -403,12 +403,14 @@ fn user_roles() -> Vec<Value> {
     roles
 }
 
+/// A role that the cluster's controller puts together. Its rules are that controller's: who writes them too, if only that there
+/// are none, takes everybody's rights away until the controller has come by.
 fn aggregated(name: &str, label: &str) -> Value {
     let mut wanted = Map::new();
     wanted.insert(label.to_owned(), "true".into());
     json!({
         "apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels(&[])},
-        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": wanted}]}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": wanted}]},
     })
 }
 

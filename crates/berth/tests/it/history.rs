@@ -36,6 +36,11 @@ impl History {
         Self { watch, events }
     }
 
+    /// Whether what is there already has been seen.
+    pub fn begun(&self) -> bool {
+        !self.events.lock().expect("nobody panics while holding the events").is_empty()
+    }
+
     /// The states of all objects so far, in the order they were stored, with whether the object went with it.
     pub fn states(&mut self) -> Vec<(Value, bool)> {
         assert!(self.watch.try_wait().expect("kubectl can be looked at").is_none(), "the watch has ended");

@@ -8,6 +8,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, kubectl_present};
+use crate::history::History;
 use crate::process::Process;
 
 pub fn install(arguments: &[&str]) -> String {
@@ -43,6 +44,27 @@ fn what_is_printed_is_what_kubectl_applies() {
     cluster.run(&bind);
     assert!(can("create", "jobs.batch") && can("watch", "workloads.kueue.x-k8s.io"));
     assert!(!can("delete", "localqueues.kueue.x-k8s.io") && !can("patch", "workloads.kueue.x-k8s.io"));
+}
+
+#[test]
+fn installing_again_takes_nobodys_rights_away() {
+    if !kubectl_present("installing_again_takes_nobodys_rights_away") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&["--bare"]);
+    // Rules are put together by a controller of the cluster's.
+    let _machines = Process::cluster(&cluster, &[]);
+    let kubeconfig = cluster.kubeconfig.display().to_string();
+    let role = "kueue-batch-user-role";
+    install(&["--apply", "--kubeconfig", &kubeconfig]);
+    let has_rules = |role: &Value| role["rules"].as_array().is_some_and(|rules| !rules.is_empty());
+    cluster.wait_until("the rules to be put together", 30, |cluster| has_rules(&cluster.get(&["clusterrole", role])));
+    let mut history = History::of(&cluster, "clusterroles");
+    cluster.wait_until("the watch to begin", 30, |_| history.begun());
+    install(&["--apply", "--kubeconfig", &kubeconfig]);
+    for (state, _) in history.states().iter().filter(|(state, _)| state["metadata"]["name"] == role) {
+        assert!(has_rules(state), "{state}");
+    }
 }
 
 /// The webhooks as an API server calls them.
