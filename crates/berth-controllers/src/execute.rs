@@ -15,10 +15,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::concurrent_admission::is_variant;
+use crate::conditions::truncate;
 use crate::members::members;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Step};
 use crate::stores::controller_of;
+use crate::webhooks::held;
 
 /// Which part of an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub enum Part {
 
 /// The field manager writes are made as.
 pub const FIELD_MANAGER: &str = "berth-controllers";
+
+/// Longest text of an event.
+const EVENT_MESSAGE_MAX: usize = 1024;
 
 /// Sends the difference between two states of an object. Returns the server's answer, or nothing when there was no
 /// difference. `version` is the resourceVersion that must still be current.
@@ -241,6 +246,20 @@ where
         self.recorder.event(object, EventType::Warning, "WorkloadNameConflict", &message);
     }
 
+    /// Says on an object that is held since the controllers were away why it stays so, if the API refused what they would make
+    /// of it; an API that is busy, or an object that has changed, is no refusal.
+    fn tell_unsettled(&self, object: &J, error: &kube::Error) {
+        let kube::Error::Api(status) = error else { return };
+        if matches!(status.code, 400 | 403 | 422) {
+            let message = format!(
+                "It is held since it was made while the controllers were away, and what they would make of it now is refused: {}; \
+                 delete it and make it again",
+                status.message
+            );
+            self.recorder.event(object, EventType::Warning, "StaysHeld", &truncate(&message, EVENT_MESSAGE_MAX));
+        }
+    }
+
     fn api(&self, object: &J) -> Api<J> {
         Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
     }
@@ -265,7 +284,12 @@ where
         let answer = match result {
             Ok(answer) => answer,
             Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                if held::is_unsettled(&before.state) {
+                    self.tell_unsettled(&before.state, &error);
+                }
+                return Err(error.into());
+            }
         };
         before.state = after;
         if let Some(answer) = answer {

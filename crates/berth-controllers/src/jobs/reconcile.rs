@@ -56,7 +56,10 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     };
     if held::is_unsettled(job) {
         match held::settle_job(context, job) {
-            Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
+            Ok((settled, told)) => {
+                plan.steps.push(Step::Patch(Box::new(settled)));
+                plan.steps.extend(told.map(Step::Event));
+            }
             Err(error) => return plan.fail(error),
         }
         return plan;

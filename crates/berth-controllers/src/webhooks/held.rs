@@ -11,10 +11,11 @@ use serde_json::Value;
 use super::jobs::{ancestor_of, default_job};
 use super::pods::default_pod;
 use crate::jobs::Job;
+use crate::jobs::ancestors::managed_ancestor;
 use crate::jobs::described::set_at;
-use crate::jobs::reconcile::Context;
+use crate::jobs::reconcile::{self, Context};
 use crate::keys;
-use crate::plan::PlanError;
+use crate::plan::{PlanError, Told};
 
 /// The gates the policy adds to pods. Others that an annotation may name are somebody else's.
 const GATES: [&str; 2] = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
@@ -58,18 +59,21 @@ pub(super) fn undo_pod(object: &mut Value) {
     }
 }
 
-/// A stored job as the webhooks would have made it.
+/// A stored job as the webhooks would have made it, and what its author should know of it.
+///
+/// Who reconciles a job (`spec.managedBy`) is said when it is made and never again. One that would have been handed to another
+/// cluster stays a job of this one: it is queued, and the check of its queue says what becomes of that.
 ///
 /// # Errors
 /// When its owner is not known (yet), or it cannot be read.
-pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<J, PlanError> {
+pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Told>), PlanError> {
     let mut settled = job.clone();
     if !job.is_suspended() {
         // Somebody let go of it meanwhile; from here on it is a job like any other that runs without a workload.
         if let Some(annotations) = settled.meta_mut().annotations.as_mut() {
             annotations.remove(keys::HELD_ANNOTATION);
         }
-        return Ok(settled);
+        return Ok((settled, None));
     }
     let namespace = job.namespace().unwrap_or_default();
     let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
@@ -80,15 +84,39 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<J, PlanError>
     let mut object = serde_json::to_value(job).map_err(failed)?;
     default_job::<J>(&mut object, &namespace, context.config, context.gates, &lookup)
         .map_err(|errors| PlanError::Other(field::aggregate(&errors)))?;
-    serde_json::from_value(object).map_err(failed)
+    let mut told = None;
+    if let Some(steps) = J::MANAGED_BY
+        && job.managed_by().is_none()
+        && remove_at(&mut object, steps).is_some()
+    {
+        let message = format!(
+            "{} was not set when the job was made, as the controllers were away, and cannot be set any more: its queue sends jobs \
+             to other clusters, and this one is queued for this cluster; to have it sent, delete it and make it again",
+            steps.join(".")
+        );
+        told = Some(Told::warning("ManagedByMissing", message));
+    }
+    Ok((serde_json::from_value(object).map_err(failed)?, told))
+}
+
+/// Removes the field at the end of these steps.
+fn remove_at(object: &mut Value, steps: &[&str]) -> Option<Value> {
+    let (last, parents) = steps.split_last()?;
+    let parent = parents.iter().try_fold(object, |object, step| object.get_mut(step))?;
+    parent.as_object_mut()?.remove(*last)
 }
 
 /// A stored pod as the webhooks would have made it. No gate is added that it does not have: the API server takes none.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When it cannot be read, or an owner that may be queued is not known (yet): whether the pod is part of it decides whether its
+/// gates come off.
 pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
     let namespace = pod.namespace().unwrap_or_default();
+    let owner = |reference: &_| reconcile::lookup(context.stores, &namespace, reference);
+    if let Err(error @ PlanError::OwnerNotFound) = managed_ancestor(&pod.metadata, context.config, owner) {
+        return Err(error);
+    }
     let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
         context.stores.find(group, resource, namespace, name)
     };
@@ -151,7 +179,8 @@ mod tests {
     fn what_was_stored_without_webhooks_becomes_what_they_would_have_made() {
         let stores = Stores::by_hand();
         let typed = |value: Value| serde_json::from_value::<BatchJob>(value).expect("a job");
-        let settled = |job: Value| with_context(&stores, |context| settle_job(context, &typed(job)));
+        let settled =
+            |job: Value| with_context(&stores, |context| settle_job(context, &typed(job)).map(|(job, _)| job));
         let alone = settled(job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false")).expect("settled");
         assert!(alone.is_suspended() && !is_unsettled(&alone));
         let let_go = {
@@ -170,6 +199,69 @@ mod tests {
             .expect("a JobSet"),
         );
         assert!(!settled(part).expect("settled").is_suspended(), "a part of a managed job follows it");
+    }
+
+    #[test]
+    fn who_reconciles_a_stored_job_is_not_changed_any_more() {
+        let stores = Stores::by_hand();
+        let read = |value: Value| serde_json::from_value(value).expect("an object");
+        stores.local_queues.observe(
+            serde_json::from_value(json!({"metadata": {"name": "q", "namespace": "team"},
+            "spec": {"clusterQueue": "cq"}}))
+            .expect("a queue"),
+        );
+        stores.cluster_queues.observe(
+            serde_json::from_value(json!({"metadata": {"name": "cq"},
+            "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "elsewhere"}]}}}))
+            .expect("a queue"),
+        );
+        stores.admission_checks.observe(
+            serde_json::from_value(json!({"metadata": {"name": "elsewhere"},
+            "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}}))
+            .expect("a check"),
+        );
+        let stored: BatchJob = read(job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false"));
+        let (settled, told) = with_context(&stores, |context| settle_job(context, &stored)).expect("settled");
+        assert_eq!(settled.managed_by(), None);
+        assert!(settled.is_suspended() && !is_unsettled(&settled), "it is queued");
+        let told = told.expect("its author is told");
+        assert!(told.message.starts_with("spec.managedBy was not set"), "{}", told.message);
+        // One that said it itself is left alone, and a new one is handed over.
+        let mut by_author = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+        by_author["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
+        let by_author: BatchJob = read(by_author);
+        let (settled, told) = with_context(&stores, |context| settle_job(context, &by_author)).expect("settled");
+        assert_eq!((settled.managed_by(), told), (Some("kueue.x-k8s.io/multikueue"), None));
+        let mut new = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+        let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
+        let lookup =
+            |group: &str, resource: &str, namespace: &str, name: &str| stores.find(group, resource, namespace, name);
+        Webhooks::new(Config::default()).mutate(request, &mut new, &lookup).expect("fine");
+        assert_eq!(new["spec"]["managedBy"], "kueue.x-k8s.io/multikueue");
+    }
+
+    #[test]
+    fn a_held_pod_waits_for_its_owner_to_be_known() {
+        let stores = Stores::by_hand();
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
+        let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "train-0", "namespace": "team", "ownerReferences": owner,
+                "labels": {keys::QUEUE_NAME_LABEL: "q", keys::MANAGED_LABEL: "true"},
+                "annotations": {keys::HELD_ANNOTATION: keys::ADMISSION_GATE}},
+            "spec": {"containers": [], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}}))
+        .expect("a pod");
+        let settled = || with_context(&stores, |context| settle_pod(context, &pod));
+        assert_eq!(settled(), Err(PlanError::OwnerNotFound));
+        let job =
+            |labels: Value| json!({"metadata": {"name": "train", "namespace": "team", "uid": "u", "labels": labels}});
+        let is_gated =
+            |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.iter().flatten().count() > 0);
+        stores.jobs.observe(serde_json::from_value(job(json!({keys::QUEUE_NAME_LABEL: "q"}))).expect("a job"));
+        assert!(!is_gated(&settled().expect("settled")), "a part of a queued job follows it");
+        let mut unqueued = job(json!({}));
+        unqueued["metadata"]["resourceVersion"] = json!("2");
+        stores.jobs.observe(serde_json::from_value(unqueued).expect("a job"));
+        assert!(is_gated(&settled().expect("settled")), "the job is not queued: the pod is, by itself");
     }
 
     #[test]

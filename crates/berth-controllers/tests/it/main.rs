@@ -4,6 +4,7 @@ mod adoption;
 mod cluster;
 mod concurrent_admission;
 mod frameworks;
+mod held;
 mod provisioning;
 mod queueing;
 mod rights;
