@@ -221,7 +221,15 @@ impl<J: Job> Reconcile<'_, J> {
         {
             return Ok(next);
         }
-        let pod_sets = self.pod_sets()?;
+        let pod_sets = match self.pod_sets() {
+            Ok(pod_sets) => pod_sets,
+            // What it asks for is not known now. Ending needs no answer to that.
+            Err(error) => {
+                let ending = owned.into_iter().filter(|workload| self.is_ending(workload));
+                let ending = ending.min_by_key(|workload| status::is_finished(workload)).ok_or(error)?;
+                return Ok(Next::Go(Some((*ending).clone())));
+            }
+        };
         let mut matching: Option<Arc<Workload>> = None;
         let mut others: Vec<Arc<Workload>> = Vec::new();
         for workload in owned {
@@ -290,7 +298,10 @@ impl<J: Job> Reconcile<'_, J> {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
             }
         }
-        let pod_sets = self.pod_sets()?;
+        let pod_sets = match self.pod_sets() {
+            Err(_) if self.is_ending(&workload) => return Ok(Next::Go(Some(workload))),
+            pod_sets => pod_sets?,
+        };
         if !status::is_finished(&workload) && !self.is_equivalent(&workload, &pod_sets) {
             if !self.job.is_suspended() {
                 self.stop(Some(&workload), "missing workload");
@@ -369,6 +380,14 @@ impl<J: Job> Reconcile<'_, J> {
             }
         }
         Ok(pod_sets)
+    }
+
+    /// Is there nothing left to do with the Workload but to let go of it?
+    fn is_ending(&self, workload: &Workload) -> bool {
+        self.job.finished().is_some()
+            || status::is_finished(workload)
+            || status::is_evicted(workload)
+            || workload.metadata.deletion_timestamp.is_some()
     }
 
     /// Does this Workload stand for the job as it is?

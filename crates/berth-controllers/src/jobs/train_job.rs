@@ -212,18 +212,13 @@ pub fn reserve_patch(object: &mut Value) {
     }
 }
 
-/// Lays one value over another: objects member by member, lists of named things by name, tolerations added, anything else
-/// replaced.
+/// Lays one value over another as a strategic merge does, which is how Trainer applies patches: objects member by member, lists
+/// of named things by name, anything else, tolerations among it, replaced.
 fn overlay(base: &mut Value, over: &Value) {
     match (&mut *base, over) {
         (Value::Object(base), Value::Object(over)) => {
             for (key, value) in over {
                 match base.get_mut(key) {
-                    Some(known) if key == "tolerations" => {
-                        let added = value.as_array().cloned().unwrap_or_default();
-                        let list = known.as_array_mut();
-                        list.into_iter().for_each(|list| list.extend(added.clone()));
-                    }
                     Some(known) => overlay(known, value),
                     None => {
                         base.insert(key.clone(), value.clone());
@@ -267,8 +262,9 @@ fn read(part: &Part) -> Result<PodTemplateSpec, String> {
     })
 }
 
-/// An info as the patch of a replicated job.
-fn patch_of(name: &str, info: &PodSetInfo) -> Value {
+/// An info as the patch of a replicated job. A patch replaces the list of tolerations, so those of the template are in it; maps
+/// and gates it adds to.
+fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodSetError> {
     let mut metadata = Map::new();
     for (field, map) in [("labels", &info.labels), ("annotations", &info.annotations)] {
         if !map.is_empty() {
@@ -280,12 +276,17 @@ fn patch_of(name: &str, info: &PodSetInfo) -> Value {
         spec.insert("nodeSelector".to_owned(), json!(info.node_selector));
     }
     if !info.tolerations.is_empty() {
-        spec.insert("tolerations".to_owned(), json!(info.tolerations));
+        let own = part.template["spec"].get("tolerations").cloned().unwrap_or_else(|| json!([]));
+        // A list that does not read as one was refused when the pod sets were made.
+        let tolerations = serde_json::from_value(own).unwrap_or_default();
+        let mut all = PodSetInfo { tolerations, ..PodSetInfo::default() };
+        all.merge(&PodSetInfo { tolerations: info.tolerations.clone(), ..PodSetInfo::default() }, gates)?;
+        spec.insert("tolerations".to_owned(), json!(all.tolerations));
     }
     if !info.scheduling_gates.is_empty() {
         spec.insert("schedulingGates".to_owned(), json!(info.scheduling_gates));
     }
-    json!({"name": name, "template": {"spec": {"template": {"metadata": metadata, "spec": spec}}}})
+    Ok(json!({"name": part.name, "template": {"spec": {"template": {"metadata": metadata, "spec": spec}}}}))
 }
 
 impl Job for TrainJob {
@@ -360,12 +361,17 @@ impl Job for TrainJob {
         Ok(pod_sets)
     }
 
-    fn run_with(&mut self, infos: &[PodSetInfo], _gates: &Gates) -> Result<(), PodSetError> {
+    fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError> {
+        // What an earlier run left in our patch is replaced, not added to.
+        if let Some(patch) = self.own_patch().as_object_mut() {
+            patch.remove("trainingRuntimeSpec");
+        }
         let parts = self.parts().unwrap_or_default();
         if infos.len() != parts.len() {
             return Err(PodSetError::Count { expected: parts.len(), got: infos.len() });
         }
-        let jobs: Vec<Value> = parts.iter().zip(infos).map(|(part, info)| patch_of(&part.name, info)).collect();
+        let jobs = parts.iter().zip(infos).map(|(part, info)| patch_of(part, info, gates));
+        let jobs: Vec<Value> = jobs.collect::<Result<_, _>>()?;
         let patch = self.own_patch();
         patch["trainingRuntimeSpec"] = json!({"template": {"spec": {"replicatedJobs": jobs}}});
         self.object.spec["suspend"] = json!(false);
@@ -536,6 +542,34 @@ mod tests {
         assert!(job.restore(&[]) && !job.restore(&[]));
         assert_eq!(job.spec()["runtimePatches"], json!([{"manager": "me"}, {"manager": MANAGER}]));
         assert_eq!(job.pod_sets(&Gates::default()).expect("pod sets"), before);
+    }
+
+    #[test]
+    fn tolerations_of_the_template_stay_beside_those_of_the_flavor() {
+        let mut runtime = torch();
+        let at = "/template/spec/replicatedJobs/1/template/spec/template/spec";
+        let own = json!({"key": "own", "operator": "Exists"});
+        runtime.pointer_mut(at).expect("a spec")["tolerations"] = json!([own]);
+        let mut job =
+            job(json!({"runtimeRef": {"name": "torch"}, "suspend": true}), Value::Null).with_runtime(Some(runtime));
+        let toleration = |key: &str| json!({"key": key, "operator": "Exists"});
+        let info = |set: &PodSet| PodSetInfo {
+            name: set.name.clone(),
+            count: set.count,
+            // As the template's own already, and one of the flavor.
+            tolerations: serde_json::from_value(json!([toleration("own"), toleration("spot")])).expect("tolerations"),
+            ..PodSetInfo::default()
+        };
+        let infos: Vec<PodSetInfo> = job.pod_sets(&Gates::default()).expect("pod sets").iter().map(info).collect();
+        let patched = "/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/1/template/spec/template/spec/tolerations";
+        // Also when it starts again before anybody has taken the patch back.
+        for _ in 0..2 {
+            job.run_with(&infos, &Gates::default()).expect("it starts");
+            assert_eq!(job.spec().pointer(patched), Some(&json!([own, toleration("spot")])));
+            let node = &job.pod_sets(&Gates::default()).expect("pod sets")[1].template;
+            let tolerations = node.spec.as_ref().and_then(|spec| spec.tolerations.as_ref()).expect("tolerations");
+            assert_eq!(json!(tolerations), json!([own, toleration("spot")]), "what Trainer makes of it");
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
         "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}});
     let runtime = json!({"apiVersion": TRAINER, "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
         "spec": {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [node]}}}});
-    cluster.create(runtime).await;
+    let runtime = cluster.create(runtime).await;
     cluster.pass(2).await;
     let workload = cluster.workload_of("team", "tune").await;
     assert_eq!(
@@ -144,6 +144,20 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
     cluster.create(child).await;
     cluster.pass(2).await;
     assert_eq!(cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await.len(), 1);
+    // Its pods are made: a runtime that asks for more, or for something else, is for the jobs that come.
+    let more = json!({"name": "node", "image": "other", "resources": {"requests": {"cpu": "2"}}});
+    let mut edited = runtime["spec"].clone();
+    *edited.pointer_mut("/template/spec/replicatedJobs/0/template/spec/template/spec/containers/0").unwrap() = more;
+    cluster.patch(&runtime, json!({"spec": edited})).await;
+    cluster.pass(2).await;
+    let unmoved = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
+    assert_eq!(unmoved["spec"]["suspend"], false, "it goes on");
+    let kept = cluster.workload_of("team", "tune").await;
+    assert_eq!((&kept["metadata"]["uid"], &kept["spec"]), (&workload["metadata"]["uid"], &workload["spec"]));
+    assert_eq!(condition(&kept, "Admitted"), "True/Admitted");
+    // Nor does what follows need a runtime.
+    cluster.delete(&runtime).await;
+    cluster.pass(2).await;
     // Evicted, it is held back at once; its patch goes when nothing of it runs any more.
     let active = |count: i32| json!({"status": {"jobsStatus": [{"name": "node", "active": count, "ready": count, "succeeded": 0, "failed": 0, "suspended": 0}]}});
     cluster.patch_status(&job, active(1)).await;
@@ -158,4 +172,34 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
     let stopped = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
     assert_eq!(stopped["spec"]["runtimePatches"], json!([{"manager": "kueue.x-k8s.io/manager"}]));
     assert!(condition(&cluster.workload_of("team", "tune").await, "QuotaReserved").starts_with("False/"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_train_job_ends_without_its_runtime() {
+    let cluster = Cluster::start(Config::default()).await;
+    with_queue(&cluster).await;
+    define(&cluster, "TrainJob").await;
+    define(&cluster, "ClusterTrainingRuntime").await;
+    let container = json!({"name": "node", "image": "torch", "resources": {"requests": {"cpu": "1"}}});
+    let node = json!({"name": "node", "template": {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}});
+    let runtime = json!({"apiVersion": TRAINER, "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
+        "spec": {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [node]}}}});
+    let runtime = cluster.create(runtime).await;
+    let job = json!({"apiVersion": TRAINER, "kind": "TrainJob",
+        "metadata": {"name": "tune", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"suspend": true, "runtimeRef": {"name": "torch"},
+            "runtimePatches": [{"manager": "kueue.x-k8s.io/manager"}]}});
+    let job = cluster.create(job).await;
+    cluster.pass(2).await;
+    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Admitted"), "True/Admitted");
+    cluster.delete(&runtime).await;
+    cluster.pass(2).await;
+    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Admitted"), "True/Admitted", "it goes on");
+    let complete = json!({"type": "Complete", "status": "True", "reason": "JobsCompleted", "message": "done",
+        "lastTransitionTime": "2026-01-01T00:00:10Z"});
+    cluster.patch_status(&job, json!({"status": {"conditions": [complete]}})).await;
+    cluster.pass(2).await;
+    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Finished"), "True/Succeeded");
 }
