@@ -49,6 +49,7 @@ fn settings(of: fn(&str) -> String) -> Settings {
 pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let values = Values {
         namespace: mark(".Release.Namespace | quote"),
+        namespace_in_text: mark(".Release.Namespace"),
         image: mark(".Values.image | quote"),
         replicas: json!(mark(".Values.replicas")),
         configuration: mark(".Values.configuration | quote"),
@@ -235,6 +236,7 @@ mod tests {
     fn the_chart_with_its_values_is_what_install_prints() {
         let values = Values {
             namespace: "berth-system".to_owned(),
+            namespace_in_text: "berth-system".to_owned(),
             image: manifests::IMAGE.to_owned(),
             replicas: manifests::REPLICAS.into(),
             configuration: manifests::configuration(),
@@ -246,6 +248,7 @@ mod tests {
         let replicas = manifests::REPLICAS.to_string();
         let known = [
             (".Release.Namespace | quote", "\"berth-system\""),
+            (".Release.Namespace", "berth-system"),
             (".Values.image | quote", image.as_str()),
             (".Values.replicas", replicas.as_str()),
             (".Values.configuration | quote", configuration.as_str()),

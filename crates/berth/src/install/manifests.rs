@@ -82,6 +82,8 @@ impl Settings {
 pub struct Values {
     /// Namespace of the controllers.
     pub namespace: String,
+    /// The same within a text: a template's quotes are around all of that.
+    pub namespace_in_text: String,
     /// Their image.
     pub image: String,
     /// How many; a number, or what stands for one in a template.
@@ -316,10 +318,10 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         // What admission checks came to is written by others; what the controllers write is not asked about.
         let mut status = hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail");
         status["rules"][0]["operations"] = json!(["UPDATE"]);
-        let user = "request.userInfo.username";
-        let own =
-            format!("{user}.startsWith('system:serviceaccount:') && {user}.endsWith(':{}')", rights::SERVICE_ACCOUNT);
-        status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": format!("!({own})")}]);
+        // Those of this installation: whoever may make accounts in a namespace of their own may call one as these.
+        let own = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT}", values.namespace_in_text);
+        let expression = format!("request.userInfo.username != '{own}'");
+        status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
         hooks.push(status);
     }
     json!({
@@ -336,6 +338,7 @@ mod tests {
     fn values() -> Values {
         Values {
             namespace: "berth-system".to_owned(),
+            namespace_in_text: "berth-system".to_owned(),
             image: IMAGE.to_owned(),
             replicas: REPLICAS.into(),
             configuration: configuration(),

@@ -80,6 +80,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let values = Values {
         namespace: options.namespace.clone(),
+        namespace_in_text: options.namespace.clone(),
         image: options.image.clone(),
         replicas: options.replicas.into(),
         configuration,

@@ -364,6 +364,7 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
     );
     assert_eq!(cluster.get(&["clusterqueues.v1beta2.kueue.x-k8s.io", "old"])["spec"]["cohortName"], "all");
     call();
+    only_the_controllers_write_statuses_unchecked(&here);
     for _ in 0..2 {
         let before = end(cluster);
         let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
@@ -381,4 +382,28 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
             call();
         }
     }
+}
+
+/// An account that is called as the controllers' own in another namespace is held to the rules of statuses like anybody.
+fn only_the_controllers_write_statuses_unchecked(here: &Installed) {
+    let cluster = &here.cluster;
+    cluster.run(&["create", "serviceaccount", "berth-controller", "-n", "team"]);
+    // kubectl reads before it writes, which the controllers' role does not allow.
+    let accounts = ["--serviceaccount=team:berth-controller", "--serviceaccount=berth-system:berth-controller"];
+    cluster.run(&[&["create", "clusterrolebinding", "both", "--clusterrole=cluster-admin"][..], &accounts].concat());
+    let list = cluster.get(&["workloads", "-n", "team"]);
+    let name = list["items"][0]["metadata"]["name"].as_str().expect("a workload").to_owned();
+    let wrong = json!({"status": {"admissionChecks": [{"name": "none", "state": "Ready", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "podSetUpdates": [{"name": "nobody"}]}]}});
+    let wrong = wrong.to_string();
+    let patch = ["patch", "workload", &name, "-n", "team", "--subresource=status", "--type=merge", "-p", &wrong];
+    for user in ["system:serviceaccount:team:berth-controller", "admin"] {
+        let groups = if user == "admin" { vec!["--as-group=system:masters"] } else { Vec::new() };
+        let refused = cluster.refused(&[&patch[..], &["--as", user], &groups].concat());
+        assert!(refused.contains("workload-status.validate.berth.dev"), "{user}: {refused}");
+    }
+    let own = "system:serviceaccount:berth-system:berth-controller";
+    let answer = cluster.kubectl(&[&patch[..], &["--as", own, "--dry-run=server"]].concat());
+    let said = String::from_utf8_lossy(&answer.stderr);
+    assert!(answer.status.success(), "{said}");
 }
