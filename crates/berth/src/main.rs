@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", process::in_full(&error));
             ExitCode::FAILURE
         }
     }

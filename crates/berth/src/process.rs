@@ -61,8 +61,37 @@ pub fn entropy() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// An error and what caused it, outermost first. Some errors say in their own words what caused them: that is not said twice.
+pub fn in_full(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if parts.last().is_none_or(|last| !last.contains(&cause)) {
+            parts.push(cause);
+        }
+    }
+    parts.join(": ")
+}
+
 /// Reads a YAML or JSON file.
 pub fn read(path: &Path) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_saphyr::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_apiserver::tls::ListenError;
+
+    use super::*;
+
+    #[test]
+    fn what_caused_an_error_is_said_once() {
+        let source = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+        let text = source.to_string();
+        let address = ([127, 0, 0, 1], 6443).into();
+        let error = anyhow::Error::from(ListenError::Bind { address, source }).context("choose another");
+        assert_eq!(in_full(&error), format!("choose another: listening on 127.0.0.1:6443: {text}"));
+        let error = anyhow!("no such file").context("a.yaml");
+        assert_eq!(in_full(&error), "a.yaml: no such file");
+    }
 }

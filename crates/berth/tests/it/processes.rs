@@ -247,4 +247,10 @@ fn options_that_contradict_each_other_are_refused() {
     assert!(text.contains("--time-origin"), "{text}");
     let text = berth(&["controller", "--metrics-bind-address=8080"]);
     assert!(text.contains(":PORT for every address"), "{text}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let text = berth(&["apiserver", "--ephemeral", "--listen", &address]);
+    let message = format!("choose another address with --listen, or stop what uses this one: listening on {address}: ");
+    assert!(text.contains(&message), "{text}");
+    assert_eq!(text.matches("in use").count(), 1, "{text}");
 }
