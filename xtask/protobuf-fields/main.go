@@ -1,8 +1,8 @@
-// Writes crates/berth-apiserver/data/protobuf-fields.txt: which number and type each field of Kubernetes' kinds has in their
-// protobuf encoding. What it reads are the tags and types of the published Go types: the .proto files lack what decides
-// whether a field is written when it is zero, which is whether Go has it as a pointer.
+// Writes crates/berth-apimachinery/data/protobuf-fields.txt: which number and type each field of Kubernetes' kinds has in their
+// protobuf encoding, and whether it is written when it is zero, there and in JSON. What it reads are the tags and types of the
+// published Go types: the .proto files lack what decides the latter, which is whether Go has it as a pointer.
 //
-//	cd xtask/protobuf-fields && go run . > ../../crates/berth-apiserver/data/protobuf-fields.txt
+//	cd xtask/protobuf-fields && go run . > ../../crates/berth-apimachinery/data/protobuf-fields.txt
 package main
 
 import (

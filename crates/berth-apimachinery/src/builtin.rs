@@ -15,6 +15,10 @@ use serde_json::{Map, Value, json};
 use crate::meta::GroupVersionKind;
 use crate::openapi::Document;
 
+/// Which number and type each field has in Kubernetes' protobuf encoding, and whether it is written when it is zero, a message a
+/// line (see `data/NOTICE`).
+pub const PROTOBUF_FIELDS: &str = include_str!("../data/protobuf-fields.txt");
+
 static DEFAULTS: &str = include_str!("../data/defaults.txt");
 static COMPRESSED: &[u8] = include_bytes!("../data/openapi-v2.json.gz");
 static DOCUMENT: OnceLock<Document> = OnceLock::new();

@@ -40,3 +40,4 @@ pub mod table;
 pub mod times;
 mod trail;
 pub mod validation;
+mod zeros;

@@ -3,7 +3,7 @@
 //! The document is large and most of it is never asked for, so its definitions are texts that are parsed when first
 //! needed, as schemas with everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde::Deserialize;
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::meta::GroupVersionKind;
 use crate::schema::{AdditionalProperties, Otherwise, Reads, Reference, Schema, parse_built_in};
+use crate::zeros;
 
 /// Definition of `resource.Quantity`, the one text type with arithmetic.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -172,16 +173,14 @@ fn reads(definition: &str) -> Option<Reads> {
     Some(Reads::SchemaOr(Arc::new(schema), otherwise))
 }
 
-/// Marks the fields that are left out when they are empty: those that are optional, but for what Go has as a pointer.
+/// Marks the fields that are left out when they are empty.
 fn mark_omitted(definition: &str, schema: &mut Schema) {
-    static KEPT: OnceLock<BTreeMap<&str, BTreeSet<&str>>> = OnceLock::new();
-    let kept = KEPT.get_or_init(|| {
-        let lines = include_str!("../data/kept-zeros.txt").lines().filter_map(|line| line.split_once(' '));
-        lines.map(|(definition, fields)| (definition, fields.split(',').collect())).collect()
-    });
-    let kept = kept.get(definition);
+    let kept = zeros::kept(definition);
     for (name, property) in &mut schema.properties {
-        let is_kept = schema.required.contains(name) || kept.is_some_and(|kept| kept.contains(name.as_str()));
+        let is_kept = match &kept {
+            Some(kept) => kept.contains(name.as_str()),
+            None => schema.required.contains(name),
+        };
         // Nobody else has it yet.
         if let Some(property) = Arc::get_mut(property) {
             property.omit_empty = property.reference.is_none() && !is_kept;

@@ -2,8 +2,8 @@
 //! door, answers are encoded on their way out.
 //!
 //! The encoding is a four-byte prefix and an envelope with apiVersion, kind and the object. Which number and type a field
-//! has, and whether Go writes it when it is zero, comes from one table (see `data/NOTICE`), which drives both directions:
-//! there is no code for any kind.
+//! has, and whether Go writes it when it is zero, comes from one table (`PROTOBUF_FIELDS` of berth-apimachinery), which drives
+//! both directions: there is no code for any kind.
 
 mod decode;
 mod encode;

@@ -447,17 +447,6 @@ mod tests {
     }
 
     #[test]
-    fn every_field_whose_zero_is_kept_is_published() {
-        for line in include_str!("../../data/kept-zeros.txt").lines() {
-            let (name, fields) = line.split_once(' ').expect("a definition and its fields");
-            let definition = builtin::definition(name).unwrap_or_else(|| panic!("{name} is not published"));
-            for field in fields.split(',') {
-                assert!(!definition["properties"][field].is_null(), "{name} has no {field}");
-            }
-        }
-    }
-
-    #[test]
     fn amounts_and_times_are_written_as_they_are_written() {
         let quota = json!({"spec": {"hard": {"cpu": 1.5, "memory": "1024Mi", "pods": 4}}});
         let (quota, _) = read("ResourceQuota", quota).expect("reads");

@@ -1,7 +1,9 @@
-//! The messages of Kubernetes' kinds, as `data/protobuf-fields.txt` lists them.
+//! The messages of Kubernetes' kinds, as [`PROTOBUF_FIELDS`] lists them.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+
+use berth_apimachinery::builtin::PROTOBUF_FIELDS;
 
 /// One message.
 #[derive(Debug)]
@@ -88,7 +90,7 @@ pub(super) struct Table {
 /// The table, read on first use.
 pub(super) fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| Table::read(include_str!("../../data/protobuf-fields.txt")))
+    TABLE.get_or_init(|| Table::read(PROTOBUF_FIELDS))
 }
 
 impl Table {

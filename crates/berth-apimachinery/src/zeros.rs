@@ -1,0 +1,81 @@
+//! Which fields of Kubernetes' own types are written when they are zero, and which are then left out.
+//!
+//! Read off the table of their protobuf fields ([`builtin::PROTOBUF_FIELDS`]), which says what Go has as a pointer and what it
+//! shows always; the published definitions do not: some of what they require is left out when it is empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use crate::builtin;
+
+/// The fields of a definition whose false, zero or empty text is written. `None` for what is no message: texts, numbers and
+/// whatever is raw JSON.
+pub(crate) fn kept(definition: &str) -> Option<BTreeSet<&'static str>> {
+    let third_from_last = definition.rmatch_indices('.').nth(2);
+    let message = third_from_last.map_or(definition, |(dot, _)| &definition[dot + 1..]);
+    let mut kept = BTreeSet::new();
+    add(message, &mut kept).then_some(kept)
+}
+
+fn messages() -> &'static BTreeMap<&'static str, &'static str> {
+    static MESSAGES: OnceLock<BTreeMap<&str, &str>> = OnceLock::new();
+    MESSAGES.get_or_init(|| {
+        let lines = builtin::PROTOBUF_FIELDS.lines().filter(|line| !line.starts_with('@'));
+        lines.filter_map(|line| line.split_once(' ')).collect()
+    })
+}
+
+/// Adds the fields of a message; whether there is such a message.
+fn add(message: &str, kept: &mut BTreeSet<&'static str>) -> bool {
+    let Some(fields) = messages().get(message) else { return false };
+    for field in fields.split(',') {
+        let Some((name, kind)) = field.split_once('=').and_then(|(_, rest)| rest.split_once(':')) else { continue };
+        let (kind, is_shown) = kind.strip_suffix('!').map_or((kind, false), |kind| (kind, true));
+        if name.is_empty() {
+            // A message whose fields are this one's.
+            match (kind.strip_prefix('.'), message.rsplit_once('.')) {
+                (Some(name), Some((package, _))) => add(&format!("{package}.{name}"), kept),
+                _ => add(kind, kept),
+            };
+            continue;
+        }
+        // Of bytes and lists it is only in protobuf that none differs from empty.
+        let is_pointer = kind.strip_prefix('?').is_some_and(|kind| !matches!(kind, "bytes" | "List"));
+        if is_shown || is_pointer {
+            kept.insert(name);
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_and_what_is_always_shown_keep_their_zeros() {
+        let kept = |name: &str, field: &str| kept(name).expect("it is a message").contains(field);
+        let pod = "io.k8s.api.core.v1.PodSpec";
+        assert!(kept(pod, "priority"), "a pointer");
+        assert!(kept(pod, "containers"), "always shown");
+        assert!(!kept(pod, "hostNetwork") && !kept(pod, "tolerations"));
+        assert!(kept("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations", "scope"), "two messages down");
+        assert!(!kept("io.k8s.api.authentication.v1.TokenReviewSpec", "token"), "required and left out");
+        assert!(!kept("io.k8s.api.admissionregistration.v1.WebhookClientConfig", "caBundle"), "bytes");
+        assert_eq!(super::kept("io.k8s.apimachinery.pkg.api.resource.Quantity"), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_a_field_of_its_definition() {
+        let mut messages = 0;
+        for name in builtin::document().names() {
+            let Some(kept) = kept(name) else { continue };
+            messages += 1;
+            let definition = builtin::definition(name).expect("it has a name");
+            for field in kept {
+                assert!(!definition["properties"][field].is_null(), "{name} has no {field}");
+            }
+        }
+        assert!(messages > 500, "{messages}");
+    }
+}
