@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::builtin;
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::Status;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::check::Target;
 use super::create::Tracking;
+use super::decode::Decoded;
 use super::patch::{self, set_at};
 use super::{delete, list, log, update};
 use crate::registry::ScalePaths;
@@ -79,13 +81,16 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
         let object = call.view().show(&record)?;
         return call.value_response(StatusCode::OK, &scale_of(&object, &paths));
     }
-    let change =
-        if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(call.decode_body()?.object) };
+    let change = if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(sent_scale(call)?) };
     let manager = call.manager_name();
     let updated = update::update(call, Target::Main, |call, old| {
         let wanted = match &change {
             Change::Put(scale) => scale.clone(),
-            Change::Patch(patch) => patch::merge(call, patch, &scale_of(old, &paths))?,
+            Change::Patch(patch) => {
+                let mut merged = patch::merge(call, patch, &scale_of(old, &paths))?;
+                read_scale(call, &mut merged, Vec::new(), true)?;
+                merged
+            }
         };
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
@@ -105,6 +110,25 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
     })
     .await?;
     call.value_response(StatusCode::OK, &scale_of(&updated, &paths))
+}
+
+/// The scale in the body.
+fn sent_scale(call: &mut Call) -> Result<Value, Status> {
+    let Decoded { mut object, complaints } = call.decode_body()?;
+    read_scale(call, &mut object, complaints, false)?;
+    Ok(object)
+}
+
+/// Reads a scale as its Go type does, so that no wrong value passes for a count of zero.
+fn read_scale(call: &mut Call, scale: &mut Value, mut complaints: Vec<String>, patched: bool) -> Result<(), Status> {
+    let kind = meta::GroupVersionKind::new("autoscaling", "v1", "Scale");
+    let Some(schema) = builtin::document().by_gvk(&kind) else { return Ok(()) };
+    let unknown = schema.read_typed("Scale", scale).map_err(|why| match patched {
+        true => Status::bad_request(why),
+        false => Status::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}")),
+    })?;
+    complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+    call.complain(complaints, patched)
 }
 
 impl Call {

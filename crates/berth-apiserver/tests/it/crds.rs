@@ -110,6 +110,26 @@ async fn status_and_scale_are_subresources() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scale_that_cannot_be_read_changes_nothing() {
+    let server = harbor().await;
+    server.post(BOATS, boat("a", json!({"length": 5, "crew": 3}))).await.expect(201);
+    let url = format!("{BOATS}/a/scale");
+    let why = "json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32";
+    let mut scale = server.get(&url).await.expect(200);
+    scale["spec"]["replicas"] = "4".into();
+    let refused = server.put(&url, scale.clone()).await.expect(400);
+    assert_eq!(refused["message"], format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
+    let refused = server.patch(&url, "merge-patch", json!({"spec": {"replicas": "4"}})).await.expect(400);
+    assert_eq!(refused["message"], why);
+    scale["spec"] = json!({"replicas": 4, "replica": 1});
+    let refused = server.put(&format!("{url}?fieldValidation=Strict"), scale.clone()).await.expect(400);
+    assert!(refused["message"].as_str().unwrap().contains("unknown field \"spec.replica\""), "{refused}");
+    assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 3);
+    server.put(&url, scale).await.expect(200);
+    assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_versions_show_the_same_objects() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
