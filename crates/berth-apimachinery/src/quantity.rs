@@ -2,9 +2,11 @@
 //!
 //! A quantity is an exact decimal down to one nano (10⁻⁹), kept as an integer of nanos, plus the family of suffixes it was
 //! written in. Finer parts are rounded away from zero when read. Comparison is by value; text is only for people.
+//! Amounts beyond 1.7 × 10²⁹, which an integer of nanos does not hold, have a power of ten beside it.
 //!
 //! Source: Kubernetes' documentation of `resource.Quantity`. Deliberate difference: text is always made canonical
-//! (`+1` reads back as `1`), and amounts beyond about 10²⁹ are refused instead of kept exactly.
+//! (`+1` reads back as `1`); amounts beyond 1.7 × 10²⁹ keep their 30 leading digits, and those of more than a thousand digits are
+//! refused: no text of a few characters should take memory without bound.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,6 +14,8 @@ use std::fmt;
 use serde_json::Value;
 
 const NANO: i128 = 1_000_000_000;
+/// Largest power of ten beside an amount; a sum or product stays at the largest amount that can be kept.
+const POWER_MAX: i32 = 1000;
 
 /// The family of suffixes a quantity is written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +59,11 @@ pub enum QuantityError {
 /// An amount. Equality and order are by value, whatever the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
-    nanos: i128,
+    /// In units of 10^`power` nanos.
+    amount: i128,
+    /// Zero wherever the amount is an integer of nanos. Where it is not, the power is as small as it can be, so that the larger power
+    /// is the larger amount.
+    power: i32,
     format: Format,
 }
 
@@ -127,21 +135,22 @@ fn multiplier(suffix: &str) -> Result<Multiplier, QuantityError> {
 
 impl Quantity {
     /// Zero, in decimal format.
-    pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
+    pub const ZERO: Quantity = Quantity { amount: 0, power: 0, format: Format::DecimalSi };
 
     /// A whole amount.
     pub const fn new(value: i64, format: Format) -> Self {
-        Quantity { nanos: value as i128 * NANO, format }
+        Quantity { amount: value as i128 * NANO, power: 0, format }
     }
 
     /// An amount in thousandths.
     pub const fn from_milli(milli: i64, format: Format) -> Self {
-        Quantity { nanos: milli as i128 * (NANO / 1000), format }
+        Quantity { amount: milli as i128 * (NANO / 1000), power: 0, format }
     }
 
     /// `value` × 10^`scale`; parts finer than a nano are rounded away from zero. `None` when too large.
     pub fn from_scaled(value: i128, scale: i32, format: Format) -> Option<Self> {
-        scale_decimal(value, scale + 9).map(|nanos| Quantity { nanos, format })
+        let (amount, power) = normal(value, scale.saturating_add(9))?;
+        Some(Quantity { amount, power, format })
     }
 
     /// Reads a text. No blanks are allowed.
@@ -163,19 +172,18 @@ impl Quantity {
                 }
             }
         }
-        let (magnitude, format) = match multiplier {
-            Multiplier::Decimal(exponent, format) => (
-                scale_decimal(digits, scale.saturating_add(exponent).saturating_add(9))
-                    .ok_or(QuantityError::TooLarge)?,
-                format,
-            ),
-            Multiplier::Binary(bits) => (binary(digits, scale, bits), Format::BinarySi),
+        let ((magnitude, power), format) = match multiplier {
+            Multiplier::Decimal(exponent, format) => {
+                let exponent = scale.saturating_add(exponent).saturating_add(9);
+                (normal(digits, exponent).ok_or(QuantityError::TooLarge)?, format)
+            }
+            Multiplier::Binary(bits) => ((binary(digits, scale, bits), 0), Format::BinarySi),
         };
         let magnitude = if lost && scale < -9 { magnitude.saturating_add(1) } else { magnitude };
         // Less than one byte is no binary amount.
         let format =
             if format == Format::BinarySi && magnitude > 0 && magnitude < NANO { Format::DecimalSi } else { format };
-        Ok(Quantity { nanos: if parts.positive { magnitude } else { -magnitude }, format })
+        Ok(Quantity { amount: if parts.positive { magnitude } else { -magnitude }, power, format })
     }
 
     /// Reads a JSON value: a text (blanks around it are tolerated), a number, or null for zero.
@@ -193,9 +201,13 @@ impl Quantity {
         self.format
     }
 
-    /// The exact amount in nanos.
+    /// The amount in nanos, saturating.
     pub const fn nanos(&self) -> i128 {
-        self.nanos
+        match self.power {
+            0 => self.amount,
+            _ if self.amount < 0 => i128::MIN,
+            _ => i128::MAX,
+        }
     }
 
     /// The amount in whole units, rounded away from zero, saturating.
@@ -210,36 +222,44 @@ impl Quantity {
 
     /// The amount in units of 10^`scale`, rounded away from zero, saturating.
     pub fn scaled_value(&self, scale: i32) -> i64 {
-        let scaled =
-            scale_decimal(self.nanos, -9 - scale).unwrap_or(if self.nanos < 0 { i128::MIN } else { i128::MAX });
+        let scaled = scale_decimal(self.amount, self.power - 9 - scale);
+        let scaled = scaled.unwrap_or(if self.amount < 0 { i128::MIN } else { i128::MAX });
         i64::try_from(scaled).unwrap_or(if scaled < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Rounds away from zero to a multiple of 10^`scale`; says whether nothing was lost.
     pub fn round_up(&mut self, scale: i32) -> bool {
-        let Some(step) = u32::try_from(scale + 9).ok().and_then(|digits| 10_i128.checked_pow(digits)) else {
+        let digits = u32::try_from(scale + 9 - self.power).ok();
+        let Some(step) = digits.and_then(|digits| 10_i128.checked_pow(digits)) else {
             return true;
         };
-        let rounded = divide_away(self.nanos, step) * step;
-        let exact = rounded == self.nanos;
-        self.nanos = rounded;
+        let rounded = divide_away(self.amount, step);
+        let exact = self.amount % step == 0;
+        if !exact {
+            self.set(normal(rounded, scale + 9));
+        }
         exact
     }
 
     /// The whole amount, if it is whole and fits.
     pub fn as_i64(&self) -> Option<i64> {
-        (self.nanos % NANO == 0).then(|| i64::try_from(self.nanos / NANO).ok()).flatten()
+        let is_whole = self.power == 0 && self.amount % NANO == 0;
+        is_whole.then(|| i64::try_from(self.amount / NANO).ok()).flatten()
     }
 
     /// The amount as a float, the nearest one.
     pub fn as_f64(&self) -> f64 {
-        let whole = self.nanos / NANO;
-        if self.nanos % NANO == 0 { whole as f64 } else { self.decimal().parse().unwrap_or(whole as f64) }
+        if self.power != 0 {
+            // Infinite beyond what a float holds.
+            return format!("{}e{}", self.amount, self.power - 9).parse().unwrap_or(f64::NAN);
+        }
+        let whole = self.amount / NANO;
+        if self.amount % NANO == 0 { whole as f64 } else { self.decimal().parse().unwrap_or(whole as f64) }
     }
 
     /// The amount as a float, cheaply: digits times a power of ten, which may be off in the last place.
     pub fn as_approximate_f64(&self) -> f64 {
-        let (mut digits, mut exponent) = (self.nanos, -9);
+        let (mut digits, mut exponent) = (self.amount, self.power - 9);
         while exponent < 0 && digits % 10 == 0 {
             digits /= 10;
             exponent += 1;
@@ -249,23 +269,39 @@ impl Quantity {
 
     /// The exact amount as a plain decimal number without suffix.
     pub fn decimal(&self) -> String {
-        let magnitude = self.nanos.unsigned_abs();
-        let (whole, fraction) = (magnitude / NANO as u128, magnitude % NANO as u128);
-        let sign = if self.nanos < 0 { "-" } else { "" };
+        let magnitude = self.amount.unsigned_abs();
+        let sign = if self.amount < 0 { "-" } else { "" };
+        if self.power >= 9 {
+            return format!("{sign}{magnitude}{}", "0".repeat((self.power - 9).unsigned_abs() as usize));
+        }
+        // Less than nine digits are behind the point.
+        let digits = (9 - self.power).unsigned_abs();
+        let unit = 10_u128.pow(digits);
+        let (whole, fraction) = (magnitude / unit, magnitude % unit);
         if fraction == 0 {
             return format!("{sign}{whole}");
         }
-        format!("{sign}{whole}.{}", format!("{fraction:09}").trim_end_matches('0'))
+        let fraction = format!("{fraction:0width$}", width = digits as usize);
+        format!("{sign}{whole}.{}", fraction.trim_end_matches('0'))
     }
 
     /// Whether the amount is zero.
     pub const fn is_zero(&self) -> bool {
-        self.nanos == 0
+        self.amount == 0
+    }
+
+    /// Whether the amount is one of whole units.
+    pub const fn is_whole(&self) -> bool {
+        match self.power {
+            0 => self.amount % NANO == 0,
+            1..9 => self.amount % 10_i128.pow(9 - self.power.unsigned_abs()) == 0,
+            _ => true,
+        }
     }
 
     /// -1, 0 or 1.
     pub const fn sign(&self) -> i32 {
-        self.nanos.signum() as i32
+        self.amount.signum() as i32
     }
 
     /// Adds, saturating. Keeps the format unless this amount is zero, which takes the other's.
@@ -273,26 +309,50 @@ impl Quantity {
         if self.is_zero() {
             self.format = other.format;
         }
-        self.nanos = self.nanos.saturating_add(other.nanos);
+        match self.amount.checked_add(other.amount) {
+            Some(sum) if self.power == 0 && other.power == 0 => self.amount = sum,
+            _ => self.set(sum((self.amount, self.power), (other.amount, other.power))),
+        }
     }
 
     /// Subtracts, saturating. Keeps the format unless this amount is zero, which takes the other's.
     pub fn sub(&mut self, other: Quantity) {
-        if self.is_zero() {
-            self.format = other.format;
-        }
-        self.nanos = self.nanos.saturating_sub(other.nanos);
+        let mut other = other;
+        other.neg();
+        self.add(other);
     }
 
     /// Multiplies by a whole number, saturating; `false` when the result leaves 64 bits.
     pub fn mul(&mut self, factor: i64) -> bool {
-        self.nanos = self.nanos.saturating_mul(i128::from(factor));
-        self.as_i64().is_some() || (self.nanos % NANO != 0 && i64::try_from(self.nanos / NANO).is_ok())
+        match self.amount.checked_mul(i128::from(factor)) {
+            Some(product) if self.power == 0 => self.amount = product,
+            _ => {
+                if factor < 0 {
+                    self.neg();
+                }
+                // Half of the digits at a time fit with any factor.
+                const HALF: i128 = 10_i128.pow(19);
+                let factor = i128::from(factor.unsigned_abs());
+                let (high, low) = (self.amount / HALF * factor, self.amount % HALF * factor);
+                self.set(sum((high, self.power + 19), (low, self.power)));
+            }
+        }
+        self.as_i64().is_some()
+            || (self.power == 0 && self.amount % NANO != 0 && i64::try_from(self.amount / NANO).is_ok())
     }
 
     /// Changes the sign.
     pub fn neg(&mut self) {
-        self.nanos = self.nanos.saturating_neg();
+        match self.amount.checked_neg() {
+            Some(amount) => self.amount = amount,
+            None => self.set(sum((i128::MAX, self.power), (1, self.power))),
+        }
+    }
+
+    /// Sets the amount; `None` is one that is too large in its direction.
+    fn set(&mut self, amount: Option<(i128, i32)>) {
+        let largest = if self.amount < 0 { -i128::MAX } else { i128::MAX };
+        (self.amount, self.power) = amount.unwrap_or((largest, POWER_MAX));
     }
 }
 
@@ -316,6 +376,39 @@ fn scale_decimal(value: i128, exponent: i32) -> Option<i128> {
     }
 }
 
+/// `value` × 10^`exponent` as an amount and the smallest power that goes with it, rounded away from zero. `None` when too large.
+fn normal(value: i128, exponent: i32) -> Option<(i128, i32)> {
+    if let Some(amount) = scale_decimal(value, exponent) {
+        return Some((amount, 0));
+    }
+    // As many digits as there is room for.
+    let (mut amount, mut power) = (value, exponent);
+    while let Some(longer) = amount.checked_mul(10) {
+        amount = longer;
+        power -= 1;
+    }
+    (power <= POWER_MAX).then_some((amount, power))
+}
+
+/// The sum of two amounts with their powers. What is below its 37th digit is dropped: what is too small to be seen in an amount
+/// changes it neither when it comes nor when it goes.
+fn sum(a: (i128, i32), b: (i128, i32)) -> Option<(i128, i32)> {
+    // Zero has any power.
+    let power = match (a.0, b.0) {
+        (0, _) => return normal(b.0, b.1),
+        (_, 0) => return normal(a.0, a.1),
+        _ => a.1.max(b.1),
+    };
+    let aligned = |(amount, own): (i128, i32), room: i32| {
+        let digits = (power + room - own).unsigned_abs();
+        10_i128.checked_pow(digits).map_or(0, |unit| amount / unit)
+    };
+    match aligned(a, 0).checked_add(aligned(b, 0)) {
+        Some(sum) => normal(sum, power),
+        None => normal(aligned(a, 1) + aligned(b, 1), power + 1),
+    }
+}
+
 /// `digits` × 10^`scale` × 2^`bits` in nanos, capped at the largest 64-bit amount of units.
 fn binary(digits: i128, scale: i32, bits: u32) -> i128 {
     let cap = i128::from(i64::MAX) * NANO;
@@ -331,7 +424,7 @@ fn binary(digits: i128, scale: i32, bits: u32) -> i128 {
 
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
-        self.nanos == other.nanos
+        self.amount == other.amount && self.power == other.power
     }
 }
 
@@ -345,7 +438,12 @@ impl PartialOrd for Quantity {
 
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.nanos.cmp(&other.nanos)
+        match (self.power, other.power) {
+            (a, b) if a == b => self.amount.cmp(&other.amount),
+            // Neither is zero then, or the one that is has no power.
+            (a, b) if a > b => 0.cmp(&-self.amount.signum()),
+            _ => 0.cmp(&other.amount.signum()),
+        }
     }
 }
 
@@ -357,14 +455,46 @@ impl std::str::FromStr for Quantity {
     }
 }
 
+impl Quantity {
+    /// The canonical text of an amount with a power.
+    fn write_large(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimal = self.decimal();
+        let zeros = match decimal.contains('.') {
+            true => 0,
+            false => decimal.len() - decimal.trim_end_matches('0').len(),
+        };
+        let largest = if self.format == Format::DecimalExponent { zeros } else { zeros.min(18) };
+        let exponent = match decimal.split_once('.') {
+            // Three decimal digits at a time here too.
+            Some((_, fraction)) => -(fraction.len().div_ceil(3) as i32) * 3,
+            None => (largest / 3 * 3) as i32,
+        };
+        let mut digits = decimal.replace('.', "");
+        if exponent < 0 {
+            let fraction = decimal.len() - decimal.find('.').unwrap_or(decimal.len()) - 1;
+            digits.push_str(&"0".repeat(exponent.unsigned_abs() as usize - fraction));
+        } else {
+            digits.truncate(digits.len() - exponent.unsigned_abs() as usize);
+        }
+        match self.format {
+            _ if exponent == 0 => f.write_str(&digits),
+            Format::DecimalExponent => write!(f, "{digits}e{exponent}"),
+            _ => {
+                let suffix = DECIMAL_SUFFIXES.iter().find(|(_, e)| *e == exponent).map_or("", |(suffix, _)| suffix);
+                write!(f, "{digits}{suffix}")
+            }
+        }
+    }
+}
+
 impl fmt::Display for Quantity {
     /// The canonical text: the largest suffix of the format that leaves a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.nanos == 0 {
+        if self.amount == 0 {
             return f.write_str("0");
         }
-        let whole = self.nanos % NANO == 0;
-        let units = self.nanos / NANO;
+        let whole = self.power == 0 && self.amount % NANO == 0;
+        let units = self.amount / NANO;
         if self.format == Format::BinarySi && whole && units.unsigned_abs() >= 1024 {
             let fitting = BINARY_SUFFIXES.iter().rev().find(|(_, bits)| units % (1_i128 << bits) == 0);
             return match fitting {
@@ -372,8 +502,11 @@ impl fmt::Display for Quantity {
                 None => write!(f, "{units}"),
             };
         }
+        if self.power != 0 {
+            return self.write_large(f);
+        }
         // Three decimal digits at a time.
-        let mut mantissa = self.nanos;
+        let mut mantissa = self.amount;
         let mut exponent = -9;
         while mantissa % 1000 == 0 && (exponent < 18 || self.format == Format::DecimalExponent) {
             mantissa /= 1000;
@@ -427,6 +560,107 @@ mod tests {
     fn malformed_texts_are_refused() {
         for text in ["", " 1", "1 ", "1.1.M", "1K", "1i", "abc", "+", "1e", "1ee3", "1Mi2"] {
             assert!(Quantity::parse(text).is_err(), "{text}");
+        }
+    }
+
+    fn read(text: &str) -> Quantity {
+        Quantity::parse(text).expect("parses")
+    }
+
+    #[test]
+    fn large_amounts_are_kept_with_a_power_of_ten() {
+        for (text, shown) in [
+            ("1e30", "1e30"),
+            ("12e500", "1200e498"),
+            ("-1200000000000000000000000000000000000000", "-1200000000000000000000E"),
+            ("170141183460469231731687303716", "170141183460469231731687303716"),
+            ("200000000000000000000000000000.5", "200000000000000000000000000000"),
+        ] {
+            assert_eq!(read(text), read(shown), "{text}");
+            assert_eq!(canonical(shown), canonical(text), "{text}");
+        }
+        assert_eq!(canonical("12e500"), "1200e498");
+        assert_eq!(canonical("-1200000000000000000000000000000000000000"), "-1200000000000000000000E");
+        assert_eq!(canonical("170141183460469231731687303716"), "170141183460469231731687303716");
+        let ordered =
+            ["-1e500", "-1e30", "-1e29", "0", "1n", "1e29", "1.8e29", "1e30", "9e30", "1e31", "1e500"].map(read);
+        for (at, amount) in ordered.iter().enumerate() {
+            for (other_at, other) in ordered.iter().enumerate() {
+                assert_eq!(amount.cmp(other), at.cmp(&other_at), "{amount} and {other}");
+            }
+        }
+        let large = read("1e500");
+        assert_eq!((large.nanos(), large.value(), large.as_i64()), (i128::MAX, i64::MAX, None));
+        assert_eq!((large.as_f64(), read("-1e500").as_approximate_f64()), (f64::INFINITY, f64::NEG_INFINITY));
+        assert_eq!((read("12e30").as_f64(), read("12e30").decimal()), (12e30, format!("12{}", "0".repeat(30))));
+        for text in ["1e1100", "1e2147483647", "-1e9999"] {
+            assert_eq!(Quantity::parse(text), Err(QuantityError::TooLarge), "{text}");
+        }
+        assert_eq!(read("1e-2147483640"), read("1n"));
+        assert!(["0", "1", "1e29", "1e30", "-1e31", "1e500"].iter().all(|text| read(text).is_whole()));
+        assert!(!["1n", "-1.5"].iter().any(|text| read(text).is_whole()));
+        // Half a unit beside more than an integer of nanos holds.
+        let digits = 2 * 10_i128.pow(37) + 5 * 10_i128.pow(7);
+        let half = Quantity::from_scaled(digits, -8, Format::DecimalSi).expect("it can be kept");
+        assert!(!half.is_whole());
+        assert_eq!(half.decimal(), "200000000000000000000000000000.5");
+        assert_eq!(half.to_string(), "200000000000000000000000000000500m");
+    }
+
+    #[test]
+    fn what_grows_out_of_an_integer_of_nanos_comes_back_into_it() {
+        let mut amount = read("1e29");
+        amount.add(amount);
+        assert_eq!((amount, amount.to_string().as_str()), (read("2e29"), "200e27"));
+        amount.sub(read("1e29"));
+        amount.sub(read("1e29"));
+        assert!(amount.is_zero() && amount.power == 0);
+        let mut amount = read("3e28");
+        assert!(!amount.mul(-20));
+        assert_eq!(amount, read("-6e29"));
+        assert!(!amount.mul(i64::MIN));
+        assert_eq!(amount, read("5534023222112865484800000000000000000000000000000"));
+        amount.neg();
+        assert_eq!(amount, read("-5534023222112865484800000000000000000000000000000"));
+        let (small, mut amount) = (read("1n"), read("1e40"));
+        amount.add(small);
+        amount.sub(small);
+        assert_eq!(amount, read("1e40"));
+        assert!(amount.round_up(3) && amount == read("1e40"));
+        let mut amount = read("123456789e30");
+        assert!(!amount.round_up(32));
+        assert_eq!(amount, read("1234568e32"));
+        for _ in 0..200 {
+            amount.mul(i64::MAX);
+        }
+        let largest = amount;
+        amount.add(largest);
+        assert!(amount == largest && amount > read("1e1000"), "it stays at the largest");
+        amount.neg();
+        assert!(amount < read("-1e1000"));
+    }
+
+    #[test]
+    fn sums_and_products_are_those_of_numbers_at_any_power() {
+        let numbers = [-1_000_000_i64, -999_983, -1024, -10, -7, -1, 0, 1, 2, 5, 10, 99, 4096, 123_457, 1_000_000];
+        for power in 0..60 {
+            let scaled = |value: i64| {
+                Quantity::from_scaled(i128::from(value), power, Format::DecimalSi).expect("it can be kept")
+            };
+            for a in numbers {
+                for b in numbers {
+                    let (mut sum, mut product) = (scaled(a), scaled(a));
+                    sum.add(scaled(b));
+                    assert_eq!(sum, scaled(a + b), "{a} + {b} at {power}");
+                    sum.sub(scaled(b));
+                    assert_eq!(sum, scaled(a), "{a} + {b} - {b} at {power}");
+                    product.mul(b);
+                    assert_eq!(product, scaled(a * b), "{a} * {b} at {power}");
+                    assert_eq!(scaled(a).cmp(&scaled(b)), a.cmp(&b), "{a} and {b} at {power}");
+                    assert_eq!(Quantity::parse(&product.to_string()), Ok(product), "{product}");
+                    assert_eq!(Quantity::parse(&product.decimal()), Ok(product), "{product}");
+                }
+            }
         }
     }
 

@@ -655,7 +655,7 @@ impl<'a> Value<'a> {
             (Value::Ip(a), Value::Ip(b)) => a == b,
             (Value::Cidr(a), Value::Cidr(b)) => a == b,
             (Value::Url(a), Value::Url(b)) => a == b,
-            (Value::Quantity(a), Value::Quantity(b)) => a.nanos() == b.nanos(),
+            (Value::Quantity(a), Value::Quantity(b)) => a == b,
             (Value::Semver(a), Value::Semver(b)) => a.compare(b) == Ordering::Equal,
             (Value::Format(a), Value::Format(b)) => std::ptr::eq(*a, *b),
             _ => false,

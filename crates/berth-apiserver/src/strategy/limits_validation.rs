@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
-use berth_apimachinery::quantity::Quantity;
+use berth_apimachinery::quantity::{Format, Quantity};
 use serde_json::{Value, json};
 
 use super::rules::ERRORS_MAX;
@@ -88,7 +88,7 @@ pub(super) fn quota(quota: &Value) -> Vec<Error> {
         if found.sign() < 0 {
             errors.push(Error::invalid(&at, amount.clone(), "must be greater than or equal to 0"));
         }
-        if WHOLE_RESOURCES.contains(&name.as_str()) && found.nanos() % 1_000_000_000 != 0 {
+        if WHOLE_RESOURCES.contains(&name.as_str()) && !found.is_whole() {
             errors.push(Error::invalid(&at, amount.clone(), "must be an integer"));
         }
     }
@@ -283,7 +283,7 @@ fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: 
     let (max, min) = (get("max"), get("min"));
     let (default, request) = (with_defaults("default"), with_defaults("defaultRequest"));
     let exceeds = |low: &Option<(String, Quantity)>, high: &Option<(String, Quantity)>| match (low, high) {
-        (Some(low), Some(high)) => low.1.nanos() > high.1.nanos(),
+        (Some(low), Some(high)) => low.1 > high.1,
         _ => false,
     };
     let text = |it: &Option<(String, Quantity)>| it.as_ref().map(|it| it.0.clone()).unwrap_or_default();
@@ -304,12 +304,12 @@ fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: 
     }
     if let Some((ratio_text, ratio)) = get("maxLimitRequestRatio") {
         let at = path.child("maxLimitRequestRatio");
-        if ratio.nanos() < 1_000_000_000 {
+        if ratio < Quantity::new(1, Format::DecimalSi) {
             let why = format!("ratio {ratio_text} is less than 1");
             errors.push(Error::invalid(&at.key(name), ratio_text.clone(), why));
         }
         if let (Some(min), Some(max)) = (&min, &max)
-            && min.1.nanos() > 0
+            && min.1.sign() > 0
         {
             let most = max.1.as_f64() / min.1.as_f64();
             if ratio.as_f64() > most {
@@ -322,7 +322,7 @@ fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: 
     let extended = name.contains('/') && !name.contains("kubernetes.io/");
     if extended
         && let (Some(default), Some(request)) = (&default, &request)
-        && default.1.nanos() != request.1.nanos()
+        && default.1 != request.1
     {
         let why = format!("default value {} must equal to defaultRequest value {} in {name}", default.0, request.0);
         errors.push(Error::invalid(&path.child("defaultRequest").key(name), request.0.clone(), why));

@@ -71,7 +71,7 @@ fn combine<'a>(args: &[Value<'a>], apply: fn(&mut Quantity, Quantity)) -> Result
 /// The order of two quantities, or of two versions.
 fn order<'a>(args: &[Value<'a>], answer: fn(Ordering) -> Value<'static>) -> Result<Value<'a>, EvalError> {
     match args {
-        [Value::Quantity(a), Value::Quantity(b)] => Ok(answer(a.nanos().cmp(&b.nanos()))),
+        [Value::Quantity(a), Value::Quantity(b)] => Ok(answer(a.cmp(b))),
         [Value::Semver(a), Value::Semver(b)] => Ok(answer(a.compare(b))),
         _ => no_overload(),
     }
