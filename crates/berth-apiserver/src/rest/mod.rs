@@ -22,6 +22,7 @@ mod watch;
 
 pub(crate) use call::Call;
 pub(crate) use create::unwritten;
+pub(crate) use decode::take_unchanged;
 pub(crate) use encode::{response, status_response, status_response_for, to_encoding};
 pub(crate) use negotiate::{Encoding, OFFERED, accept_header, plain};
 pub(crate) use options::Options;

@@ -140,6 +140,33 @@ async fn a_mutation_that_fails_refuses_unless_the_policy_ignores_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_policy_makes_of_an_object_is_read_as_its_type() {
+    let server = server();
+    let patches = |patch: &str| json!([{"patchType": "JSONPatch", "jsonPatch": {"expression": format!("[{patch}]")}}]);
+    let when = |data: &str| json!([{"name": "when", "expression": format!("'{data}' in object.data")}]);
+    for (name, patch) in [
+        ("number", "JSONPatch{op: 'add', path: '/data/x', value: 1}"),
+        ("field", "JSONPatch{op: 'add', path: '/colour', value: 'red'}"),
+        ("kind", "JSONPatch{op: 'replace', path: '/kind', value: 'Secret'}"),
+    ] {
+        mutating(&server, name, json!({"matchConditions": when(name), "mutations": patches(patch)})).await;
+    }
+    let refused = server.post(MAPS, map("a", json!({"number": ""}))).await.expect(403);
+    let message = refused["message"].as_str().unwrap();
+    let why = "policy 'number' with binding 'number' denied request: json: cannot unmarshal number into Go struct field \
+               ConfigMap.data of type string";
+    assert!(message.ends_with(why), "{message}");
+    server.get(&format!("{MAPS}/a")).await.expect(404);
+    // It has to know what it adds; a webhook has not.
+    let refused = server.post(MAPS, map("b", json!({"field": ""}))).await.expect(403);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.ends_with("strict decoding error: unknown field \"colour\""), "{message}");
+    let refused = server.post(MAPS, map("c", json!({"kind": ""}))).await.expect(403);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.ends_with("kind must stay \"ConfigMap\", not become \"Secret\""), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn policies_that_cannot_work_are_refused_with_their_fields() {
     let server = server();
     let spec = json!({"matchConstraints": about_maps(), "validations": [{"expression": "object."}, {"expression": "1"}],

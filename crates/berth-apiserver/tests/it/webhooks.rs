@@ -219,6 +219,37 @@ async fn webhooks_are_called_again_when_a_later_one_changed_something() {
 }
 
 #[tokio::test]
+async fn what_a_webhook_makes_of_an_object_is_read_as_its_type() {
+    let program = Program::start(|_, request| {
+        let add = |path: &str, value: Value| json!([{"op": "add", "path": path, "value": value}]);
+        match request["object"]["metadata"]["name"].as_str().expect("a name") {
+            "number" => patch(add("/data/x", json!(1))),
+            "field" => patch(add("/colour", json!("red"))),
+            "kind" => patch(add("/apiVersion", json!("v2"))),
+            _ => patch(add("", json!("nothing"))),
+        }
+    })
+    .await;
+    let server = server();
+    let all = json!([webhook("all", program.url("/"), json!({}))]);
+    configure(&server, "MutatingWebhookConfiguration", "m", all).await;
+    let refused = server.post(MAPS, map("number")).await.expect(500);
+    let message = "Internal error occurred: ConfigMap \"number\" as admission webhook \"all.example.com\" has changed it \
+                   cannot be read: json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
+    assert_eq!(refused["message"], message);
+    server.get(&format!("{MAPS}/number")).await.expect(404);
+    let stored = server.post(MAPS, map("field")).await.expect(201);
+    assert_eq!((&stored["colour"], &stored["data"]), (&Value::Null, &json!({"a": "1"})));
+    for (name, why) in [
+        ("kind", "apiVersion must stay \"v1\", not become \"v2\""),
+        ("text", "apiVersion must stay \"v1\", not become null"),
+    ] {
+        let refused = server.post(MAPS, map(name)).await.expect(500);
+        assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_webhook_with_side_effects_is_not_asked_about_dry_runs() {
     let program = Program::start(|_, _| json!({"allowed": true})).await;
     let server = server();

@@ -133,7 +133,9 @@ fn mutated(
         let mutation = with_inputs(server, request, asked, target, params, |inputs| {
             bound.policy.mutation(index, &berth_cel::admission::Inputs { object: &object, ..*inputs }, &mut budget)
         });
-        object = mutation::apply(&mutation.map_err(message)??, &object, known)?;
+        let mut changed = mutation::apply(&mutation.map_err(message)??, &object, known)?;
+        webhooks::read(server, &mut changed, &object, target)?;
+        object = changed;
     }
     webhooks::completed(server, object, target, asked).map(Some).map_err(message)
 }

@@ -11,6 +11,7 @@ pub mod review;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use berth_apimachinery::field::quote;
 use berth_apimachinery::meta::{self, GroupResource, GroupVersionKind, GroupVersionResource};
 use berth_apimachinery::patch::apply_json;
 use berth_apimachinery::status::Status;
@@ -22,9 +23,10 @@ use berth_cel::admission::policy::FailurePolicy;
 
 use super::{AdmissionRequest, Operation, policies};
 use crate::registry::Origin;
+use crate::rest::take_unchanged;
 use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
-use crate::{ApiServer, Objects, strategy};
+use crate::{ApiServer, Objects, openapi, strategy};
 use matching::{Asked, Lookup, MatchError, Target};
 use review::Question;
 
@@ -256,7 +258,7 @@ async fn mutate_by(
         return failed(hook, CallError::Failed(why)).map(|()| Some(false));
     }
     let before = request.object.take().unwrap_or_default();
-    let after = patched(server, &answer.patch, &target, asked, &before)?;
+    let after = patched(server, hook, &answer.patch, &target, asked, &before)?;
     let changed = after != before;
     request.object = Some(after);
     Ok(Some(changed))
@@ -406,6 +408,7 @@ fn convert(server: &ApiServer, object: Value, target: &Target) -> Result<Value, 
 /// What a patch makes of the object, in the version of the request and with its defaults.
 fn patched(
     server: &ApiServer,
+    hook: &Hook,
     patch: &[u8],
     target: &Target,
     asked: &Request,
@@ -413,8 +416,41 @@ fn patched(
 ) -> Result<Value, Status> {
     let operations: Value = serde_json::from_slice(patch).map_err(|error| Status::internal(error.to_string()))?;
     let seen = converted(server, object.clone(), target, asked)?;
-    let changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
+    let mut changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
+    read(server, &mut changed, &seen, target).map_err(|why| {
+        let (kind, name) = (&target.kind.kind, quote(meta::name(object)));
+        Status::internal(format!(
+            "{kind} {name} as admission webhook \"{}\" has changed it cannot be read: {why}",
+            hook.name
+        ))
+    })?;
     completed(server, changed, target, asked)
+}
+
+/// Reads what a webhook or policy has made of `seen`, in the form it was shown in, as the type it is of: a built-in object has no
+/// unknown fields after that. Parts that were left alone have their shape already, be it one that would be refused today.
+/// What custom resources lose is found out with [their defaults](completed).
+///
+/// # Errors
+/// It is of another kind, or there is a value its field cannot hold.
+pub(crate) fn read(server: &ApiServer, changed: &mut Value, seen: &Value, target: &Target) -> Result<(), String> {
+    let kind = &target.kind;
+    for (field, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())] {
+        if changed[field] != *wanted {
+            return Err(format!("{field} must stay {}, not become {}", quote(&wanted), changed[field]));
+        }
+    }
+    let registry = server.registry();
+    let resource = &target.resource;
+    let row = registry.get(&resource.group, &resource.resource);
+    if row.is_some_and(|row| matches!(row.origin, Origin::Custom(_)) && row.kind == kind.kind) {
+        return Ok(());
+    }
+    let Some(schema) = openapi::builtin_schema(&kind.group, &kind.version, &kind.kind) else { return Ok(()) };
+    let kept = take_unchanged(changed, seen);
+    let outcome = schema.read_typed(&kind.kind, changed);
+    meta::map_mut(changed).extend(kept);
+    outcome.map(drop)
 }
 
 /// What a webhook or policy has made of an object, from the form it was shown in back in that of the request, with its
