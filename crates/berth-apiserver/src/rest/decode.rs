@@ -3,6 +3,7 @@
 //! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in objects are pruned by
 //! the published schema (as decoding into their Go types would) and defaulted by their strategy.
 
+use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::packed;
 use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
 use berth_apimachinery::status::Status;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use super::call::Call;
 use super::negotiate;
 use super::options::FieldValidation;
+use crate::openapi::builtin_schema;
 
 /// An object as decoded, with what was wrong but may pass.
 pub(crate) struct Decoded {
@@ -23,12 +25,37 @@ pub(crate) struct Decoded {
 impl Call {
     /// The body as an object of this request's kind (or of its subresource's), with its fields as they were sent.
     pub(crate) fn decode_body(&self) -> Result<Decoded, Status> {
-        let (group, version, kind) = match self.version().subresource(&self.info.subresource) {
-            Some(subresource) => (&subresource.group, &subresource.version, &subresource.kind),
-            None => (&self.row.group, &self.version().name, &self.row.kind),
-        };
-        let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-        self.decode_body_as(&api_version, kind)
+        let expected = self.body_kind();
+        self.decode_body_as(&expected.api_version(), &expected.kind)
+    }
+
+    /// What a body is expected to be: of the subresource's kind, or of the row's.
+    fn body_kind(&self) -> GroupVersionKind {
+        match self.version().subresource(&self.info.subresource) {
+            Some(subresource) => GroupVersionKind::new(&subresource.group, &subresource.version, &subresource.kind),
+            None => GroupVersionKind::new(&self.row.group, &self.version().name, &self.row.kind),
+        }
+    }
+
+    /// The body as an object of a built-in kind that is not stored, such as a scale: read as its type.
+    pub(crate) fn typed_body(&mut self) -> Result<Value, Status> {
+        let decoded = self.decode_body()?;
+        self.read_as_body(decoded, false)
+    }
+
+    /// Reads an object of the kind [bodies](Call::typed_body) are of as its type, complaining about unknown fields as
+    /// `fieldValidation` asks. `patched` tells how errors are phrased.
+    pub(crate) fn read_as_body(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
+        let Decoded { mut object, mut complaints } = decoded;
+        let expected = self.body_kind();
+        self.check_kind(&mut object, &expected.api_version(), &expected.kind)?;
+        if let Some(schema) = builtin_schema(&expected.group, &expected.version, &expected.kind) {
+            let unknown =
+                schema.read_typed(&expected.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
+            complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+        }
+        self.complain(complaints, patched)?;
+        Ok(object)
     }
 
     /// The body as an object of the given kind.
@@ -160,7 +187,7 @@ impl Call {
     }
 
     fn undecodable(&self, why: &str) -> Status {
-        let (kind, version) = (&self.row.kind, &self.version().name);
+        let GroupVersionKind { kind, version, .. } = self.body_kind();
         Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
     }
 }

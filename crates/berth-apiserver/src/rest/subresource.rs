@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_apimachinery::builtin;
+use berth_apimachinery::field::{self, Path, quote};
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::Status;
@@ -25,8 +25,9 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
     match (subresource.as_str(), verb) {
         ("scale", _) => scale(call, verb).await,
         ("binding", _) => {
-            let decoded = call.decode_body()?;
-            bind(call, &decoded.object).await
+            let binding = call.typed_body()?;
+            check_same_name(call, &binding)?;
+            bind(call, &binding).await
         }
         ("eviction", _) => evict(call).await,
         ("log", _) => log::read(call),
@@ -42,19 +43,36 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
 
 /// POST of a kind that is only answered.
 pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
-    let decoded = call.decode_body()?;
     if call.row.group.is_empty() && call.row.plural == "bindings" {
         // The old way to bind: the pod is named in the body.
+        let binding = call.typed_body()?;
+        if meta::name(&binding).is_empty() {
+            return Err(Status::bad_request("name must be provided"));
+        }
         call.row = call.server.registry().get("", "pods").cloned().ok_or_else(Status::no_such_path)?;
         call.info.resource = "pods".to_owned();
         call.info.subresource = "binding".to_owned();
-        call.info.name = meta::name(&decoded.object).to_owned();
-        return bind(call, &decoded.object).await;
+        call.info.name = meta::name(&binding).to_owned();
+        return bind(call, &binding).await;
     }
+    let decoded = call.decode_body()?;
     let body = call.complete(decoded, false)?;
     let tokens = call.server.tokens();
     let answer = auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
     call.value_response(StatusCode::CREATED, &answer)
+}
+
+/// What is posted to a pod's subresource says which pod it means; the path does, too.
+fn check_same_name(call: &Call, object: &Value) -> Result<(), Status> {
+    let (name, kind) = (meta::name(object), meta::kind(object));
+    if name == call.info.name {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "name in URL does not match name in {kind} object: {} and {}",
+        quote(&call.info.name),
+        quote(name)
+    )))
 }
 
 /// A namespace's finalizers are replaced; with the last one an emptied namespace goes.
@@ -81,54 +99,36 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
         let object = call.view().show(&record)?;
         return call.value_response(StatusCode::OK, &scale_of(&object, &paths));
     }
-    let change = if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(sent_scale(call)?) };
+    let change = if verb == "patch" { Change::Patch(patch::read(call)?) } else { Change::Put(call.typed_body()?) };
     let manager = call.manager_name();
     let updated = update::update(call, Target::Main, |call, old| {
         let wanted = match &change {
             Change::Put(scale) => scale.clone(),
             Change::Patch(patch) => {
-                let mut merged = patch::merge(call, patch, &scale_of(old, &paths))?;
-                read_scale(call, &mut merged, Vec::new(), true)?;
-                merged
+                let object = patch::merge(call, patch, &scale_of(old, &paths))?;
+                call.read_as_body(Decoded { object, complaints: Vec::new() }, true)?
             }
         };
+        update::check_name(call, &wanted)?;
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            let path = berth_apimachinery::field::Path::new("spec.replicas");
             let detail = "must be greater than or equal to 0";
-            let error = berth_apimachinery::field::Error::invalid(&path, replicas, detail);
+            let error = field::Error::invalid(&Path::new("spec.replicas"), replicas, detail);
             let kind = meta::GroupKind::new("autoscaling", "Scale");
             return Err(Status::invalid(&kind, meta::name(old), &[error]));
         }
         let mut new = old.as_ref().clone();
         set_replicas(&mut new, &paths, &wanted);
-        // A scale without one is of whatever is there, also of kinds whose own replacements must say it.
-        if !meta::resource_version(&wanted).is_empty() {
-            meta::set(&mut new, "resourceVersion", meta::resource_version(&wanted));
+        // A scale without them is of whatever is there, also of kinds whose own replacements must say the revision.
+        for field in ["namespace", "uid", "resourceVersion"] {
+            if let Some(text) = wanted["metadata"][field].as_str().filter(|text| !text.is_empty()) {
+                meta::set(&mut new, field, text);
+            }
         }
         Ok((new, Tracking::Update(manager.clone())))
     })
     .await?;
     call.value_response(StatusCode::OK, &scale_of(&updated, &paths))
-}
-
-/// The scale in the body.
-fn sent_scale(call: &mut Call) -> Result<Value, Status> {
-    let Decoded { mut object, complaints } = call.decode_body()?;
-    read_scale(call, &mut object, complaints, false)?;
-    Ok(object)
-}
-
-/// Reads a scale as its Go type does, so that no wrong value passes for a count of zero.
-fn read_scale(call: &mut Call, scale: &mut Value, mut complaints: Vec<String>, patched: bool) -> Result<(), Status> {
-    let kind = meta::GroupVersionKind::new("autoscaling", "v1", "Scale");
-    let Some(schema) = builtin::document().by_gvk(&kind) else { return Ok(()) };
-    let unknown = schema.read_typed("Scale", scale).map_err(|why| match patched {
-        true => Status::bad_request(why),
-        false => Status::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}")),
-    })?;
-    complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
-    call.complain(complaints, patched)
 }
 
 impl Call {
@@ -179,10 +179,16 @@ pub(crate) fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
 /// Puts a pod on a node. Refused when it already is on one, or on its way out.
 pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Body>, Status> {
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let mut errors = Vec::new();
+    let kind = binding["target"]["kind"].as_str().unwrap_or_default();
+    if !matches!(kind, "" | "Node") {
+        errors.push(field::Error::not_supported(&Path::new("target.kind"), kind, &["Node", "<empty>"]));
+    }
     if node.is_empty() {
-        let path = berth_apimachinery::field::Path::new("target.name");
-        let error = berth_apimachinery::field::Error::required(&path, "");
-        return Err(Status::invalid(&meta::GroupKind::new("", "Binding"), &call.info.name, &[error]));
+        errors.push(field::Error::required(&Path::new("target.name"), ""));
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid(&meta::GroupKind::new("", "Binding"), &call.info.name, &errors));
     }
     let pods = GroupResource::new("", "pods");
     let bindings = GroupResource::new("", "pods/binding");
@@ -202,10 +208,7 @@ pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Bo
             return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
         }
         if let Some(host) = old["spec"]["nodeName"].as_str().filter(|host| !host.is_empty()) {
-            return refuse(format!(
-                "pod {name} is already assigned to node {}",
-                berth_apimachinery::field::quote(host)
-            ));
+            return refuse(format!("pod {name} is already assigned to node {}", quote(host)));
         }
         if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
             return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
@@ -213,9 +216,9 @@ pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Bo
         let mut new = old.as_ref().clone();
         new["spec"]["nodeName"] = node.as_str().into();
         for (field, values) in [("annotations", &annotations), ("labels", &labels)] {
-            for (key, value) in values.as_object().into_iter().flatten() {
-                set_at(&mut new, &["metadata", field, key], value.clone());
-            }
+            let Some(values) = values.as_object().filter(|values| !values.is_empty()) else { continue };
+            let own = meta::map_mut(meta::metadata_mut(&mut new).entry(field).or_insert_with(|| json!({})));
+            own.extend(values.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
         set_scheduled(&mut new, &now);
         Ok((new, Tracking::Update(manager.clone())))

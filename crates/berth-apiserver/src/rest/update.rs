@@ -54,7 +54,8 @@ impl Call {
     }
 }
 
-fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
+/// The name in the object must be that in the path.
+pub(super) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     let name = meta::name(object);
     if name.is_empty() {
         return Err(Status::bad_request("name must be provided"));

@@ -28,6 +28,7 @@ mod protobuf;
 mod quota_races;
 mod quotas;
 mod races;
+mod subresources;
 mod tokens;
 mod updates;
 mod validation;
