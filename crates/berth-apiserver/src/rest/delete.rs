@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 16;
 
 /// How to delete: the body and query of a DELETE.
 #[derive(Clone, Debug, Default)]
-struct DeleteOptions {
+pub(super) struct DeleteOptions {
     grace_period_seconds: Option<i64>,
     propagation: Option<String>,
     orphan: Option<bool>,
@@ -33,7 +33,7 @@ struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
+    pub(super) fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
         if call.body.is_empty() {
             let options = DeleteOptions {
                 grace_period_seconds: call.options.grace_period_seconds,
@@ -117,8 +117,13 @@ fn check_options(options: &Value) -> Result<(), Status> {
 /// DELETE of one object.
 pub(crate) async fn delete(call: &mut Call) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(call)?;
+    delete_with(call, &options).await
+}
+
+/// The same with options that have been read.
+pub(super) async fn delete_with(call: &mut Call, options: &DeleteOptions) -> Result<Response<Body>, Status> {
     let name = call.info.name.clone();
-    let outcome = delete_one(call, &name, &options).await?;
+    let outcome = delete_one(call, &name, options).await?;
     respond(call, &name, outcome)
 }
 

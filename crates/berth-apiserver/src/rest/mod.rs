@@ -8,6 +8,7 @@ mod continue_token;
 mod create;
 mod decode;
 mod delete;
+mod disruption;
 mod encode;
 mod list;
 mod log;

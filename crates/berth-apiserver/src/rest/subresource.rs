@@ -1,8 +1,6 @@
 //! Subresources: status and scale of every kind that has them; binding, eviction and log of pods; finalize of
 //! namespaces; tokens of service accounts; reviews that are answered and not stored.
 
-use std::sync::Arc;
-
 use berth_apimachinery::field::{self, Path, quote};
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
@@ -14,8 +12,9 @@ use super::call::Call;
 use super::check::Target;
 use super::create::Tracking;
 use super::decode::Decoded;
+use super::delete::DeleteOptions;
 use super::patch::{self, set_at};
-use super::{delete, list, log, update};
+use super::{delete, disruption, list, log, update};
 use crate::registry::ScalePaths;
 use crate::{Body, auth};
 
@@ -243,17 +242,13 @@ fn set_scheduled(pod: &mut Value, now: &Value) {
 
 /// Deletes a pod unless a disruption budget forbids it.
 async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
-    let decoded = call.decode_body()?;
-    let eviction = decoded.object;
-    let record = call.stored()?;
-    let pod = record.value();
-    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"));
-    if !finished && meta::deletion_timestamp(&pod).is_none() {
-        check_budgets(call, &pod)?;
-    }
+    let eviction = call.typed_body()?;
+    check_same_name(call, &eviction)?;
     call.body = match &eviction["deleteOptions"] {
         Value::Object(options) => {
             let mut options = options.clone();
+            // They are read by where they stand, whatever they call themselves.
+            options.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind"));
             // Who tries an eviction tries the deletion.
             if call.options.dry_run {
                 options.insert("dryRun".to_owned(), json!(["All"]));
@@ -262,37 +257,19 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         }
         _ => Default::default(),
     };
+    call.content_type.clear();
+    let options = DeleteOptions::read(call)?;
+    let record = call.stored()?;
+    let pod = record.value();
+    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"));
+    if !finished && meta::deletion_timestamp(&pod).is_none() {
+        disruption::allow(call, &pod).await?;
+    }
     call.info.subresource.clear();
-    delete::delete(call).await?;
+    delete::delete_with(call, &options).await?;
     let mut status = Status::success().to_value();
     status["code"] = 201.into();
     call.value_response(StatusCode::CREATED, &status)
-}
-
-fn check_budgets(call: &Call, pod: &Arc<Value>) -> Result<(), Status> {
-    let empty = serde_json::Map::new();
-    let labels = meta::labels(pod).unwrap_or(&empty);
-    let budgets = call.server.inner.objects.list("policy", "poddisruptionbudgets", Some(meta::namespace(pod)));
-    for budget in budgets {
-        let selects =
-            LabelSelector::from_object(&budget["spec"]["selector"]).is_ok_and(|selector| selector.matches(labels));
-        if selects && budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0 {
-            let mut status =
-                Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 0);
-            status = status.with_causes([berth_apimachinery::status::Cause {
-                reason: "DisruptionBudget".to_owned(),
-                message: format!(
-                    "The disruption budget {} needs {} healthy pods and has {} currently",
-                    meta::name(&budget),
-                    budget["status"]["desiredHealthy"].as_i64().unwrap_or(0),
-                    budget["status"]["currentHealthy"].as_i64().unwrap_or(0)
-                ),
-                field: String::new(),
-            }]);
-            return Err(status);
-        }
-    }
-    Ok(())
 }
 
 /// A token for a service account.

@@ -1,10 +1,11 @@
-//! What is posted and put to bindings and scales is read as its type.
+//! What is posted and put to bindings, scales and evictions is read as its type, and disruption budgets count down.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Server, server};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
 fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
@@ -102,4 +103,98 @@ async fn a_scale_says_a_number_of_what_it_names() {
     assert_eq!((&stored["spec"]["replicas"], &stored["metadata"]["generation"]), (&json!(2), &json!(1)));
     server.put(&uri, scale(json!({"replicas": 7}))).await.expect(200);
     assert_eq!(server.get(&format!("{sets}/rs")).await.expect(200)["spec"]["replicas"], 7);
+}
+
+/// Running pods of one application, and a budget with this status.
+async fn guarded(server: &Server, pods: &[&str], status: Value) {
+    for name in pods {
+        let mut guarded = pod(name);
+        guarded["spec"]["nodeName"] = "n".into();
+        server.post(PODS, guarded).await.expect(201);
+        let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        server.patch(&format!("{PODS}/{name}/status"), "merge-patch", json!({"status": ready})).await.expect(200);
+    }
+    let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}});
+    server.post(BUDGETS, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(201);
+    server.patch(&format!("{BUDGETS}/b/status"), "merge-patch", json!({"status": status})).await.expect(200);
+}
+
+fn eviction(name: &str) -> Value {
+    json!({"metadata": {"name": name}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_count_a_budget_down() {
+    let server = server();
+    let status = json!({"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 3, "desiredHealthy": 2,
+        "expectedPods": 3});
+    guarded(&server, &["p1", "p2", "p3"], status).await;
+    let evict =
+        async |name: &str, query: &str| server.post(&format!("{PODS}/{name}/eviction{query}"), eviction(name)).await;
+    let budget = async || server.get(&format!("{BUDGETS}/b")).await.expect(200)["status"].clone();
+    evict("p1", "?dryRun=All").await.expect(201);
+    assert_eq!(budget().await["disruptionsAllowed"], 1);
+    evict("p1", "").await.expect(201);
+    assert!(!server.get(&format!("{PODS}/p1")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
+    let charged = budget().await;
+    assert_eq!(
+        (&charged["disruptionsAllowed"], &charged["disruptedPods"]),
+        (&json!(0), &json!({"p1": "2026-01-01T00:00:00Z"}))
+    );
+    let condition = &charged["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"], &condition["reason"]),
+        (&json!("DisruptionAllowed"), &json!("False"), &json!("InsufficientPods"))
+    );
+    for query in ["", "?dryRun=All"] {
+        let refused = evict("p2", query).await.expect(429);
+        assert_eq!(refused["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
+        let cause = &refused["details"]["causes"][0];
+        let why = "The disruption budget b needs 2 healthy pods and has 3 currently";
+        assert_eq!((&cause["reason"], &cause["message"]), (&json!("DisruptionBudget"), &json!(why)));
+    }
+    assert!(server.get(&format!("{PODS}/p2")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
+    // One that is not ready is not among those that are counted; one that goes already costs nothing.
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    server.patch(&format!("{PODS}/p3/status"), "merge-patch", unready).await.expect(200);
+    evict("p3", "").await.expect(201);
+    evict("p1", "").await.expect(201);
+    // What the controller has not looked at yet.
+    let patch = json!({"spec": {"minAvailable": 0}});
+    server.patch(&format!("{BUDGETS}/b"), "merge-patch", patch).await.expect(200);
+    let refused = evict("p2", "").await.expect(429);
+    let why = "The disruption budget b is still being processed by the server.";
+    assert_eq!(refused["details"]["causes"][0]["message"], why);
+    assert_eq!(refused["details"]["retryAfterSeconds"], 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_cannot_be_read_costs_nothing() {
+    let server = server();
+    guarded(&server, &["p"], json!({"observedGeneration": 1, "disruptionsAllowed": 1})).await;
+    let uri = format!("{PODS}/p/eviction");
+    let with = |options: Value| json!({"metadata": {"name": "p"}, "deleteOptions": options});
+    let cases = [
+        (with(json!("x")), 400, "cannot unmarshal string into Go struct field Eviction.deleteOptions"),
+        (with(json!({"gracePeriodSeconds": "1"})), 400, "deleteOptions.gracePeriodSeconds of type int64"),
+        (with(json!({"propagationPolicy": "Sometimes"})), 422, "propagationPolicy"),
+        (eviction("q"), 400, "name in URL does not match name in Eviction object"),
+        (json!({"metadata": {"name": "p"}, "kind": "Binding"}), 400, "does not match the expected kind (Eviction)"),
+    ];
+    for (body, code, why) in cases {
+        refused(&server, &uri, body, code, why).await;
+    }
+    assert_eq!(server.get(&format!("{BUDGETS}/b")).await.expect(200)["status"]["disruptionsAllowed"], 1);
+    assert!(server.get(&format!("{PODS}/p")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
+    server.post(&uri, with(json!({"kind": "DeleteOptions", "gracePeriodSeconds": 7}))).await.expect(201);
+    assert_eq!(server.get(&format!("{PODS}/p")).await.expect(200)["metadata"]["deletionGracePeriodSeconds"], 7);
+    // Two budgets cannot be counted down together.
+    let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}});
+    server.post(BUDGETS, json!({"metadata": {"name": "c"}, "spec": spec})).await.expect(201);
+    let mut second = pod("two");
+    second["spec"]["nodeName"] = "n".into();
+    server.post(PODS, second).await.expect(201);
+    let running = json!({"status": {"phase": "Running"}});
+    server.patch(&format!("{PODS}/two/status"), "merge-patch", running).await.expect(200);
+    refused(&server, &format!("{PODS}/two/eviction"), eviction("two"), 500, "more than one PodDisruptionBudget").await;
 }

@@ -1,0 +1,128 @@
+//! Disruption budgets: how many pods may be evicted before whoever watches over them has looked again.
+//!
+//! Behaviour after Kubernetes' documentation of the eviction API and of PodDisruptionBudgetStatus, and its tests of evictions.
+
+use std::sync::Arc;
+
+use berth_apimachinery::meta::{self, GroupResource};
+use berth_apimachinery::selector::LabelSelector;
+use berth_apimachinery::status::{Cause, Status};
+use berth_store::{CommitError, Record, Write};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::create::commit_status;
+use crate::crd::conditions::{self, Condition};
+use crate::objects;
+
+const GROUP: &str = "policy";
+const PLURAL: &str = "poddisruptionbudgets";
+/// Evictions a budget remembers until its controller has seen the pods go; with more of them nobody seems to look.
+const DISRUPTED_MAX: usize = 2000;
+/// How often a budget is tried again that others write at the same time.
+const ATTEMPTS: usize = 16;
+/// Seconds after which a budget that is being processed is worth another try.
+const PROCESSED_AFTER: u32 = 10;
+/// The condition that says whether pods may be evicted.
+const ALLOWED: &str = "DisruptionAllowed";
+
+/// Whether a pod may be evicted; if so its budget has one eviction less, unless nothing is to be done.
+pub(super) async fn allow(call: &Call, pod: &Value) -> Result<(), Status> {
+    let Some(name) = budget_of(call, pod)? else { return Ok(()) };
+    let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
+    for _ in 0..ATTEMPTS {
+        // It went meanwhile, and nobody forbids anything.
+        let Some(record) = call.server.store().get(&key) else { return Ok(()) };
+        let Some(charged) = charged(call, &record, pod)? else { return Ok(()) };
+        if call.options.dry_run {
+            return Ok(());
+        }
+        let write = Write::Update { key: key.clone(), expected: record.revision, value: charged };
+        match call.server.store().commit(write).await {
+            Ok(_) => return Ok(()),
+            Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => {}
+            Err(error) => return Err(commit_status(call, error)),
+        }
+    }
+    Err(Status::timeout(format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), PROCESSED_AFTER))
+}
+
+/// The name of the budget a pod is of. More than one cannot be counted down together.
+fn budget_of(call: &Call, pod: &Value) -> Result<Option<String>, Status> {
+    let Some(labels) = meta::labels(pod).filter(|labels| !labels.is_empty()) else { return Ok(None) };
+    let budgets = call.server.inner.objects.list(GROUP, PLURAL, Some(meta::namespace(pod)));
+    let selects = |budget: &&Arc<Value>| {
+        let selector = &budget["spec"]["selector"];
+        selector.is_object() && LabelSelector::from_object(selector).is_ok_and(|selector| selector.matches(labels))
+    };
+    let mut found = budgets.iter().filter(selects);
+    let budget = found.next().map(|budget| meta::name(budget).to_owned());
+    match found.next() {
+        None => Ok(budget),
+        Some(_) => Err(Status::internal(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        )),
+    }
+}
+
+/// The budget with one eviction less; `None` where the eviction does not count.
+fn charged(call: &Call, record: &Record, pod: &Value) -> Result<Option<Value>, Status> {
+    let mut budget = record.value().as_ref().clone();
+    let (name, status) = (meta::name(&budget), &budget["status"]);
+    let number = |field: &str| status[field].as_i64().unwrap_or(0);
+    // A pod that is not ready is not among those the budget counts.
+    if !is_ready(pod) {
+        let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+        let is_kept = number("desiredHealthy") > 0 && number("currentHealthy") >= number("desiredHealthy");
+        if always || is_kept {
+            return Ok(None);
+        }
+    }
+    let refused = |why: String, retry_after: u32| {
+        let text = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
+        Status::too_many_requests(text, retry_after).with_causes([cause])
+    };
+    let forbidden = |why: &str| Status::forbidden(&GroupResource::new(GROUP, "poddisruptionbudget"), name, why);
+    if number("observedGeneration") < meta::generation(&budget) {
+        let why = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(refused(why, PROCESSED_AFTER));
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return Err(forbidden("pdb disruptions allowed is negative"));
+    }
+    if status["disruptedPods"].as_object().is_some_and(|pods| pods.len() > DISRUPTED_MAX) {
+        return Err(forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+    }
+    if allowed == 0 {
+        let failed = conditions::find(&budget, ALLOWED).filter(|condition| condition["reason"] == "SyncFailed");
+        let why = match failed {
+            Some(condition) => format!(
+                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
+                condition["message"].as_str().unwrap_or_default()
+            ),
+            None => format!(
+                "The disruption budget {name} needs {} healthy pods and has {} currently",
+                number("desiredHealthy"),
+                number("currentHealthy")
+            ),
+        };
+        return Err(refused(why, 0));
+    }
+    let now = call.server.timestamp();
+    let status = meta::map_mut(meta::map_mut(&mut budget).entry("status").or_insert_with(|| json!({})));
+    status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
+    // Until its controller has seen the pod go it does not count on it.
+    let disrupted = meta::map_mut(status.entry("disruptedPods").or_insert_with(|| json!({})));
+    disrupted.insert(meta::name(pod).to_owned(), now.clone());
+    if allowed == 1 {
+        let condition = Condition { kind: ALLOWED, status: "False", reason: "InsufficientPods", message: "" };
+        conditions::set(&mut budget, &condition, now.as_str().unwrap_or_default());
+    }
+    Ok(Some(budget))
+}
+
+fn is_ready(pod: &Value) -> bool {
+    conditions::find(pod, "Ready").is_some_and(|condition| condition["status"] == "True")
+}
