@@ -98,6 +98,13 @@ fn check_types(body: &Value) -> Result<(), Status> {
         ("/preconditions/uid", Value::is_string, "a string"),
         ("/preconditions/resourceVersion", Value::is_string, "a string"),
     ];
+    // Any group may have options of its own; none has them under another name.
+    let kind = body["kind"].as_str().unwrap_or_default();
+    if !matches!(kind, "" | "DeleteOptions") {
+        return Err(Status::bad_request(format!(
+            "the kind in the data ({kind}) does not match the expected kind (DeleteOptions)"
+        )));
+    }
     let given = |path: &str| body.pointer(path).filter(|value| path.is_empty() || !value.is_null());
     let wrong = fields.iter().find(|(path, is, _)| given(path).is_some_and(|value| !is(value)));
     let Some((path, _, what)) = wrong else { return Ok(()) };

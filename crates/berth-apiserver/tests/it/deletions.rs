@@ -48,6 +48,14 @@ async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
         let message = refused["message"].as_str().unwrap();
         assert!(message.contains(&format!("cannot be handled as a DeleteOptions: {path}: Invalid value")), "{message}");
     }
+    // What is meant for something else deletes nothing, not even a collection.
+    let other = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}});
+    for path in [map.as_str(), MAPS] {
+        let refused = server.delete(path, other.clone()).await.expect(400);
+        let message = "the kind in the data (Pod) does not match the expected kind (DeleteOptions)";
+        assert_eq!(refused["message"], message);
+    }
+    server.get(&map).await.expect(200);
     // An empty one is one that no object has.
     for field in ["uid", "resourceVersion"] {
         server.delete(&map, json!({"preconditions": { field: "" }})).await.expect(409);
