@@ -55,6 +55,14 @@ impl Call {
         } else {
             validation::validate_object_meta_update(new_meta, old_meta, &path)
         };
+        if self.wants_finalizer_domains() && !is_same(&"finalizers") {
+            // One that was there before the rule was stays as good as it was.
+            let before: Vec<Value> = meta::finalizers(old).into_iter().map(Value::from).collect();
+            let (finalizers, path) = (&new_meta["finalizers"], path.child("finalizers"));
+            let mut unknown = validation::validate_finalizer_domains(finalizers, &path);
+            unknown.retain(|error| error.bad_value.as_ref().is_none_or(|finalizer| !before.contains(finalizer)));
+            errors.extend(unknown);
+        }
         errors.extend(self.changed_for_worse(target, object, old));
         let forgiven = self.check_schema(object, Some(old), &mut errors);
         self.warnings.extend(forgiven);

@@ -1,5 +1,6 @@
 //! What updates of built-in kinds may not change, and what only pods are refused for.
 
+use berth_store::Write;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, server};
@@ -46,6 +47,30 @@ async fn what_a_stateful_set_is_made_of_stays() {
     ] {
         change(&server, &path, json!({"spec": fixed}), &[forbidden]).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_that_come_later_say_whose_they_are_too() {
+    let server = server();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let made = json!({"metadata": {"name": "m", "finalizers": ["example.com/f"]}});
+    server.post(maps, made).await.expect(201);
+    let path = format!("{maps}/m");
+    let finalizers = |list: &[&str]| json!({"metadata": {"finalizers": list}});
+    let refused = "metadata.finalizers[1]: Invalid value: \"mine\": name is neither a standard finalizer name nor is it \
+                   fully qualified";
+    change(&server, &path, finalizers(&["example.com/f", "mine"]), &[refused]).await;
+    // One from before that was checked stays as good as it was.
+    let store = server.api.store_handle();
+    let key = "/core/configmaps/default/m";
+    let record = store.get(key).expect("it is stored");
+    let mut older = record.value().as_ref().clone();
+    older["metadata"]["finalizers"] = json!(["old", "older"]);
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value: older };
+    store.commit(write).await.expect("stored");
+    change(&server, &path, json!({"data": {"a": "1"}}), &[]).await;
+    change(&server, &path, finalizers(&["older", "mine"]), &[refused]).await;
+    change(&server, &path, finalizers(&["older", "orphan"]), &[]).await;
 }
 
 #[tokio::test(start_paused = true)]
