@@ -66,9 +66,7 @@ where
     };
     match body {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}")))
-        }
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_long()),
         Err(error) => Err(Status::bad_request(format!("the body could not be read: {error}"))),
     }
 }
@@ -89,7 +87,6 @@ pub(crate) async fn handle(
     let mut record = audit_record(server, &parts, &info, &user);
     let annotations = Annotations::default();
     let result = async {
-        let body = from_protobuf(&mut parts.headers, body)?;
         let authenticated = record.as_ref().map(|_| user.clone());
         let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
         if let (Some(record), Some(authenticated)) = (&mut record, authenticated) {
@@ -143,18 +140,28 @@ fn nothing_there() -> Response<Body> {
     response
 }
 
-/// A body in protobuf as JSON, and the header that says so; other bodies as they are.
-fn from_protobuf(headers: &mut HeaderMap, body: Bytes) -> Result<Bytes, Status> {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if body.is_empty() || media.split(';').next().unwrap_or_default().trim() != protobuf::MEDIA_TYPE {
-        return Ok(body);
+/// Puts JSON in the place of a body in protobuf.
+fn from_protobuf(call: &mut Call) -> Result<(), Status> {
+    let media = call.content_type.split(';').next().unwrap_or_default().trim();
+    if call.body.is_empty() || media != protobuf::MEDIA_TYPE {
+        return Ok(());
     }
-    let value = protobuf::to_json(&body).map_err(|error| match error {
+    let value = protobuf::to_json(&call.body).map_err(|error| match error {
         DecodeError::UnknownKind(_) => Status::unsupported_media_type(&negotiate::BODIES),
         DecodeError::Malformed(_) => Status::bad_request(error.to_string()),
     })?;
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(Bytes::from(value.to_string()))
+    let text = value.to_string();
+    // A byte can be six in JSON, in which objects are kept and sent.
+    if text.len() > BODY_BYTES_MAX {
+        return Err(too_long());
+    }
+    call.body = Bytes::from(text);
+    "application/json".clone_into(&mut call.content_type);
+    Ok(())
+}
+
+fn too_long() -> Status {
+    Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}"))
 }
 
 async fn answer(
@@ -214,6 +221,7 @@ async fn answer(
     call.annotations = annotations.clone();
     call.check_scope()?;
     let verb = call.check_verb(method)?;
+    from_protobuf(&mut call)?;
     let response = dispatch(&mut call, &verb).await;
     let (mut response, warnings) = match response {
         Ok(response) => (response, call.warnings),

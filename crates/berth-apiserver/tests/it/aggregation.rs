@@ -86,7 +86,7 @@ async fn echo(request: Request<hyper::body::Incoming>) -> Result<Response<Full<B
         json!({
             "method": parts.method.as_str(), "uri": parts.uri.to_string(), "body": String::from_utf8_lossy(&body),
             "user": values("x-remote-user"), "groups": values("x-remote-group"), "accept": values("accept"),
-            "authorization": values("authorization"),
+            "authorization": values("authorization"), "content-type": values("content-type"),
         })
     };
     Ok(Response::new(Full::new(Bytes::from(answer.to_string()))))
@@ -113,8 +113,13 @@ impl Server {
     }
 
     async fn ask_as(&self, user: UserInfo, method: Method, uri: &str, body: &str) -> Answer {
+        self.send_as(user, method, uri, "application/json", body).await
+    }
+
+    async fn send_as(&self, user: UserInfo, method: Method, uri: &str, media: &str, body: &str) -> Answer {
         let request = Request::builder().method(method).uri(uri).header("x-remote-user", "system:admin");
-        let request = request.header("accept", "application/json").body(Full::new(body.to_owned().into())).unwrap();
+        let request = request.header("accept", "application/json").header("content-type", media);
+        let request = request.body(Full::new(body.to_owned().into())).unwrap();
         read(self.api.handle(request, user).await).await
     }
 }
@@ -168,8 +173,14 @@ async fn requests_for_a_group_of_somebody_elses_are_sent_on_while_it_answers() {
     assert_eq!((&seen["user"], &seen["groups"][0]), (&json!(["ann"]), &json!("team-a")));
     assert_eq!(seen["accept"], json!(["application/json"]));
     let collection = SHOUT.trim_end_matches("/one");
-    let seen = server.ask_as(ann, Method::POST, collection, "{\"loud\":true}").await.expect(200);
+    let seen = server.ask_as(ann.clone(), Method::POST, collection, "{\"loud\":true}").await.expect(200);
     assert_eq!((&seen["method"], &seen["body"]), (&json!("POST"), &json!("{\"loud\":true}")));
+    // Its kinds in protobuf are its business; whether somebody may ask comes before how.
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let shout = "k8s\0\n\u{1b}\n\u{12}echo.example.com/v1\u{12}\u{5}Shout";
+    let seen = server.send_as(ann.clone(), Method::POST, collection, PROTOBUF, shout).await.expect(200);
+    assert_eq!((&seen["body"], &seen["content-type"]), (&json!(shout), &json!([PROTOBUF])));
+    server.send_as(ann, Method::PUT, SHOUT, PROTOBUF, shout).await.expect(403);
 
     // Discovery shows it among the others, in every form.
     let groups = server.get("/apis").await.expect(200);

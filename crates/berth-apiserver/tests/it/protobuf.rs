@@ -287,3 +287,21 @@ async fn a_scale_is_of_a_built_in_kind_whatever_it_is_of() {
     // The object itself is no built-in kind.
     assert_eq!(get(&server, &format!("{things}/a"), MEDIA_TYPE).await.code, 406);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_long_in_json_is_too_long() {
+    let server = server();
+    let map = |text: String| {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": text}});
+        from_json(&map).expect("it can be written")
+    };
+    let post = async |body: Vec<u8>| {
+        assert!(body.len() < 3 * 1024 * 1024);
+        crate::harness::read(server.raw(Method::POST, MAPS, &[("content-type", MEDIA_TYPE)], body).await).await
+    };
+    // Each of these is six in JSON.
+    let refused = post(map("\u{1}".repeat(600_000))).await.expect(413);
+    assert_eq!(refused["message"], "Request entity too large: limit is 3145728");
+    server.get(&format!("{MAPS}/m")).await.expect(404);
+    post(map("\u{1}".repeat(500_000))).await.expect(201);
+}
