@@ -19,6 +19,7 @@ mod patch;
 mod subresource;
 mod update;
 mod view;
+mod warnings;
 mod watch;
 
 pub(crate) use call::Call;
@@ -227,13 +228,7 @@ async fn answer(
         Ok(response) => (response, call.warnings),
         Err(status) => (status_response_for(&status, &negotiate::accept_header(headers)), call.warnings),
     };
-    for warning in warnings {
-        // RFC 7234 warning: code 299, no agent, quoted text.
-        let text = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
+    warnings::put(&warnings, response.headers_mut());
     Ok(response)
 }
 

@@ -7,7 +7,7 @@ use berth_store::{MemoryStore, SqliteOptions, SqliteStore};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::harness::{Server, config};
+use crate::harness::{Server, config, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -57,6 +57,30 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
     assert_eq!(server.get(MAPS).await.expect(200)["items"].as_array().unwrap().len(), stored);
     server.patch(&format!("{MAPS}/m0"), "merge-patch", patch).await.expect(200);
     server.post(MAPS, map("after", 50_000)).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_are_no_more_warnings_than_clients_take() {
+    let server = server();
+    let post = async |fields: Vec<String>| {
+        let mut object = json!({"metadata": {"generateName": "m-"}});
+        for field in fields {
+            object[field] = 1.into();
+        }
+        let answer = server.post(MAPS, object).await;
+        assert_eq!(answer.code, 201, "{}", answer.body);
+        answer.warnings
+    };
+    let many = post((0..3000).map(|index| format!("f{index:04}")).collect()).await;
+    assert_eq!((many.len(), many[0].as_str()), (64, "299 - \"unknown field \\\"f0000\\\"\""));
+    assert!(many[63].ends_with(" more warnings are left out\""), "{many:?}");
+    // What is long stays whole as long as there is little of it, and is cut where there is much.
+    let long = |index: usize| format!("{index:02}{}", "x".repeat(1000));
+    let whole = post((0..4).map(long).collect()).await;
+    assert!(whole.len() == 4 && whole.iter().all(|text| text.len() > 1000), "{whole:?}");
+    let cut = post((0..30).map(long).collect()).await;
+    assert_eq!((cut.len(), cut[0].len()), (17, "299 - \"\"".len() + 256 + "\\".len()));
+    assert_eq!(cut[16], "299 - \"14 more warnings are left out\"");
 }
 
 #[tokio::test(start_paused = true)]
