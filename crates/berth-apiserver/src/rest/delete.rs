@@ -5,14 +5,14 @@ use std::sync::Arc;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{decode, packed, validation};
+use berth_apimachinery::{decode, validation};
 use berth_store::{CommitError, Record, Write};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::commit_status;
-use super::list::{Selection, read};
+use super::list::{Selection, answer, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::{Operation, quota};
@@ -288,25 +288,20 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
     let prefix = call.prefix();
     let selection = Selection::new(call)?;
     let page = read(call, &prefix, &selection)?;
-    let view = call.view();
-    let mut items = Vec::with_capacity(page.records.len());
-    for record in &page.records {
+    let objects = call.view().show_all(&page.records)?;
+    let names: Vec<String> = objects.iter().map(|object| meta::name(object).to_owned()).collect();
+    // Before anything is gone: what cannot be answered stays.
+    let answer = answer(call, objects, page.metadata(&prefix, &selection))?;
+    for name in names {
         if completion::is_abandoned() {
             break;
         }
-        let object = view.show(record)?;
-        let name = meta::name(&object).to_owned();
         match delete_one(call, &name, &options).await {
             Ok(_) => {}
             // Somebody else deleted it first.
             Err(status) if status.reason == "NotFound" => {}
             Err(status) => return Err(status),
         }
-        items.push(packed::expanded(&object).into_owned());
     }
-    let metadata = page.metadata(&prefix, &selection);
-    let list = json!({
-        "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
-    });
-    call.value_response(StatusCode::OK, &list)
+    Ok(answer)
 }

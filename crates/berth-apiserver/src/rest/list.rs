@@ -93,31 +93,32 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
         Form::Object | Form::Metadata(_) if protobuf && !whole => {
             stream_protobuf(call, view, listing.records, &metadata)
         }
+        _ => answer(call, view.show_all(&listing.records)?, metadata),
+    }
+}
+
+/// Objects as a list, in the form that was asked for.
+pub(super) fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
+    let list = match &call.negotiated.form {
         Form::Object => {
-            let items: Vec<Value> =
-                view.show_all(&listing.records)?.iter().map(|item| packed::expanded(item).into_owned()).collect();
-            let list = json!({
-                "kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items,
-            });
-            call.value_response(StatusCode::OK, &list)
+            let items: Vec<Value> = objects.iter().map(|item| packed::expanded(item).into_owned()).collect();
+            json!({"kind": call.row.list_kind, "apiVersion": call.api_version(), "metadata": metadata, "items": items})
         }
         Form::Metadata(version) => {
-            let items: Vec<Value> =
-                view.show_all(&listing.records)?.iter().map(|item| partial(item, version)).collect();
-            let list = json!({
+            let items: Vec<Value> = objects.iter().map(|item| partial(item, version)).collect();
+            json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"),
                 "metadata": metadata, "items": items,
-            });
-            call.value_response(StatusCode::OK, &list)
+            })
         }
         Form::Table(version) => {
-            let mut objects = view.show_all(&listing.records)?;
             printers::sort(&call.row, &mut objects);
             let mut table = call.table(&objects, version, true);
             table["metadata"] = metadata;
-            call.value_response(StatusCode::OK, &table)
+            table
         }
-    }
+    };
+    call.value_response(StatusCode::OK, &list)
 }
 
 /// What a list found.

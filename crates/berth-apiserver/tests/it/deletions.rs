@@ -1,6 +1,9 @@
 //! How deletions are asked for, and where lists and deletions of many go on.
 
+use berth_apiserver::protobuf::{MEDIA_TYPE, to_json};
 use berth_store::Store;
+use http::Method;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, config_on, server};
@@ -100,6 +103,38 @@ async fn a_deletion_of_some_says_where_the_others_are() {
     let next = format!("{some}&continue={}", gone["metadata"]["continue"].as_str().expect("a token"));
     let gone = server.delete(&next, Value::Null).await.expect(200);
     assert_eq!((names(&gone), gone["metadata"].get("continue")), (vec!["c"], None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_of_some_answers_in_the_form_that_is_asked_for() {
+    let server = server();
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({"metadata": {"name": "things.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
+    let things = "/apis/example.com/v1/namespaces/default/things";
+    let delete = async |form: &str| {
+        let thing =
+            json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}});
+        server.post(things, thing).await.expect(201);
+        let answer = server.raw(Method::DELETE, things, &[("accept", form)], "").await;
+        assert_eq!(answer.status(), 200, "{form}");
+        assert_eq!(server.get(things).await.expect(200)["items"], json!([]));
+        answer.into_body().collect().await.unwrap().to_bytes()
+    };
+    let metadata = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let answer = delete(&format!("{MEDIA_TYPE};{metadata}")).await;
+    let answer = to_json(&answer).expect("it is protobuf");
+    assert_eq!((names(&answer), &answer["kind"]), (vec!["a"], &json!("PartialObjectMetadataList")));
+    let answer: Value = serde_json::from_slice(&delete(&format!("application/json;{metadata}")).await).unwrap();
+    let item = &answer["items"][0];
+    assert_eq!((&item["kind"], item.get("spec")), (&json!("PartialObjectMetadata"), None));
+    let answer = delete("application/json;as=Table;g=meta.k8s.io;v=v1").await;
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!((&answer["kind"], &answer["rows"][0]["cells"][0]), (&json!("Table"), &json!("a")));
+    let answer: Value = serde_json::from_slice(&delete("application/json").await).unwrap();
+    assert_eq!((&answer["kind"], &answer["items"][0]["spec"]), (&json!("ThingList"), &json!({"n": 1})));
 }
 
 #[tokio::test(start_paused = true)]
