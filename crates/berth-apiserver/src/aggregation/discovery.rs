@@ -1,5 +1,7 @@
 //! What programs elsewhere serve, as discovery lists it.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use super::Remote;
@@ -14,35 +16,70 @@ pub(crate) fn version(server: &ApiServer, remote: &Remote) -> Value {
     json!({"version": remote.version, "resources": resources, "freshness": freshness})
 }
 
-/// Resources of an APIResourceList in the aggregated form, each with its subresources.
+/// Resources of an APIResourceList in the aggregated form, each with its subresources. Of what programs elsewhere say only
+/// texts and lists of texts are taken: clients read all groups at once, and would know none for one that is no good.
 pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Value> {
     let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
+    let texts = |list: &Value| -> Vec<Value> {
+        list.as_array().into_iter().flatten().filter(|it| it.is_string()).cloned().collect()
+    };
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
-    let kind = |it: &Value| json!({"group": or(text(it, "group"), group), "version": or(text(it, "version"), version), "kind": it["kind"]});
-    let resources = listed.iter().filter(|resource| !text(resource, "name").contains('/')).map(|resource| {
+    let kind = |it: &Value| json!({"group": or(text(it, "group"), group), "version": or(text(it, "version"), version), "kind": text(it, "kind")});
+    let mut subresources: HashMap<&str, Vec<Value>> = HashMap::new();
+    let mut resources = Vec::new();
+    for resource in listed {
+        match resource["name"].as_str().unwrap_or_default().split_once('/') {
+            Some((name, subresource)) => subresources.entry(name).or_default().push(json!({
+                "subresource": subresource, "responseKind": kind(resource), "verbs": texts(&resource["verbs"]),
+            })),
+            None => resources.push(resource),
+        }
+    }
+    let resources = resources.into_iter().filter(|resource| !text(resource, "name").is_empty()).map(|resource| {
         let name = text(resource, "name");
-        let of = |other: &Value| text(other, "name").strip_prefix(&name)?.strip_prefix('/').map(str::to_owned);
-        let subresources: Vec<Value> = listed
-            .iter()
-            .filter_map(|other| {
-                let sub = of(other)?;
-                Some(json!({"subresource": sub, "responseKind": kind(other), "verbs": other["verbs"]}))
-            })
-            .collect();
         let mut value = json!({
             "resource": name,
             "responseKind": kind(resource),
             "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
-            "singularResource": resource["singularName"],
-            "verbs": resource["verbs"],
-            "subresources": subresources,
+            "singularResource": text(resource, "singularName"),
+            "verbs": texts(&resource["verbs"]),
+            "subresources": subresources.remove(name.as_str()).unwrap_or_default(),
         });
         for field in ["shortNames", "categories"] {
             if resource[field].is_array() {
-                value[field] = resource[field].clone();
+                value[field] = texts(&resource[field]).into();
             }
         }
         value
     });
     resources.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_texts_and_lists_of_texts_are_taken() {
+        let listed = [
+            json!({"name": "shouts/scale", "kind": {}, "group": 1, "verbs": "get"}),
+            json!({"name": "shouts", "singularName": ["shout"], "namespaced": true, "kind": 7, "version": null,
+                "verbs": ["get", 1, null, ["list"]], "shortNames": ["sh", {}], "categories": {"all": 1}}),
+            json!({"name": "shoutsters", "kind": "Shoutster", "verbs": null}),
+            json!({"name": 1, "kind": "One"}),
+            json!("two"),
+            json!(null),
+        ];
+        let kind = |kind: &str| json!({"group": "g", "version": "v1", "kind": kind});
+        assert_eq!(
+            resources("g", "v1", &listed),
+            [
+                json!({"resource": "shouts", "responseKind": kind(""), "scope": "Namespaced", "singularResource": "",
+                    "verbs": ["get"], "shortNames": ["sh"],
+                    "subresources": [{"subresource": "scale", "responseKind": kind(""), "verbs": []}]}),
+                json!({"resource": "shoutsters", "responseKind": kind("Shoutster"), "scope": "Cluster",
+                    "singularResource": "", "verbs": [], "subresources": []}),
+            ]
+        );
+    }
 }
