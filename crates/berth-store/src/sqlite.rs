@@ -9,7 +9,7 @@
 //!
 //! At start the log is read back into memory. Rows nobody can ask for any more go out with later batches.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -189,19 +189,53 @@ fn lock(path: &Path) -> Result<Lock, OpenError> {
     if file.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         // An empty file is an empty database. One that is there is not opened: closing it would give up the locks SQLite has
         // on it in this process.
-        File::options().create(true).append(true).open(path).map_err(unknown)?;
+        private(File::options().create(true).append(true)).open(path).map_err(unknown)?;
         file = path.canonicalize();
     }
-    let mut beside = file.map_err(unknown)?.into_os_string();
+    let file = file.map_err(unknown)?;
+    tighten(&file);
+    let mut beside = file.into_os_string();
     beside.push("-lock");
     let failed = |source| OpenError::Lock { path: beside.display().to_string(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(&beside).map_err(failed)?;
+    let file = private(File::options().create(true).truncate(false).write(true)).open(&beside).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.display().to_string() }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }
+
+/// Objects hold secrets: a file that is made is for its owner alone. SQLite gives the files of its own log the mode of the
+/// file itself.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
+/// Takes the files of a store that is there from everybody but their owner. They are not opened for that: closing one would
+/// give up the locks that SQLite has on it in this process.
+#[cfg(unix)]
+fn tighten(file: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    for suffix in ["", "-wal", "-shm", "-lock"] {
+        let mut path = file.as_os_str().to_owned();
+        path.push(suffix);
+        let path = Path::new(&path);
+        let Ok(permissions) = std::fs::metadata(path).map(|metadata| metadata.permissions()) else { continue };
+        if permissions.mode() & 0o077 == 0 {
+            continue;
+        }
+        let own = std::fs::Permissions::from_mode(permissions.mode() & 0o700);
+        if let Err(error) = std::fs::set_permissions(path, own) {
+            // Somebody else's file, or a file system that knows no modes: it worked so far.
+            tracing::warn!(path = %path.display(), %error, "others than its owner may read the store");
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn tighten(_: &Path) {}
 
 fn connect(path: &Path, options: &SqliteOptions) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;

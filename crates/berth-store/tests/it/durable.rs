@@ -171,3 +171,42 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
     assert_eq!(store.revision(), written);
     store.commit(create("/b")).await.unwrap();
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let files = || -> Vec<std::path::PathBuf> {
+        let mut files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    let check = || {
+        let files = files();
+        assert_eq!(files.len(), 4, "{files:?}");
+        for file in files {
+            let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{}: {mode:o}", file.display());
+        }
+    };
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    store.commit(create("/a/1")).await.unwrap();
+    check();
+    // What others could read, as after the end of a process without a chance to tidy up.
+    let copy = tempfile::tempdir().unwrap();
+    for file in files() {
+        let copied = copy.path().join(file.file_name().unwrap());
+        std::fs::copy(&file, &copied).unwrap();
+    }
+    drop(store);
+    for copied in std::fs::read_dir(copy.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        let file = folder.path().join(copied.file_name().unwrap());
+        std::fs::copy(&copied, &file).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    assert!(store.get("/a/1").is_some());
+    check();
+}
