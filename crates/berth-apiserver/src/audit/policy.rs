@@ -103,6 +103,23 @@ pub struct Policy {
     omit_managed_fields: bool,
 }
 
+/// Fields of a policy.
+const POLICY_FIELDS: [&str; 6] = ["apiVersion", "kind", "metadata", "omitManagedFields", "omitStages", "rules"];
+/// Fields of a rule.
+const RULE_FIELDS: [&str; 9] = [
+    "level",
+    "namespaces",
+    "nonResourceURLs",
+    "omitManagedFields",
+    "omitStages",
+    "resources",
+    "userGroups",
+    "users",
+    "verbs",
+];
+/// Fields of an item of a rule's `resources`.
+const RESOURCES_FIELDS: [&str; 3] = ["group", "resourceNames", "resources"];
+
 #[derive(Clone, Debug, Default)]
 struct Rule {
     level: Level,
@@ -123,13 +140,51 @@ struct Resources {
     names: Vec<String>,
 }
 
-fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+/// Complains of every field that is none of these: a misspelt one would leave its rule to match more, or less, than was meant.
+fn known(object: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
+    let Some(map) = object.as_object() else {
+        errors.push(Error::type_invalid(path, object.clone(), "must be an object"));
+        return;
+    };
+    for (name, value) in map.iter().filter(|(name, _)| !fields.contains(&name.as_str())) {
+        let detail = format!("unknown field, expected one of {}", fields.join(", "));
+        errors.push(Error::invalid(&path.child(name), value.clone(), detail));
+    }
+}
+
+/// The items of a list; what is absent or null has none.
+fn list<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Vec<Error>) -> &'a [Value] {
+    match value {
+        Value::Null => &[],
+        Value::Array(items) => items,
+        other => {
+            errors.push(Error::type_invalid(path, other.clone(), "must be a list"));
+            &[]
+        }
+    }
+}
+
+fn texts(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for (index, item) in list(value, path, errors).iter().enumerate() {
+        match item.as_str() {
+            Some(text) => texts.push(text.to_owned()),
+            None => errors.push(Error::type_invalid(&path.index(index), item.clone(), "must be a string")),
+        }
+    }
+    texts
+}
+
+fn flag(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Option<bool> {
+    if !value.is_null() && !value.is_boolean() {
+        errors.push(Error::type_invalid(path, value.clone(), "must be true or false"));
+    }
+    value.as_bool()
 }
 
 fn stages(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Vec<Stage> {
     let mut stages = Vec::new();
-    for (index, name) in texts(value).iter().enumerate() {
+    for (index, name) in texts(value, path, errors).iter().enumerate() {
         match Stage::parse(name) {
             Some(stage) => stages.push(stage),
             None => {
@@ -142,19 +197,27 @@ fn stages(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Vec<Stage>
 }
 
 impl Policy {
-    /// Reads a policy.
+    /// Reads a policy, strictly: what is misspelt would otherwise silently not be recorded.
     ///
     /// # Errors
-    /// Every field that has no meaning.
+    /// Every field that has no meaning or another type than it should, and a policy without rules, which records nothing.
     pub fn from_value(policy: &Value) -> Result<Policy, Vec<Error>> {
         let mut errors = Vec::new();
-        let path = Path::new("rules");
-        let rules = policy["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let rules: Vec<Rule> =
-            rules.iter().enumerate().map(|(index, rule)| Rule::new(rule, &path.index(index), &mut errors)).collect();
+        let root = Path::root();
+        known(policy, &POLICY_FIELDS, &root, &mut errors);
+        let path = root.child("rules");
+        let rules: Vec<Rule> = list(&policy["rules"], &path, &mut errors)
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| Rule::new(rule, &path.index(index), &mut errors))
+            .collect();
+        if rules.is_empty() && errors.is_empty() {
+            errors.push(Error::required(&path, "a policy without rules records nothing"));
+        }
         let policy = Policy {
-            omit_stages: stages(&policy["omitStages"], &Path::new("omitStages"), &mut errors),
-            omit_managed_fields: policy["omitManagedFields"] == true,
+            omit_stages: stages(&policy["omitStages"], &root.child("omitStages"), &mut errors),
+            omit_managed_fields: flag(&policy["omitManagedFields"], &root.child("omitManagedFields"), &mut errors)
+                .unwrap_or_default(),
             rules,
         };
         if errors.is_empty() { Ok(policy) } else { Err(errors) }
@@ -179,6 +242,7 @@ impl Policy {
 
 impl Rule {
     fn new(rule: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Rule {
+        known(rule, &RULE_FIELDS, path, errors);
         let level = rule["level"].as_str().unwrap_or_default();
         let parsed = Level::parse(level);
         if parsed.is_none() {
@@ -190,7 +254,9 @@ impl Rule {
                 Error::not_supported(&at, level, &known)
             });
         }
-        let urls = texts(&rule["nonResourceURLs"]);
+        let mut of = |field: &str| texts(&rule[field], &path.child(field), errors);
+        let (users, user_groups, verbs) = (of("users"), of("userGroups"), of("verbs"));
+        let (namespaces, urls) = (of("namespaces"), of("nonResourceURLs"));
         let is_about_resources = ["resources", "namespaces"]
             .iter()
             .any(|field| rule[*field].as_array().is_some_and(|list| !list.is_empty()));
@@ -206,23 +272,22 @@ impl Rule {
                 errors.push(Error::invalid(&at.index(index), url.as_str(), detail));
             }
         }
-        let resources = rule["resources"].as_array().into_iter().flatten();
+        let at = path.child("resources");
+        let resources = list(&rule["resources"], &at, errors)
+            .iter()
+            .enumerate()
+            .map(|(index, resources)| Resources::new(resources, &at.index(index), errors))
+            .collect();
         Rule {
             level: parsed.unwrap_or_default(),
-            users: texts(&rule["users"]),
-            user_groups: texts(&rule["userGroups"]),
-            verbs: texts(&rule["verbs"]),
-            resources: resources
-                .map(|resources| Resources {
-                    group: resources["group"].as_str().unwrap_or_default().to_owned(),
-                    resources: texts(&resources["resources"]),
-                    names: texts(&resources["resourceNames"]),
-                })
-                .collect(),
-            namespaces: texts(&rule["namespaces"]),
+            users,
+            user_groups,
+            verbs,
+            resources,
+            namespaces,
             non_resource_urls: urls,
             omit_stages: stages(&rule["omitStages"], &path.child("omitStages"), errors),
-            omit_managed_fields: rule["omitManagedFields"].as_bool(),
+            omit_managed_fields: flag(&rule["omitManagedFields"], &path.child("omitManagedFields"), errors),
         }
     }
 
@@ -263,6 +328,21 @@ impl Rule {
 }
 
 impl Resources {
+    fn new(resources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Resources {
+        known(resources, &RESOURCES_FIELDS, path, errors);
+        let group = &resources["group"];
+        if !group.is_null() && !group.is_string() {
+            errors.push(Error::type_invalid(&path.child("group"), group.clone(), "must be a string"));
+        }
+        let mut of = |field: &str| texts(&resources[field], &path.child(field), errors);
+        let (kinds, names) = (of("resources"), of("resourceNames"));
+        if kinds.is_empty() && !names.is_empty() {
+            let detail = "using resourceNames requires at least one resource";
+            errors.push(Error::invalid(&path.child("resourceNames"), names.clone(), detail));
+        }
+        Resources { group: group.as_str().unwrap_or_default().to_owned(), resources: kinds, names }
+    }
+
     fn matches(&self, attributes: &Attributes<'_>) -> bool {
         if self.group != "*" && self.group != attributes.group {
             return false;
@@ -281,5 +361,54 @@ impl Resources {
                 !asked.is_empty() && subresource == asked && (resource == "*" || resource == attributes.resource)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(policy: Value) -> Vec<String> {
+        Policy::from_value(&policy).expect_err("refused").into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn what_is_misspelt_is_named() {
+        let rule = |extra: Value| {
+            let mut rule = json!({"level": "Metadata"});
+            rule.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+            json!({"rules": [{"level": "Metadata", "verbs": ["get"]}, rule]})
+        };
+        for (extra, wanted) in [
+            (json!({"resource": []}), "rules[1].resource"),
+            (json!({"users": "jane"}), "rules[1].users"),
+            (json!({"verbs": ["get", 1]}), "rules[1].verbs[1]"),
+            (json!({"omitStages": "RequestReceived"}), "rules[1].omitStages"),
+            (json!({"omitStages": ["requestReceived"]}), "rules[1].omitStages[0]"),
+            (json!({"omitManagedFields": "true"}), "rules[1].omitManagedFields"),
+            (json!({"resources": {"group": ""}}), "rules[1].resources"),
+            (json!({"resources": ["pods"]}), "rules[1].resources[0]"),
+            (json!({"resources": [{"groups": ["apps"]}]}), "rules[1].resources[0].groups"),
+            (json!({"resources": [{"group": ["apps"]}]}), "rules[1].resources[0].group"),
+            (json!({"resources": [{"resourceNames": ["a"]}]}), "rules[1].resources[0].resourceNames"),
+        ] {
+            assert_eq!(fields(rule(extra.clone())), [wanted], "{extra}");
+        }
+        assert_eq!(fields(json!({"rules": [{"level": "Metadata"}], "omitStage": []})), ["omitStage"]);
+        assert_eq!(fields(json!({"rules": [{"lvl": "Metadata"}]})), ["rules[0].lvl", "rules[0].level"]);
+        assert_eq!(fields(json!({"rules": {"level": "Metadata"}})), ["rules"]);
+    }
+
+    #[test]
+    fn a_policy_without_rules_is_refused() {
+        for policy in [json!({}), json!({"rules": []}), json!({"rules": null})] {
+            assert_eq!(fields(policy), ["rules"]);
+        }
+        assert_eq!(fields(json!({"rule": []})), ["rule"]);
+        let whole = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "metadata": {"name": "a"}, "rules": [
+            {"level": "Request", "users": null, "resources": [{"group": "apps", "resources": ["deployments"]}]}]});
+        assert!(Policy::from_value(&whole).is_ok());
     }
 }
