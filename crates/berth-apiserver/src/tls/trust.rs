@@ -12,7 +12,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme};
 
@@ -167,7 +167,7 @@ impl ClientCertVerifier for HasTheKey {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        answerable(self.0.verify_tls12_signature(message, certificate, signature), certificate)
     }
 
     fn verify_tls13_signature(
@@ -176,10 +176,109 @@ impl ClientCertVerifier for HasTheKey {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        answerable(self.0.verify_tls13_signature(message, certificate, signature), certificate)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+/// Whether the key was shown to be there. A certificate that cannot be read (one of X.509 version 1, say) has no key to ask
+/// for: it makes nobody of its client, whoever signed it, because [`Trust::client`] cannot read it either, and the client
+/// is told so instead of being cut off.
+fn answerable(
+    proven: Result<HandshakeSignatureValid, Error>,
+    certificate: &CertificateDer<'_>,
+) -> Result<HandshakeSignatureValid, Error> {
+    match proven {
+        Err(Error::InvalidCertificate(_)) if ParsedCertificate::try_from(certificate).is_err() => {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::client::ResolvesClientCert;
+    use rustls::{ClientConfig, ClientConnection, ServerConnection};
+
+    use super::*;
+
+    /// A certificate of X.509 version 1, which webpki does not read.
+    const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBGTCBvwIUC3Fu/fLW/mopYXh6DaNBFKgCE7QwCgYIKoZIzj0EAwIwDjEMMAoG
+A1UEAwwDb2xkMCAXDTI2MTEyMzAwMzk0M1oYDzIxMjYxMDMwMDAzOTQzWjAOMQww
+CgYDVQQDDANvbGQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATS3z/Manx1zfGg
+gWnsJG+KeQ+h7H33sHLgcBrIeLqijNo+9/KV4VLFATkHWeoJ3i0c6bP01Kcbhib5
+fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
+5xJRCHQsADG2DgIhAKkXOtDzi5p55AYz0jBLKseZh9WtbKa7zs1ypyO1zsK8
+-----END CERTIFICATE-----
+";
+
+    #[derive(Debug)]
+    struct Shows(Arc<CertifiedKey>);
+
+    impl ResolvesClientCert for Shows {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            Some(self.0.clone())
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    fn now() -> jiff::Timestamp {
+        "2026-11-23T12:00:00Z".parse().expect("a timestamp")
+    }
+
+    /// What the server says of a client that shows this certificate and signs with this key.
+    fn shown(certificate_pem: &str, key_pem: &str, pki: &Pki) -> Result<Shown, Error> {
+        let serving = pki.serving(&[]).expect("signed");
+        let trust = Trust::new(&Certificates::of(pki, serving)).expect("usable");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for root in chain(pki.authority_pem()).expect("certificates") {
+            roots.add(root).expect("an authority");
+        }
+        let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("a key");
+        let key = provider.key_provider.load_private_key(key).expect("a usable key");
+        let shows = Shows(Arc::new(CertifiedKey::new(chain(certificate_pem).expect("certificates"), key)));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(shows));
+        let name = "localhost".try_into().expect("a name");
+        let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
+        let mut server = ServerConnection::new(trust.config.clone()).expect("a server");
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut sent = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut sent).expect("memory");
+            }
+            server.read_tls(&mut sent.as_slice()).expect("memory");
+            server.process_new_packets()?;
+            let mut sent = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut sent).expect("memory");
+            }
+            client.read_tls(&mut sent.as_slice()).expect("memory");
+            client.process_new_packets()?;
+        }
+        Ok(trust.client(server.peer_certificates(), now()))
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_read_makes_a_stranger_and_cuts_nobody_off() {
+        let pki = Pki::ephemeral(now()).expect("made");
+        let (own, other) = (pki.client("jane", None).expect("signed"), pki.client("joe", None).expect("signed"));
+        assert!(matches!(shown(VERSION_1, &other.key_pem, &pki), Ok(Shown::Strange)));
+        // One that can be read is only good with its own key.
+        assert!(matches!(shown(&own.certificate_pem, &own.key_pem, &pki), Ok(Shown::Believed { .. })));
+        assert!(shown(&own.certificate_pem, &other.key_pem, &pki).is_err());
     }
 }
