@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine;
 
-use crate::pki::{Identity, PkiError, write_private};
+use crate::pki::{Identity, PkiError, end_and_key, write_private};
 
 /// What goes into a kubeconfig.
 pub struct Kubeconfig<'a> {
@@ -45,6 +45,19 @@ impl Kubeconfig<'_> {
     pub fn write(&self, path: &Path) -> Result<(), PkiError> {
         write_private(path, self.to_yaml().as_bytes())
     }
+
+    /// Does the file that is there lead to the same server, whose certificate it believes, with a client certificate that
+    /// is good at `now`? Then it serves as well as a new one.
+    pub fn is_served_by(&self, path: &Path, now: jiff::Timestamp) -> bool {
+        let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).ok();
+        let Some(kept) = std::fs::read_to_string(path).ok().and_then(|text| read(&text)) else { return false };
+        let Some(wanted) = read(&self.to_yaml()) else { return false };
+        let certificate = kept["users"][0]["user"]["client-certificate-data"].as_str().unwrap_or_default();
+        let certificate = base64::engine::general_purpose::STANDARD.decode(certificate).unwrap_or_default();
+        let end = end_and_key(&String::from_utf8_lossy(&certificate)).map(|(end, _)| end);
+        let same = |part: &str| kept[part] == wanted[part];
+        same("clusters") && same("contexts") && same("current-context") && end.is_some_and(|end| end > now)
+    }
 }
 
 #[cfg(test)]
@@ -69,5 +82,24 @@ mod tests {
         assert_eq!(value["clusters"][0]["cluster"]["server"], "https://127.0.0.1:6443");
         assert_eq!(value["users"][0]["user"]["client-key-data"], "S0VZ");
         assert_eq!(value["current-context"], "berth");
+    }
+
+    #[test]
+    fn a_file_that_is_there_serves_the_same_server_until_its_certificate_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("kubeconfig");
+        let now: jiff::Timestamp = "2026-03-01T12:00:00Z".parse().expect("a timestamp");
+        let pki = crate::pki::Pki::ephemeral(now).expect("made");
+        let (first, second) = (pki.client("a", None).expect("signed"), pki.client("a", None).expect("signed"));
+        let authority_pem = pki.authority_pem();
+        let config =
+            |server, identity| Kubeconfig { name: "berth", server, authority_pem, server_name: None, identity };
+        let here = "https://127.0.0.1:6443";
+        assert!(!config(here, &second).is_served_by(&path, now), "nothing is there");
+        config(here, &first).write(&path).expect("written");
+        assert!(config(here, &second).is_served_by(&path, now));
+        assert!(!config("https://127.0.0.1:6444", &second).is_served_by(&path, now));
+        let later = now + jiff::SignedDuration::from_hours(24 * 367);
+        assert!(!config(here, &second).is_served_by(&path, later));
     }
 }

@@ -52,6 +52,28 @@ pub enum PkiError {
         /// What was expected in it.
         what: &'static str,
     },
+    /// Of the two files of an authority one is there alone.
+    #[error(
+        "{path} is there, but not {missing}: put that back, or move {path} away to have a new authority made (clients \
+         then need the new kubeconfig)"
+    )]
+    Half {
+        /// The file that is there.
+        path: PathBuf,
+        /// The one that is not.
+        missing: PathBuf,
+    },
+    /// An authority's certificate is of another key.
+    #[error(
+        "{certificate} and {key} do not belong together: put back those that do, or move both away to have a new \
+         authority made (clients then need the new kubeconfig)"
+    )]
+    Mismatch {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
     /// Key generation or signing failed.
     #[error("making a certificate for {subject}: {source}")]
     Generate {
@@ -116,16 +138,22 @@ impl Authority {
     fn load_or_create(directory: &Path, file: &str, name: &str, now: jiff::Timestamp) -> Result<Authority, PkiError> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
-        if let (Some(certificate_pem), Some(key_pem)) =
-            (read_if_present(&certificate_path)?, read_if_present(&key_path)?)
-        {
-            let key = KeyPair::from_pem(&key_pem)
-                .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
-            let end = not_after(&certificate_pem)
-                .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
-            if end > now + jiff::SignedDuration::from_hours(24 * 30) {
-                return Ok(Authority { certificate_pem, issuer: issuer(name, key) });
+        match (read_if_present(&certificate_path)?, read_if_present(&key_path)?) {
+            (Some(certificate_pem), Some(key_pem)) => {
+                let key = KeyPair::from_pem(&key_pem)
+                    .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
+                let (end, public_key) = end_and_key(&certificate_pem)
+                    .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
+                if public_key != key.public_key_raw() {
+                    return Err(PkiError::Mismatch { certificate: certificate_path, key: key_path });
+                }
+                if end > now + jiff::SignedDuration::from_hours(24 * 30) {
+                    return Ok(Authority { certificate_pem, issuer: issuer(name, key) });
+                }
             }
+            (Some(_), None) => return Err(PkiError::Half { path: certificate_path, missing: key_path }),
+            (None, Some(_)) => return Err(PkiError::Half { path: key_path, missing: certificate_path }),
+            (None, None) => {}
         }
         let (certificate_pem, key) = new_authority(name, date(now))?;
         write_private(&key_path, key.serialize_pem().as_bytes())?;
@@ -281,10 +309,12 @@ fn date(now: jiff::Timestamp) -> jiff::civil::Date {
     now.to_zoned(jiff::tz::TimeZone::UTC).date()
 }
 
-fn not_after(certificate_pem: &str) -> Option<jiff::Timestamp> {
+/// When a certificate ends, and its public key.
+pub(crate) fn end_and_key(certificate_pem: &str) -> Option<(jiff::Timestamp, Vec<u8>)> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(certificate_pem.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
-    jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+    let end = jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?;
+    Some((end, certificate.public_key().subject_public_key.data.to_vec()))
 }
 
 /// A key for tokens, as it is kept (PEM) and as it is used.
@@ -327,8 +357,12 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError>
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(&temporary).map_err(failed)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
-    fs::rename(&temporary, path).map_err(failed)
+    let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|source| {
+        // Half a file is of no use to anybody, least of all on a full disk.
+        let _ = fs::remove_file(&temporary);
+        failed(source)
+    })
 }
 
 #[cfg(test)]
@@ -365,5 +399,38 @@ mod tests {
         fs::write(directory.path().join("ca.key"), "nonsense").expect("written");
         let error = Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
         assert!(error.contains("ca.key: not a usable private key"), "{error}");
+    }
+
+    #[test]
+    fn half_an_authority_and_two_halves_of_different_ones_are_refused() {
+        let (directory, other) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        let pki = Pki::load_or_create(directory.path(), now()).expect("made");
+        Pki::load_or_create(other.path(), now()).expect("made");
+        let refused = || Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
+        for (gone, left) in [("ca.key", "ca.crt"), ("ca.crt", "ca.key"), ("front-proxy-ca.crt", "front-proxy-ca.key")] {
+            let file = directory.path().join(gone);
+            fs::rename(&file, directory.path().join("away")).expect("renamed");
+            let error = refused();
+            assert!(error.contains(&format!("{left} is there, but not ")) && error.contains(gone), "{error}");
+            fs::rename(directory.path().join("away"), &file).expect("renamed");
+        }
+        fs::copy(directory.path().join("ca.key"), directory.path().join("kept")).expect("copied");
+        fs::copy(other.path().join("ca.key"), directory.path().join("ca.key")).expect("copied");
+        let error = refused();
+        assert!(error.contains("ca.crt and ") && error.contains("ca.key do not belong together"), "{error}");
+        fs::rename(directory.path().join("kept"), directory.path().join("ca.key")).expect("renamed");
+        let again = Pki::load_or_create(directory.path(), now()).expect("as it was");
+        assert_eq!(again.authority_pem(), pki.authority_pem());
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        // A folder in the way: the last step fails.
+        let path = directory.path().join("kubeconfig");
+        fs::create_dir(&path).expect("made");
+        assert!(write_private(&path, b"text").is_err());
+        let left: Vec<_> = fs::read_dir(directory.path()).expect("read").map(|it| it.expect("read").path()).collect();
+        assert_eq!(left, [path]);
     }
 }
