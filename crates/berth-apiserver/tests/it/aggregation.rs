@@ -77,6 +77,8 @@ async fn echo(request: Request<hyper::body::Incoming>) -> Result<Response<Full<B
             {"name": "shouts", "singularName": "shout", "namespaced": true, "kind": "Shout", "verbs": ["get", "list"]},
             {"name": "shouts/scale", "singularName": "", "namespaced": true, "kind": "Scale", "group": "autoscaling",
              "version": "v1", "verbs": ["get"]},
+            {"name": "whispers", "singularName": null, "namespaced": true, "kind": 7, "verbs": ["get", 1],
+             "shortNames": "w"},
         ]})
     } else {
         let values = |name: &str| -> Vec<String> {
@@ -177,7 +179,7 @@ async fn requests_for_a_group_of_somebody_elses_are_sent_on_while_it_answers() {
     assert_eq!((&seen["method"], &seen["body"]), (&json!("POST"), &json!("{\"loud\":true}")));
     // Its kinds in protobuf are its business; whether somebody may ask comes before how.
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-    let shout = "k8s\0\n\u{1b}\n\u{12}echo.example.com/v1\u{12}\u{5}Shout";
+    let shout = "k8s\0\n\u{1c}\n\u{13}echo.example.com/v1\u{12}\u{5}Shout";
     let seen = server.send_as(ann.clone(), Method::POST, collection, PROTOBUF, shout).await.expect(200);
     assert_eq!((&seen["body"], &seen["content-type"]), (&json!(shout), &json!([PROTOBUF])));
     server.send_as(ann, Method::PUT, SHOUT, PROTOBUF, shout).await.expect(403);
@@ -199,6 +201,11 @@ async fn requests_for_a_group_of_somebody_elses_are_sent_on_while_it_answers() {
     let version = discovered().await;
     assert_eq!((&version["freshness"], &version["resources"][0]["resource"]), (&json!("Current"), &json!("shouts")));
     assert_eq!(version["resources"][0]["subresources"][0]["responseKind"]["group"], "autoscaling");
+    // What is of another type than it should is none: clients would read nothing of the whole document.
+    let kind = json!({"group": "echo.example.com", "version": "v1", "kind": ""});
+    let whispers = json!({"resource": "whispers", "responseKind": kind, "scope": "Namespaced", "singularResource": "",
+        "verbs": ["get"], "subresources": []});
+    assert_eq!(version["resources"][1], whispers);
 
     // Its endpoints go: known at once, and told.
     server.delete(&format!("{SLICES}/echo-1"), Value::Null).await.expect(200);
