@@ -63,7 +63,7 @@ pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, St
 
 /// Logs which fields of an object are missing in its answer in protobuf. What is written now fits its kind; what was stored
 /// before that was checked may not, and is answered in JSON as it is.
-pub(crate) fn report_left_out(object: &Value, left_out: &protobuf::LeftOut) {
+pub(crate) fn report_left_out(object: &Value, left_out: &[protobuf::EncodeError]) {
     for error in left_out {
         let (kind, namespace, name) = (meta::kind(object), meta::namespace(object), meta::name(object));
         tracing::warn!(kind, namespace, name, %error, "a field of another type than its kind's is left out");
