@@ -13,6 +13,7 @@ use super::negotiate::{self, About, Negotiated};
 use super::options::Options;
 use super::view::View;
 use crate::admission::{AdmissionRequest, Annotations, Operation};
+use crate::auth::{self, Attributes};
 use crate::crd::CustomKind;
 use crate::registry::{Origin, ResourceInfo, VersionInfo};
 use crate::request::RequestInfo;
@@ -215,6 +216,14 @@ impl Call {
 
     pub(crate) fn not_found(&self) -> Status {
         Status::not_found(&self.group_resource(), &self.info.name)
+    }
+
+    /// 403 unless the user may create the object this request names: who may only change objects makes none by changing what is
+    /// not there.
+    pub(crate) fn authorize_create(&self) -> Result<(), Status> {
+        let attributes = Attributes { verb: "create", ..Attributes::of(&self.info) };
+        let decision = auth::decide(&self.server.inner.objects, &attributes, &self.user);
+        if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&self.user, &decision.reason)) }
     }
 
     /// The stored object this request names.

@@ -218,6 +218,7 @@ fn complete_applied(call: &Call, object: &mut Value, old: Option<&Value>) -> Res
 
 /// Server-side apply of an object that does not exist.
 async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Status> {
+    call.authorize_create()?;
     if !meta::uid(&applied).is_empty() {
         let why = format!(
             "uid mismatch: the provided object specified uid {}, and no existing object was found",

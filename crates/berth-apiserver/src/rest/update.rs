@@ -28,10 +28,11 @@ pub(crate) async fn replace(call: &mut Call) -> Result<Response<Body>, Status> {
     let decoded = call.decode_body()?;
     let object = call.complete(decoded, false)?;
     if call.server.store().get(&call.key()).is_none()
-        && target == Target::Main
+        && call.info.subresource.is_empty()
         && call.strategy().creates_on_update()
         && meta::resource_version(&object).is_empty()
     {
+        call.authorize_create()?;
         check_name(call, &object)?;
         let manager = call.manager_name();
         let stored = store_new(call, object, Tracking::Update(manager)).await?;

@@ -68,6 +68,20 @@ impl Server {
         read(self.raw(method, uri, &[("content-type", content_type)], bytes).await).await
     }
 
+    /// The same question by somebody who may not do everything.
+    pub async fn request_as(
+        &self,
+        user: &UserInfo,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Answer {
+        let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
+        let request = Request::builder().method(method).uri(uri).header("content-type", content_type);
+        read(self.api.handle(request.body(Full::new(bytes.into())).unwrap(), user.clone()).await).await
+    }
+
     pub async fn get(&self, uri: &str) -> Answer {
         self.ask(Method::GET, uri, "", &Value::Null).await
     }

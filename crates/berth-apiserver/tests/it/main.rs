@@ -3,6 +3,7 @@
 mod access;
 mod aggregation;
 mod audit;
+mod authority;
 mod autoscalers;
 mod bodies;
 mod client;
