@@ -3,13 +3,15 @@
 //!
 //! An admission plugin of the server itself, after Kubernetes' "privilege escalation prevention and bootstrapping".
 
-use berth_apimachinery::meta::GroupResource;
+use berth_apimachinery::meta::{self, GroupResource};
+use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
 use super::rbac::{Rule, rules_for, rules_of, uncovered};
 use super::{Attributes, MASTERS, RBAC_GROUP, StoredPolicies, decide};
 use crate::admission::{AdmissionPlugin, AdmissionRequest, Operation};
+use crate::strategy::same;
 
 /// Refuses roles and bindings that would give more than their writer has.
 pub struct EscalationCheck;
@@ -47,36 +49,45 @@ fn allowed(request: &AdmissionRequest<'_>, verb: &str, resource: &str, name: &st
 }
 
 fn check_role(request: &AdmissionRequest<'_>, role: &Value) -> Result<(), Status> {
-    let field = |object: &Value, name: &str| object.get(name).cloned().unwrap_or_default();
-    if let Some(old) = &request.old_object
-        && field(old, "rules") == field(role, "rules")
-        && field(old, "aggregationRule") == field(role, "aggregationRule")
-    {
+    if is_left_to_the_collector(request, role) || allowed(request, "escalate", request.resource, request.name) {
         return Ok(());
     }
-    if allowed(request, "escalate", request.resource, request.name) {
-        return Ok(());
+    let rules: Vec<Rule> = role["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
+    refuse_uncovered(request, &rules)?;
+    // Who may decide what is selected may decide everything; who takes the selection away lets in what it kept out.
+    let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
+    if aggregates(role) || request.old_object.as_deref().is_some_and(aggregates) {
+        let all = || vec!["*".to_owned()];
+        let everything = [
+            Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() },
+            Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() },
+        ];
+        if !uncovered(&owned(request), &everything).is_empty() {
+            let why = "must have cluster-admin privileges to use the aggregationRule";
+            return Err(Status::forbidden(&GroupResource::new(RBAC_GROUP, request.resource), request.name, why));
+        }
     }
-    // Who may decide what is selected may decide everything.
-    if !field(role, "aggregationRule").is_null() {
-        let everything = Rule {
-            verbs: vec!["*".to_owned()],
-            api_groups: vec!["*".to_owned()],
-            resources: vec!["*".to_owned()],
-            ..Rule::default()
-        };
-        return refuse_uncovered(request, &[everything]);
-    }
-    let rules: Vec<Rule> = field(role, "rules").as_array().into_iter().flatten().map(Rule::from_value).collect();
-    refuse_uncovered(request, &rules)
+    Ok(())
+}
+
+/// Whether an update changes nothing but what the garbage collector must be able to change for an object to go at all. Everything
+/// else is a grant: a label may have rules that stay as they are aggregated into a role that others have.
+fn is_left_to_the_collector(request: &AdmissionRequest<'_>, object: &Value) -> bool {
+    let Some(old) = &request.old_object else { return false };
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        packed::take(&mut object);
+        let metadata = meta::metadata_mut(&mut object);
+        for field in ["ownerReferences", "finalizers", "managedFields", "selfLink", "resourceVersion"] {
+            metadata.remove(field);
+        }
+        object
+    };
+    same(&rest(object), &rest(old))
 }
 
 fn check_binding(request: &AdmissionRequest<'_>, binding: &Value) -> Result<(), Status> {
-    let field = |object: &Value, name: &str| object.get(name).cloned().unwrap_or_default();
-    if let Some(old) = &request.old_object
-        && field(old, "roleRef") == field(binding, "roleRef")
-        && field(old, "subjects") == field(binding, "subjects")
-    {
+    if is_left_to_the_collector(request, binding) {
         return Ok(());
     }
     let reference =
@@ -93,9 +104,13 @@ fn check_binding(request: &AdmissionRequest<'_>, binding: &Value) -> Result<(), 
     }
 }
 
+/// All rules that the writer has where the object is.
+fn owned(request: &AdmissionRequest<'_>) -> Vec<Rule> {
+    rules_for(&StoredPolicies(request.objects), request.user, request.namespace).0
+}
+
 fn refuse_uncovered(request: &AdmissionRequest<'_>, wanted: &[Rule]) -> Result<(), Status> {
-    let (owned, _) = rules_for(&StoredPolicies(request.objects), request.user, request.namespace);
-    let missing = uncovered(&owned, wanted);
+    let missing = uncovered(&owned(request), wanted);
     if missing.is_empty() {
         return Ok(());
     }

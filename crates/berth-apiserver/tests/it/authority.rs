@@ -74,3 +74,54 @@ async fn who_may_only_change_objects_makes_none() {
     put(&made).await.expect(200);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_label_on_a_role_is_a_grant() {
+    let server = server();
+    let roles = format!("{RBAC}/clusterroles");
+    let secrets = json!([rule("", "secrets", &[], &["*"])]);
+    let wide = json!({"metadata": {"name": "wide", "finalizers": ["example.com/keep"]}, "rules": secrets});
+    server.post(&roles, wide).await.expect(201);
+    let aggregated = json!({"metadata": {"name": "aggregated"}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]}});
+    server.post(&roles, aggregated).await.expect(201);
+    let all = rule("rbac.authorization.k8s.io", "clusterroles", &[], &["get", "patch", "update"]);
+    let clerk = user(&server, "clerk", json!([all])).await;
+    let patch = async |user: &UserInfo, name: &str, patch: Value| {
+        server.request_as(user, Method::PATCH, &format!("{roles}/{name}"), MERGE, &patch).await
+    };
+    let label = json!({"metadata": {"labels": {"to-view": "true"}}});
+    let granting = "is attempting to grant RBAC permissions not currently held";
+    refused(patch(&clerk, "wide", label.clone()).await, granting);
+    refused(patch(&clerk, "wide", json!({"metadata": {"annotations": {"a": "b"}}})).await, granting);
+    // What lets the garbage collector do its work is nobody's grant, and neither is what changes nothing.
+    patch(&clerk, "wide", json!({})).await.expect(200);
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}]);
+    patch(&clerk, "wide", json!({"metadata": {"finalizers": null, "ownerReferences": owner}})).await.expect(200);
+    // To take a selection away takes as much as to make one.
+    let freed = json!({"aggregationRule": null});
+    refused(
+        patch(&clerk, "aggregated", freed.clone()).await,
+        "must have cluster-admin privileges to use the aggregationRule",
+    );
+
+    let everything = rule("*", "*", &[], &["*"]);
+    let boss = user(&server, "boss", json!([everything])).await;
+    patch(&boss, "wide", label).await.expect(200);
+    let escalates = rule("rbac.authorization.k8s.io", "clusterroles", &["aggregated"], &["get", "patch", "escalate"]);
+    let trusted = user(&server, "trusted", json!([escalates])).await;
+    patch(&trusted, "aggregated", freed).await.expect(200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_on_a_binding_is_a_grant() {
+    let server = server();
+    let bindings = format!("{RBAC}/clusterrolebindings");
+    user(&server, "keeper", json!([rule("", "secrets", &[], &["*"])])).await;
+    let all = rule("rbac.authorization.k8s.io", "clusterrolebindings", &[], &["get", "patch", "update"]);
+    let clerk = user(&server, "clerk", json!([all])).await;
+    let patch = async |patch: Value| {
+        server.request_as(&clerk, Method::PATCH, &format!("{bindings}/keeper"), MERGE, &patch).await
+    };
+    refused(patch(json!({"metadata": {"labels": {"a": "b"}}})).await, "RBAC permissions not currently held");
+    patch(json!({"metadata": {"finalizers": ["example.com/keep"]}})).await.expect(200);
+}
