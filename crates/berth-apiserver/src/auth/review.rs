@@ -79,6 +79,31 @@ fn token_review(tokens: Option<&Tokens>, body: &Value) -> Result<Value, Status> 
     })
 }
 
+/// Checks that a TokenRequest is about the stored service account, and fills in what it leaves out.
+pub(crate) fn complete_token_request(account: &Value, body: &mut Value) -> Result<(), Status> {
+    let kind = GroupKind::new("authentication.k8s.io", "TokenRequest");
+    let path = field::Path::new("metadata");
+    for name in ["name", "namespace"] {
+        let own = account["metadata"][name].as_str().unwrap_or_default();
+        let given = body["metadata"][name].as_str().unwrap_or_default();
+        if !given.is_empty() && given != own {
+            let detail = format!("must match the service account {name} if specified");
+            return Err(invalid(&kind, field::Error::invalid(&path.child(name), given, detail)));
+        }
+        meta::metadata_mut(body).insert(name.to_owned(), json!(own));
+    }
+    let map = meta::map_mut(body);
+    map.remove("status");
+    let spec = meta::map_mut(map.entry("spec").or_insert_with(|| json!({})));
+    if strings(spec.get("audiences")).is_empty() {
+        spec.insert("audiences".to_owned(), json!([ISSUER]));
+    }
+    if spec.get("expirationSeconds").is_none_or(Value::is_null) {
+        spec.insert("expirationSeconds".to_owned(), json!(DEFAULT_SECONDS));
+    }
+    Ok(())
+}
+
 /// Answers a TokenRequest for a stored service account.
 pub fn issue_token(
     objects: &Objects,

@@ -30,9 +30,16 @@ pub(super) struct DeleteOptions {
     orphan: Option<bool>,
     uid: Option<String>,
     resource_version: Option<String>,
+    /// Admission was asked already, about that which leads to this.
+    is_admitted: bool,
 }
 
 impl DeleteOptions {
+    /// The same for a deletion that admission is not asked about any more.
+    pub(super) fn admitted(self) -> DeleteOptions {
+        DeleteOptions { is_admitted: true, ..self }
+    }
+
     pub(super) fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
         if call.body.is_empty() {
             let options = DeleteOptions {
@@ -58,6 +65,7 @@ impl DeleteOptions {
             orphan: body["orphanDependents"].as_bool(),
             uid: text(&body["preconditions"]["uid"]),
             resource_version: text(&body["preconditions"]["resourceVersion"]),
+            is_admitted: false,
         };
         // Webhooks are shown the same.
         call.options.grace_period_seconds = options.grace_period_seconds;
@@ -163,8 +171,10 @@ async fn delete_one(call: &mut Call, name: &str, options: &DeleteOptions) -> Res
         let old = call.view().show(&record)?;
         options.check_preconditions(call, &old)?;
         let mut request = call.admission(Operation::Delete, name, None, Some(old.clone()));
-        admission::mutate(&call.server, &mut request).await?;
-        admission::validate(&call.server, &mut request).await?;
+        if !options.is_admitted {
+            admission::mutate(&call.server, &mut request).await?;
+            admission::validate(&call.server, &mut request).await?;
+        }
         let warnings = std::mem::take(&mut request.warnings);
         drop(request);
         if let Some(outcome) = try_delete(call, &record, &old, options).await? {

@@ -5,6 +5,7 @@ use berth_apimachinery::field::{self, Path, quote};
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::selector::LabelSelector;
 use berth_apimachinery::status::Status;
+use berth_apimachinery::validation;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,8 +16,9 @@ use super::decode::Decoded;
 use super::delete::DeleteOptions;
 use super::patch::{self, set_at};
 use super::{delete, disruption, list, log, update};
+use crate::admission::Operation;
 use crate::registry::ScalePaths;
-use crate::{Body, auth};
+use crate::{Body, admission, auth};
 
 /// Answers a request on a subresource.
 pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
@@ -25,12 +27,12 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
         ("scale", _) => scale(call, verb).await,
         ("binding", _) => {
             let binding = call.typed_body()?;
-            check_same_name(call, &binding)?;
+            let binding = admit(call, binding, |call, binding| check_same_name(call, binding)).await?;
             bind(call, &binding).await
         }
         ("eviction", _) => evict(call).await,
         ("log", _) => log::read(call),
-        ("token", _) => token(call),
+        ("token", _) => token(call).await,
         ("finalize", "update") => finalize(call).await,
         (_, "get") => list::get(call),
         // `status`, `approval`, `resize`, `ephemeralcontainers`: parts of the object itself.
@@ -48,10 +50,11 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
         if meta::name(&binding).is_empty() {
             return Err(Status::bad_request("name must be provided"));
         }
+        call.info.name = meta::name(&binding).to_owned();
+        let binding = admit(call, binding, |call, binding| check_same_name(call, binding)).await?;
         call.row = call.server.registry().get("", "pods").cloned().ok_or_else(Status::no_such_path)?;
         call.info.resource = "pods".to_owned();
         call.info.subresource = "binding".to_owned();
-        call.info.name = meta::name(&binding).to_owned();
         return bind(call, &binding).await;
     }
     let decoded = call.decode_body()?;
@@ -59,6 +62,27 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     let tokens = call.server.tokens();
     let answer = auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
     call.value_response(StatusCode::CREATED, &answer)
+}
+
+/// Takes what is posted to a subresource through admission, as something new of its own kind: plugins, policies and webhooks may
+/// change or refuse it. `check` sees what the mutating ones made of it.
+async fn admit(
+    call: &mut Call,
+    mut object: Value,
+    check: impl FnOnce(&Call, &mut Value) -> Result<(), Status>,
+) -> Result<Value, Status> {
+    validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
+    let name = call.info.name.clone();
+    let mut request = call.admission(Operation::Create, &name, Some(object), None);
+    admission::mutate(&call.server, &mut request).await?;
+    if let Some(object) = &mut request.object {
+        check(call, object)?;
+    }
+    admission::validate(&call.server, &mut request).await?;
+    let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
+    drop(request);
+    call.warnings.extend(warnings);
+    object.ok_or_else(|| Status::internal("an admission plugin removed the object"))
 }
 
 /// What is posted to a pod's subresource says which pod it means; the path does, too.
@@ -243,7 +267,7 @@ fn set_scheduled(pod: &mut Value, now: &Value) {
 /// Deletes a pod unless a disruption budget forbids it.
 async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
     let eviction = call.typed_body()?;
-    check_same_name(call, &eviction)?;
+    let eviction = admit(call, eviction, |call, eviction| check_same_name(call, eviction)).await?;
     call.body = match &eviction["deleteOptions"] {
         Value::Object(options) => {
             let mut options = options.clone();
@@ -258,7 +282,8 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         _ => Default::default(),
     };
     call.content_type.clear();
-    let options = DeleteOptions::read(call)?;
+    // Admission saw the eviction; of the deletion it is not asked, as upstream.
+    let options = DeleteOptions::read(call)?.admitted();
     let record = call.stored()?;
     let pod = record.value();
     let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"));
@@ -273,10 +298,11 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
 }
 
 /// A token for a service account.
-fn token(call: &mut Call) -> Result<Response<Body>, Status> {
+async fn token(call: &mut Call) -> Result<Response<Body>, Status> {
     let account = call.stored()?.value();
     let decoded = call.decode_body()?;
+    let wanted = admit(call, decoded.object, |_, wanted| auth::review::complete_token_request(&account, wanted)).await?;
     let tokens = call.server.tokens();
-    let answer = auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, decoded.object)?;
+    let answer = auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, wanted)?;
     call.value_response(StatusCode::CREATED, &answer)
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::Pki;
 use berth_apiserver::{ApiServer, Config};
 use berth_store::{MemoryStore, Write};
@@ -309,6 +310,87 @@ async fn a_service_is_found_by_its_endpoints() {
     let message = "admission webhook \"svc.example.com\" denied the request without explanation";
     assert_eq!(refused["message"], message);
     assert_eq!(program.seen()[0].0, "/v");
+}
+
+/// What a webhook is asked about: operation, resource, subresource, kind, name.
+fn asked(review: &Value) -> [String; 5] {
+    let request = &review["request"];
+    let paths = ["/operation", "/resource/resource", "/subResource", "/kind/kind", "/name"];
+    paths.map(|path| request.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn webhooks_see_evictions_bindings_and_token_requests() {
+    let program = Program::start(|_, request| {
+        let name = request["name"].as_str().unwrap_or_default();
+        match request["kind"]["kind"].as_str() {
+            Some("Eviction") => {
+                patch(json!([{"op": "add", "path": "/deleteOptions", "value": {"gracePeriodSeconds": 7}}]))
+            }
+            Some("Binding") if request["object"]["target"]["name"] == "there" => {
+                patch(json!([{"op": "replace", "path": "/target/name", "value": "here"}]))
+            }
+            _ => json!({"allowed": name != "kept", "status": {"message": "it stays"}}),
+        }
+    })
+    .await;
+    let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(|| "2026-01-01T00:00:00Z".parse().unwrap()));
+    config.token_key = Some(TokenKey::generate().expect("a key"));
+    let server = Server { api: ApiServer::new(config) };
+    let pods = "/api/v1/namespaces/default/pods";
+    for name in ["one", "kept"] {
+        let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+        server.post(pods, json!({"metadata": {"name": name}, "spec": spec})).await.expect(201);
+    }
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    server.post(accounts, json!({"metadata": {"name": "robot"}})).await.expect(201);
+    let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"],
+        "resources": ["pods/*", "serviceaccounts/token", "bindings", "pods"]}]});
+    let change = json!([webhook("m", program.url("/change"), rules.clone())]);
+    configure(&server, "MutatingWebhookConfiguration", "m", change).await;
+
+    let binding =
+        |name: &str, node: &str| json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
+    server.post(&format!("{pods}/one/binding"), binding("one", "there")).await.expect(201);
+    assert_eq!(server.get(&format!("{pods}/one")).await.expect(200)["spec"]["nodeName"], "here");
+    let seen = program.seen();
+    assert_eq!(
+        seen.iter().map(|(_, review)| asked(review)).collect::<Vec<_>>(),
+        [["CREATE", "pods", "binding", "Binding", "one"]]
+    );
+    assert_eq!(seen[0].1["request"]["object"]["target"]["name"], "there");
+    let refused = server.post("/api/v1/namespaces/default/bindings", binding("kept", "n")).await.expect(400);
+    assert!(refused["message"].as_str().unwrap().contains("it stays"), "{refused}");
+    assert_eq!(asked(&program.seen()[0].1), ["CREATE", "bindings", "", "Binding", "kept"]);
+    server.post(&format!("{pods}/kept/binding"), binding("other", "n")).await.expect(400);
+    let mut elsewhere = binding("kept", "n");
+    elsewhere["metadata"]["namespace"] = "team-a".into();
+    server.post(&format!("{pods}/kept/binding"), elsewhere).await.expect(400);
+    assert!(server.get(&format!("{pods}/kept")).await.expect(200)["spec"]["nodeName"].is_null());
+    program.seen();
+
+    let token = json!({"spec": {"audiences": []}});
+    server.post(&format!("{accounts}/robot/token"), token).await.expect(201);
+    let seen = program.seen();
+    assert_eq!(asked(&seen[0].1), ["CREATE", "serviceaccounts", "token", "TokenRequest", "robot"]);
+    assert_eq!(seen[0].1["request"]["kind"]["group"], "authentication.k8s.io");
+    let other = json!({"metadata": {"name": "other"}, "spec": {"audiences": []}});
+    let refused = server.post(&format!("{accounts}/robot/token"), other).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("must match the service account name"), "{refused}");
+    program.seen();
+
+    // What admission made of an eviction is what is done.
+    let eviction = json!({"metadata": {"name": "one"}});
+    server.post(&format!("{pods}/one/eviction"), eviction.clone()).await.expect(201);
+    let pod = server.get(&format!("{pods}/one")).await.expect(200);
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 7);
+    let seen: Vec<_> = program.seen().iter().map(|(_, review)| asked(review)).collect();
+    assert_eq!(seen, [["CREATE", "pods", "eviction", "Eviction", "one"]], "and not of the pod's deletion");
+    let check = json!([webhook("v", json!({"url": "https://127.0.0.1:1/"}), rules)]);
+    configure(&server, "ValidatingWebhookConfiguration", "v", check).await;
+    let eviction = json!({"metadata": {"name": "kept"}});
+    server.post(&format!("{pods}/kept/eviction"), eviction).await.expect(500);
+    assert!(server.get(&format!("{pods}/kept")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
 }
 
 /// v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
