@@ -112,6 +112,10 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     call.warnings.extend(warnings);
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
     keep_owners(&mut object, managed);
+    // Admission may have changed all of it. It goes where the request goes, by the name it has now.
+    validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
+    let generated = generated && meta::name(&object) == name;
+    let name = meta::name(&object).to_owned();
 
     let has_addresses = service_addresses::is_about(&call.row);
     let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());

@@ -393,6 +393,45 @@ async fn webhooks_see_evictions_bindings_and_token_requests() {
     assert!(server.get(&format!("{pods}/kept")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
 }
 
+#[tokio::test]
+async fn a_webhook_moves_nothing_elsewhere() {
+    let program = Program::start(|_, request| {
+        let wanted = request["object"]["metadata"]["annotations"].as_object();
+        let replaced = wanted.into_iter().flatten().filter_map(|(at, value)| {
+            Some(json!({"op": "add", "path": format!("/{}", at.strip_prefix("set.")?.replace('.', "/")), "value": value}))
+        });
+        patch(replaced.collect())
+    })
+    .await;
+    let server = server();
+    server.post("/api/v1/namespaces", json!({"metadata": {"name": "team-a"}})).await.expect(201);
+    let crd = json!({"metadata": {"name": "things.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
+    let rules = json!({"rules": [{"apiGroups": ["", "example.com"], "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"], "resources": ["configmaps", "things"]}]});
+    configure(&server, "MutatingWebhookConfiguration", "m", json!([webhook("m", program.url("/"), rules)])).await;
+    let things = "/apis/example.com/v1/namespaces/default/things";
+    let object = |api_version: &str, kind: &str, name: &str, set: &str, value: &str| {
+        let annotations = json!({format!("set.{set}"): value});
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "annotations": annotations}})
+    };
+    for (path, api_version, kind) in [(MAPS, "v1", "ConfigMap"), (things, "example.com/v1", "Thing")] {
+        let new = |name: &str, set: &str, value: &str| object(api_version, kind, name, set, value);
+        let refused = server.post(path, new("a", "metadata.namespace", "team-a")).await.expect(400);
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        assert_eq!(refused["message"], message);
+        // A name may be another's choice; it is the one that counts.
+        let stored = server.post(path, new("a", "metadata.name", "b")).await.expect(201);
+        assert_eq!(stored["metadata"]["name"], "b");
+        server.get(&format!("{path}/a")).await.expect(404);
+        assert_eq!(server.get(&format!("{path}/b")).await.expect(200)["metadata"]["name"], "b");
+        server.post(path, new("c", "metadata.name", "b")).await.expect(409);
+        server.post(path, new("c", "metadata.name", "no name")).await.expect(422);
+    }
+}
+
 /// v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
 async fn converter() -> Program {
     Program::start(|_, request| {
