@@ -55,6 +55,11 @@ impl Strategy for Pods {
         let period = requested.or_else(|| spec["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
         let unbound = spec["nodeName"].as_str().unwrap_or_default().is_empty();
         let finished = matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
-        if unbound || finished { 0 } else { period.max(0) }
+        match period {
+            _ if unbound || finished => 0,
+            // Less than nothing is the shortest patience there is.
+            period if period < 0 => 1,
+            period => period,
+        }
     }
 }

@@ -231,7 +231,12 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut munged = new_spec.clone();
     let fields = munged.as_object_mut();
     let Some(fields) = fields else { return errors };
-    let mut free = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"];
+    deadline_update(&new_spec["activeDeadlineSeconds"], &old_spec["activeDeadlineSeconds"], &path, &mut errors);
+    let mut free = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates"];
+    let period = |spec: &Value| spec["terminationGracePeriodSeconds"].as_i64();
+    if period(old_spec).is_some_and(|seconds| seconds < 0) && period(new_spec) == Some(1) {
+        free.push("terminationGracePeriodSeconds");
+    }
     if gated {
         free.extend(["nodeSelector", "affinity"]);
         check_narrower(new_spec, old_spec, &path, &mut errors);
@@ -261,6 +266,23 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
         errors.push(Error::forbidden(&path, detail));
     }
     errors
+}
+
+/// A pod may be given a deadline, or an earlier one; never a later one or none.
+fn deadline_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let path = path.child("activeDeadlineSeconds");
+    match (new.as_i64(), old.as_i64()) {
+        (Some(seconds), _) if !(0..=i64::from(i32::MAX)).contains(&seconds) => {
+            errors.push(Error::invalid(&path, seconds, "must be between 0 and 2147483647, inclusive"));
+        }
+        (Some(seconds), Some(before)) if seconds > before => {
+            errors.push(Error::invalid(&path, seconds, "must be less than or equal to previous value"));
+        }
+        (None, Some(_)) => {
+            errors.push(Error::invalid(&path, Value::Null, "must not update from a positive integer to nil value"));
+        }
+        _ => {}
+    }
 }
 
 /// A gated pod's node selector may only grow.

@@ -240,3 +240,39 @@ async fn a_resize_keeps_to_quotas_and_ranges() {
     resize("500m").await.expect(200);
     assert_eq!(used().await, "500m");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_stays_no_longer_than_it_said() {
+    let server = server();
+    let patch = async |name: &str, spec: Value| {
+        server.patch(&format!("{PODS}/{name}"), "merge-patch", json!({"spec": spec})).await
+    };
+    let mut wanted = pod("a");
+    wanted["spec"]["terminationGracePeriodSeconds"] = json!(-5);
+    wanted["spec"]["nodeName"] = json!("n");
+    server.post(PODS, wanted).await.expect(201);
+    server.post(PODS, pod("b")).await.expect(201);
+    let refused = async |name: &str, field: &str, value: Value, why: &str| {
+        let refused = patch(name, json!({field: value})).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    };
+    let deadline = "activeDeadlineSeconds";
+    patch("a", json!({deadline: 100})).await.expect(200);
+    patch("a", json!({deadline: 50})).await.expect(200);
+    refused("a", deadline, json!(51), "Invalid value: 51: must be less than or equal to previous value").await;
+    refused("a", deadline, json!(-1), "must be between 0 and 2147483647, inclusive").await;
+    refused("a", deadline, Value::Null, "must not update from a positive integer to nil value").await;
+    let period = "terminationGracePeriodSeconds";
+    refused("a", period, json!(2), "pod updates may not change fields other than").await;
+    refused("b", period, json!(1), "pod updates may not change fields other than").await;
+    refused("b", period, json!(3600), "pod updates may not change fields other than").await;
+    patch("a", json!({period: 1})).await.expect(200);
+    // Less than no time is a second.
+    let mut wanted = pod("c");
+    wanted["spec"]["terminationGracePeriodSeconds"] = json!(-5);
+    wanted["spec"]["nodeName"] = json!("n");
+    server.post(PODS, wanted).await.expect(201);
+    let going = server.delete(&format!("{PODS}/c"), Value::Null).await.expect(200);
+    assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 1);
+}
+
