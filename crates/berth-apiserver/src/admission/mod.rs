@@ -4,6 +4,7 @@
 //! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write. After them on
 //! either side come the [`webhooks`].
 
+mod certificates;
 mod lifecycle;
 mod limit_ranger;
 pub mod policies;
@@ -136,6 +137,7 @@ pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugi
         Arc::new(tolerations::DefaultTolerationSeconds),
         Arc::new(tolerations::ExtendedResourceToleration),
         Arc::new(storage_protection::StorageProtection),
+        Arc::new(certificates::Certificates),
         Arc::new(crate::auth::escalation::EscalationCheck),
     ]
 }

@@ -9,7 +9,7 @@ use berth_apimachinery::{meta, packed, validation};
 use serde_json::Value;
 
 use super::call::Call;
-use crate::strategy::{ERRORS_MAX, pod_ephemeral, pod_resize};
+use crate::strategy::{ERRORS_MAX, pod_ephemeral, pod_resize, signing_request};
 
 /// What part of an object is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) enum Target {
     Main,
     /// Status only.
     Status,
+    /// Whether a certificate that was asked for is to be had.
+    Approval,
     /// Resources of a pod's containers only.
     Resize,
     /// Containers added to a pod that runs.
@@ -93,6 +95,7 @@ impl Call {
         let rules = |object: &Value, old: &Value| match target {
             Target::Main => self.strategy().validate_update(object, old),
             Target::Status => self.strategy().validate_status_update(object, old),
+            Target::Approval => signing_request::validate_approval(object, old),
             Target::Resize => pod_resize::validate(object, old),
             Target::Ephemeral => pod_ephemeral::validate(object, old),
             Target::Whole => Vec::new(),

@@ -256,7 +256,7 @@ fn prepare(call: &Call, object: &mut Value) {
     let registry = server.registry();
     let tokens = server.tokens();
     let (objects, now) = (&server.inner.objects, server.now());
-    let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref() };
+    let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
     own.prepare_create(object, &context);
     own.default(object);
 }

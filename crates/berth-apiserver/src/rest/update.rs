@@ -48,6 +48,7 @@ impl Call {
     pub(crate) fn target(&self) -> Target {
         match self.info.subresource.as_str() {
             "status" => Target::Status,
+            "approval" => Target::Approval,
             "resize" => Target::Resize,
             "ephemeralcontainers" => Target::Ephemeral,
             _ => Target::Main,
@@ -329,6 +330,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
             }
             put(meta::metadata_mut(new), "ownerReferences", old["metadata"].get("ownerReferences").cloned());
         }
+        Target::Approval => strategy::signing_request::keep(new, old, call.server.now()),
         Target::Resize => strategy::pod_resize::keep(new, old),
         Target::Ephemeral => strategy::pod_ephemeral::keep(new, old),
         _ => {}
@@ -337,8 +339,12 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         let registry = call.server.registry();
         let tokens = call.server.tokens();
         let (objects, now) = (&call.server.inner.objects, call.server.now());
-        let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref() };
+        let context =
+            strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
         own.prepare_update(new, old, &context);
+    }
+    if target == Target::Status {
+        own.prepare_status_update(new, old, call.server.now());
     }
     own.default(new);
     // What the server itself sets (a pod's node) is no wish of anybody.

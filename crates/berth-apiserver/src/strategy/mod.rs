@@ -28,6 +28,7 @@ mod priority_class;
 mod rules;
 mod secret;
 mod service;
+pub(crate) mod signing_request;
 mod storage;
 mod webhook_configuration;
 mod workloads;
@@ -44,9 +45,9 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
-use crate::Objects;
 use crate::auth::tokens::Tokens;
 use crate::registry::{Origin, Registry, ResourceInfo};
+use crate::{Objects, UserInfo};
 
 /// What preparing an object may look at.
 pub(crate) struct Context<'a> {
@@ -54,6 +55,8 @@ pub(crate) struct Context<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) now: jiff::Timestamp,
     pub(crate) tokens: Option<&'a Tokens>,
+    /// Who asks.
+    pub(crate) user: &'a UserInfo,
 }
 
 /// The particulars of a kind. Objects are of the version of the request.
@@ -86,6 +89,9 @@ pub(crate) trait Strategy: Send + Sync {
 
     /// Takes back what an update may not touch and no error is worth.
     fn prepare_update(&self, _new: &mut Value, _old: &Value, _context: &Context<'_>) {}
+
+    /// The same for an update of the status.
+    fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: jiff::Timestamp) {}
 
     /// What the writer should know about an object that is otherwise fine; `old` is what it replaces.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
@@ -223,6 +229,7 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("apiextensions.k8s.io", _) => &definition::Definitions,
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &meta_only::Roles,
         ("rbac.authorization.k8s.io", _) => &meta_only::Bindings,
+        ("certificates.k8s.io", _) => &signing_request::SigningRequests,
         ("coordination.k8s.io", _) => &meta_only::Leases,
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => {
             &webhook_configuration::WebhookConfigurations

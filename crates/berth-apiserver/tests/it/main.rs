@@ -6,6 +6,7 @@ mod audit;
 mod authority;
 mod autoscalers;
 mod bodies;
+mod certificates;
 mod client;
 mod configuration_kinds;
 mod crds;
