@@ -13,6 +13,7 @@ use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, AdmissionRequest, forbidden, is_pod_create};
+use crate::strategy::MIRROR;
 use crate::{server, strategy};
 
 const DEFAULT: &str = "default";
@@ -20,8 +21,19 @@ const DEFAULT: &str = "default";
 const VOLUME: &str = "kube-api-access-";
 /// Where containers look for a token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Set on a pod that stands for one of its node's own; it has nothing from the API.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Where volumes of the various kinds name a secret.
+const SECRET_OF_VOLUME: [&str; 10] = [
+    "/secret",
+    "/azureFile/secretName",
+    "/cephfs/secretRef",
+    "/cinder/secretRef",
+    "/csi/nodePublishSecretRef",
+    "/flexVolume/secretRef",
+    "/iscsi/secretRef",
+    "/rbd/secretRef",
+    "/scaleIO/secretRef",
+    "/storageos/secretRef",
+];
 /// How long such a token is good: an hour, and some seconds that tell it from one somebody asked for.
 const EXPIRATION_SECONDS: u32 = 3607;
 
@@ -51,11 +63,10 @@ impl AdmissionPlugin for ServiceAccounts {
         let is_mirror = meta::annotation(object, MIRROR).is_some();
         let spec = strategy::spec_mut(object);
         strategy::pod_service_account(spec);
-        let name = spec.get("serviceAccountName").and_then(Value::as_str).unwrap_or_default().to_owned();
         if is_mirror {
-            let why = "a mirror pod may not reference service accounts";
-            return if name.is_empty() { Ok(()) } else { Err(forbidden(request, why)) };
+            return self.validate(request);
         }
+        let name = spec.get("serviceAccountName").and_then(Value::as_str).unwrap_or_default().to_owned();
         if name.is_empty() {
             spec.insert("serviceAccountName".to_owned(), DEFAULT.into());
             spec.insert("serviceAccount".to_owned(), DEFAULT.into());
@@ -84,6 +95,51 @@ impl AdmissionPlugin for ServiceAccounts {
         }
         Ok(())
     }
+
+    fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
+        let Some(object) = &request.object else { return Ok(()) };
+        if !is_pod_create(request) || meta::annotation(object, MIRROR).is_none() {
+            return Ok(());
+        }
+        match mirrored_too_much(&object["spec"]) {
+            Some(what) => Err(forbidden(request, &format!("a mirror pod may not {what}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the API would have to hand to a pod that is there already without it; `None` where there is nothing of the kind.
+fn mirrored_too_much(spec: &Value) -> Option<&'static str> {
+    let list = |of: &Value, field: &str| of[field].as_array().cloned().unwrap_or_default();
+    if ["serviceAccountName", "serviceAccount"]
+        .iter()
+        .any(|field| spec[field].as_str().is_some_and(|it| !it.is_empty()))
+    {
+        return Some("reference service accounts");
+    }
+    let mut containers =
+        ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|field| list(spec, field));
+    let by_containers = containers.any(|container| {
+        list(&container, "env").iter().any(|variable| !variable["valueFrom"]["secretKeyRef"].is_null())
+            || list(&container, "envFrom").iter().any(|source| !source["secretRef"].is_null())
+    });
+    let volumes = list(spec, "volumes");
+    let sources: Vec<Value> = volumes.iter().flat_map(|volume| list(&volume["projected"], "sources")).collect();
+    if by_containers
+        || !list(spec, "imagePullSecrets").is_empty()
+        || volumes.iter().any(|volume| SECRET_OF_VOLUME.iter().any(|path| volume.pointer(path).is_some_and(is_there)))
+        || sources.iter().any(|source| is_there(&source["secret"]))
+    {
+        return Some("reference secrets");
+    }
+    sources
+        .iter()
+        .any(|source| is_there(&source["serviceAccountToken"]))
+        .then_some("use ServiceAccountToken volume projections")
+}
+
+fn is_there(value: &Value) -> bool {
+    !value.is_null()
 }
 
 /// Gives every container that mounts nothing where tokens are a volume with one.

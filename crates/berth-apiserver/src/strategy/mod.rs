@@ -34,6 +34,7 @@ mod webhook_configuration;
 mod workloads;
 
 pub(crate) use autoscaler::default_behavior;
+pub(crate) use pod::MIRROR;
 pub(crate) use pod_container::is_extended as is_extended_resource;
 pub(crate) use pod_defaults::service_account as pod_service_account;
 pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;

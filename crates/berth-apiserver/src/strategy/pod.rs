@@ -8,6 +8,9 @@ use super::pod_defaults::{pod, qos_class};
 use super::pod_validation::{Of, pod_spec, pod_update};
 use super::{Context, Strategy, spec_mut};
 
+/// Set on a pod that stands for one of its node's own.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+
 pub(crate) struct Pods;
 
 impl Strategy for Pods {
@@ -37,11 +40,24 @@ impl Strategy for Pods {
         if object["spec"]["ephemeralContainers"].as_array().is_some_and(|list| !list.is_empty()) {
             errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
         }
+        let has_node = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+        if let Some(mirrored) = meta::annotation(object, MIRROR).filter(|_| !has_node) {
+            let detail = "must set spec.nodeName if mirror pod annotation is set";
+            errors.push(Error::invalid(&Path::new("metadata.annotations").key(MIRROR), mirrored, detail));
+        }
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        pod_update(new, old)
+        let mut errors = pod_update(new, old);
+        let refused = match (meta::annotation(new, MIRROR), meta::annotation(old, MIRROR)) {
+            (new, old) if new == old => None,
+            (_, None) => Some("may not add mirror pod annotation"),
+            _ => Some("may not remove or update mirror pod annotation"),
+        };
+        let path = Path::new("metadata.annotations");
+        errors.extend(refused.map(|detail| Error::forbidden(&path.key(MIRROR), detail)));
+        errors
     }
 
     fn is_graceful(&self) -> bool {

@@ -7,14 +7,13 @@ use berth_apimachinery::field::{Error, Path, quote};
 use berth_apimachinery::meta::{self, map_mut};
 use serde_json::Value;
 
+use super::pod::MIRROR;
 use super::pod_validation::{Of, pod_spec};
 use super::rules::{items, text};
 
 const LIST: &str = "ephemeralContainers";
 /// Metadata such a write leaves alone.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
-/// What makes a kubelet's pod one: it is a copy of a file on its node.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Takes back all that is not about these containers.
 pub(crate) fn keep(new: &mut Value, old: &Value) {

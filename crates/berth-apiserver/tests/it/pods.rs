@@ -276,3 +276,56 @@ async fn a_pod_stays_no_longer_than_it_said() {
     assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_mirror_pod_has_nothing_from_the_api() {
+    let server = server();
+    let mirror = |name: &str, spec: Value| {
+        let mut mirror = pod(name);
+        mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+        mirror["spec"]["nodeName"] = json!("n");
+        for (field, value) in spec.as_object().unwrap() {
+            mirror["spec"][field] = value.clone();
+        }
+        mirror
+    };
+    let container = |field: &str, value: Value| json!({"containers": [{"name": "main", "image": "i", field: value}]});
+    let volume = |volume: Value| {
+        let mut volume = volume;
+        volume["name"] = json!("v");
+        json!({"volumes": [volume]})
+    };
+    let secret = json!({"name": "s"});
+    for (spec, why) in [
+        (json!({"serviceAccountName": "default"}), "reference service accounts"),
+        (json!({"serviceAccount": "default"}), "reference service accounts"),
+        (json!({"imagePullSecrets": [secret]}), "reference secrets"),
+        (
+            container("env", json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}])),
+            "reference secrets",
+        ),
+        (container("envFrom", json!([{"secretRef": secret}])), "reference secrets"),
+        (volume(json!({"secret": {"secretName": "s"}})), "reference secrets"),
+        (volume(json!({"csi": {"driver": "d.example.com", "nodePublishSecretRef": secret}})), "reference secrets"),
+        (volume(json!({"projected": {"sources": [{"secret": secret}]}})), "reference secrets"),
+        (
+            volume(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}})),
+            "use ServiceAccountToken volume projections",
+        ),
+    ] {
+        let refused = server.post(PODS, mirror("m", spec.clone())).await.expect(403);
+        let message = format!("pods \"m\" is forbidden: a mirror pod may not {why}");
+        assert_eq!(refused["message"], message, "{spec}");
+    }
+    let refused = server.post(PODS, mirror("m", json!({"nodeName": ""}))).await.expect(422);
+    let why = "must set spec.nodeName if mirror pod annotation is set";
+    assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    let made = server.post(PODS, mirror("m", volume(json!({"hostPath": {"path": "/etc"}})))).await.expect(201);
+    assert!(made["spec"]["serviceAccountName"].is_null(), "{made}");
+    // One is or is not one from the start.
+    server.post(PODS, pod("plain")).await.expect(201);
+    for (name, value, why) in [("plain", json!("x"), "may not add"), ("m", Value::Null, "may not remove or update")] {
+        let patch = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": value}}});
+        let refused = server.patch(&format!("{PODS}/{name}"), "merge-patch", patch).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains(&format!("{why} mirror pod annotation")), "{refused}");
+    }
+}
