@@ -434,7 +434,7 @@ impl Coster<'_> {
                 (sum.scaled(TEXT), Some(sum))
             }
             "_+_" if matches!(param(0), Type::List(_)) => (one, Some(size(0).plus(size(1)))),
-            "@in" if matches!(param(1), Type::List(_)) => (size(1), None),
+            "@in" if matches!(param(1), Type::List(_)) => (size(1).scaled(1.0), None),
             "startsWith" | "endsWith" => (size(1).scaled(TEXT), None),
             "contains" => (size(0).scaled(TEXT).times(size(1).scaled(TEXT)), None),
             // As a function, not a method, it has no cost of its own upstream either.
@@ -445,16 +445,17 @@ impl Coster<'_> {
             }
             "bytes" if *param(0) == Type::String => {
                 let size = size(0);
-                (size.scaled(TEXT), Some(Estimate { min: size.min, max: size.max.saturating_mul(4) }))
+                // Of a text of unknown length upstream's product wraps around, here and when quoting.
+                (size.scaled(TEXT), Some(Estimate { min: size.min, max: size.max.wrapping_mul(4) }))
             }
             "string" if *param(0) == Type::Bytes => {
                 let size = size(0);
                 (size.scaled(TEXT), Some(Estimate { min: size.min / 4, max: size.max }))
             }
             "strings.quote" => {
-                let (two, size) = (Estimate::exactly(2), size(0));
-                let quoted = Estimate { min: size.min, max: size.max.saturating_mul(2) }.plus(two);
-                (size.scaled(TEXT), Some(quoted))
+                let size = size(0);
+                let max = size.max.wrapping_mul(2).wrapping_add(2);
+                (size.scaled(TEXT), Some(Estimate { min: size.min.saturating_add(2), max }))
             }
             "format" if operands.len() == 2 => (size(0).scaled(TEXT), None),
             "check" => (Estimate::exactly(CHECK_COST), None),
@@ -502,7 +503,7 @@ impl Coster<'_> {
                 (cost.plus(parsed), None)
             }
             "validate" => (size(1).scaled(TEXT).scaled(FORMAT_LENGTH_MAX * REGEX), None),
-            "sets.contains" | "sets.intersects" => (size(0).times(size(1)).plus(one), None),
+            "sets.contains" | "sets.intersects" => (size(0).times(size(1)).scaled(1.0).plus(one), None),
             "sets.equivalent" => (size(0).times(size(1)).scaled(2.0).plus(one), None),
             "slice" => {
                 // Of a range that ends before it starts upstream's unsigned difference is a huge one.

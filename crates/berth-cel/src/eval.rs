@@ -132,7 +132,8 @@ pub(crate) enum Node {
         function: Implementation,
         cost: CostRule,
         args: Vec<Node>,
-        /// Whether the first argument that fails ends the call, before the others are looked at and for nothing.
+        /// Whether the first argument that fails ends the call, before the others are looked at, for nothing if there are
+        /// any.
         stops: bool,
     },
     List(Vec<(Node, bool)>),
@@ -433,8 +434,10 @@ impl<'a> Machine<'a> {
     fn call(&mut self, function: Implementation, cost: CostRule, args: &[Node], stops: bool) -> Outcome<'a> {
         let mut values = Vec::with_capacity(args.len());
         let mut failed = None;
-        for arg in args {
-            values.push(if stops { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
+        for (index, arg) in args.iter().enumerate() {
+            // Nothing is left to look at after the last one.
+            let ends = stops && index + 1 < args.len();
+            values.push(if ends { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }
         // What is known to be too much is not begun.
         if !cost.needs_result() {
@@ -560,18 +563,16 @@ impl<'a> Machine<'a> {
         if let (Err(_), [_, _]) = (&taken, args) {
             return taken;
         }
+        let mut failed = None;
         let mut values = Vec::with_capacity(2);
-        for arg in args {
-            match (self.eval(arg), args) {
-                (Ok(value), _) => values.push(value),
-                (Err(error), [_]) if !error.is_final() => {
-                    self.charge(1)?;
-                    return Err(taken.err().unwrap_or(error));
-                }
-                (Err(error), _) => return Err(error),
-            }
+        for (index, arg) in args.iter().enumerate() {
+            let ends = index + 1 < args.len();
+            values.push(if ends { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }
         self.charge(1)?;
+        if let (Ok(_), Some(error)) = (&taken, failed) {
+            return Err(error);
+        }
         let Value::Map(Map::Owned(mut map)) = taken? else { return Err(EvalError::NoOverload) };
         let into = Arc::make_mut(&mut map);
         let mut values = values.into_iter();

@@ -41,18 +41,13 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
                     [Value::Int(from)] => *from,
                     _ => return no_overload(),
                 };
-                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
-                let from = match usize::try_from(from) {
-                    Ok(from) if from < text.len() || (part.is_empty() && from == text.len()) => from,
-                    Ok(from) if from == text.len() => return Ok(Value::Int(-1)),
-                    _ if part.is_empty() && rest.is_empty() => 0,
-                    _ if rest.is_empty() => return Ok(Value::Int(-1)),
-                    _ => return Err(EvalError::message(format!("index out of range: {from}"))),
-                };
+                // Nothing is found wherever one looks for it.
                 if part.is_empty() {
-                    return Ok(Value::Int(from as i64));
+                    return Ok(Value::Int(from));
                 }
-                let found = text[from..].windows(part.len()).position(|window| window == part.as_slice());
+                let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
+                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+                let found = text.windows(part.len()).skip(from).position(|window| window == part.as_slice());
                 Ok(Value::Int(found.map_or(-1, |found| (found + from) as i64)))
             }
             _ => no_overload(),
@@ -65,15 +60,15 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::String(text), Value::String(part), rest @ ..] => {
                 let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
                 let from = match rest {
-                    [] => text.len(),
-                    [Value::Int(from)] => match usize::try_from(*from) {
-                        Ok(from) if from <= text.len() => from,
-                        _ => return Err(EvalError::message(format!("index out of range: {from}"))),
-                    },
+                    [] if part.is_empty() => return Ok(Value::Int(text.len() as i64)),
+                    [] => text.len().saturating_sub(1) as i64,
+                    [Value::Int(from)] if part.is_empty() => return Ok(Value::Int(*from)),
+                    [Value::Int(from)] => *from,
                     _ => return no_overload(),
                 };
-                if part.is_empty() {
-                    return Ok(Value::Int(from as i64));
+                let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
+                if from >= text.len() {
+                    return Ok(Value::Int(-1));
                 }
                 let found = text.windows(part.len()).take(from + 1).rposition(|window| window == part.as_slice());
                 Ok(Value::Int(found.map_or(-1, |found| found as i64)))
@@ -181,6 +176,10 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
         },
         _ => return None,
     })
+}
+
+fn out_of_range(at: i64) -> EvalError {
+    EvalError::message(format!("index out of range: {at}"))
 }
 
 /// Longest list `lists.range` makes.

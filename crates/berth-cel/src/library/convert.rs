@@ -21,7 +21,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::String(text)] => match &**text {
                 "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
                 "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
-                other => Err(conversion("string", other, "bool")),
+                _ => Err(conversion("bool")),
             },
             _ => no_overload(),
         },
@@ -34,7 +34,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::Double(value)] => Ok(Value::Double(*value)),
             [Value::Int(value)] => Ok(Value::Double(*value as f64)),
             [Value::Uint(value)] => Ok(Value::Double(*value as f64)),
-            [Value::String(text)] => text.parse().map(Value::Double).map_err(|_| conversion("string", text, "double")),
+            [Value::String(text)] => text.parse().map(Value::Double).map_err(|_| conversion("double")),
             _ => no_overload(),
         },
         "int" => |_, args| match args {
@@ -46,7 +46,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
                 Ok(Value::Int(*value as i64))
             }
             [Value::Double(_)] => Err(overflow("integer")),
-            [Value::String(text)] => text.parse().map(Value::Int).map_err(|_| conversion("string", text, "int")),
+            [Value::String(text)] => text.parse().map(Value::Int).map_err(|_| conversion("int")),
             [Value::Timestamp(at)] => Ok(Value::Int(at.seconds)),
             [Value::Duration(nanos)] => Ok(Value::Int(*nanos)),
             _ => no_overload(),
@@ -56,7 +56,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::Int(value)] => u64::try_from(*value).map(Value::Uint).map_err(|_| overflow("unsigned integer")),
             [Value::Double(value)] if *value >= 0.0 && *value < 1.844674407370955e19 => Ok(Value::Uint(*value as u64)),
             [Value::Double(_)] => Err(overflow("unsigned integer")),
-            [Value::String(text)] => text.parse().map(Value::Uint).map_err(|_| conversion("string", text, "uint")),
+            [Value::String(text)] => text.parse().map(Value::Uint).map_err(|_| conversion("uint")),
             _ => no_overload(),
         },
         "string" => |_, args| match args {
@@ -80,7 +80,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::Timestamp(at)] => Ok(Value::Timestamp(*at)),
             [Value::Int(seconds)] => Timestamp::checked(*seconds, 0, 0).map(Value::Timestamp),
             [Value::String(text)] => {
-                parse_timestamp(text).map(Value::Timestamp).ok_or_else(|| conversion("string", text, "timestamp"))
+                parse_timestamp(text).map(Value::Timestamp).ok_or_else(|| conversion("google.protobuf.Timestamp"))
             }
             _ => no_overload(),
         },
@@ -88,7 +88,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::Duration(nanos)] => Ok(Value::Duration(*nanos)),
             [Value::Int(nanos)] => Ok(Value::Duration(*nanos)),
             [Value::String(text)] => {
-                parse_duration(text).map(Value::Duration).ok_or_else(|| conversion("string", text, "duration"))
+                parse_duration(text).map(Value::Duration).ok_or_else(|| conversion("google.protobuf.Duration"))
             }
             _ => no_overload(),
         },
@@ -100,8 +100,9 @@ fn overflow(what: &str) -> EvalError {
     EvalError::message(format!("{what} overflow"))
 }
 
-fn conversion(from: &str, text: &str, to: &str) -> EvalError {
-    EvalError::message(format!("type conversion error from '{from}' \"{text}\" to '{to}'"))
+/// A text does not say what it is to be converted to.
+fn conversion(to: &str) -> EvalError {
+    EvalError::message(format!("type conversion error from 'string' to '{to}'"))
 }
 
 /// A float in the shortest form that reads back.

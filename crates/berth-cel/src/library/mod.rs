@@ -243,7 +243,7 @@ pub(crate) const SIGNATURES: &[(u32, &str)] = &[
         kubernetes.Quantity :: isInteger() bool
         kubernetes.Quantity :: asInteger() int
         kubernetes.Quantity :: asApproximateFloat() double
-        kubernetes.Quantity :: sign() int
+        sign(kubernetes.Quantity) int
         kubernetes.Quantity :: add(kubernetes.Quantity) kubernetes.Quantity
         kubernetes.Quantity :: add(int) kubernetes.Quantity
         kubernetes.Quantity :: sub(kubernetes.Quantity) kubernetes.Quantity

@@ -41,7 +41,7 @@ static FORMATS: [NamedFormat; 13] = [
     format("labelValue", names::is_label_value, 40),
     format("uri", uri, 1103),
     format("uuid", |text| unless(is_uuid(text), "does not match the UUID format"), 70),
-    format("byte", |text| unless(bytes_of(text).is_some(), "invalid base64"), 84),
+    format("byte", |text| unless(!text.is_empty() && bytes_of(text).is_some(), "invalid base64"), 84),
     format("date", |text| unless(parse_timestamp(&format!("{text}T00:00:00Z")).is_some(), "invalid date"), 71),
     format("datetime", |text| unless(parse_timestamp(text).is_some(), "invalid datetime"), 71),
 ];

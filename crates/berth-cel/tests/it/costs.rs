@@ -41,7 +41,8 @@ fn what_is_not_there_costs_nothing() {
 fn what_fails_is_paid_for() {
     assert_eq!(costs("1 / 0 > 0 || true").1, 2);
     assert_eq!(costs("[1 / 0] == [1] || true").1, 12);
-    // A call of three ends with the first that fails.
+    // A call of three ends with the first that fails, and is paid for if that is the last.
+    assert_eq!(costs("'a'.replace('a', ['b'][1]) == 'b' || true").1, 4);
     assert_eq!(costs("'a'.replace(['a'][1], ['b'][0]) == 'b' || true").1, 3);
 }
 
