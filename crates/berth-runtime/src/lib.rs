@@ -115,6 +115,15 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// What an error says to people, in events and conditions: the API's message alone when the API refused, as clients of
+/// Kubernetes show it (the whole Status that [`kube::Error`] displays besides is for logs).
+pub fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// True when an object of that name exists already (HTTP 409, reason AlreadyExists).
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")

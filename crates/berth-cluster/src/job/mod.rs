@@ -155,7 +155,7 @@ impl JobController {
                     self.pods.observe(created);
                 }
                 Err(error) => {
-                    let message = format!("Error creating: {error}");
+                    let message = format!("Error creating: {}", berth_runtime::message(&error));
                     self.recorder.event(job, EventType::Warning, "FailedCreate", &message);
                     // What was refused once will be refused again: the rest waits for the retry.
                     refused = Some(error);
@@ -237,7 +237,8 @@ impl JobController {
             }
             Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
             Err(error) => {
-                self.recorder.event(job, EventType::Warning, "FailedDelete", &format!("Error deleting: {error}"));
+                let message = format!("Error deleting: {}", berth_runtime::message(&error));
+                self.recorder.event(job, EventType::Warning, "FailedDelete", &message);
                 Err(error.into())
             }
         }

@@ -151,7 +151,8 @@ impl JobSetController {
                 Ok(created) => self.jobs.observe(created),
                 Err(error) => {
                     let name = job.metadata.name.as_deref().unwrap_or_default();
-                    let message = format!("job {name} creation failed with error: {error}");
+                    let why = berth_runtime::message(&error);
+                    let message = format!("job {name} creation failed with error: {why}");
                     self.recorder.event(set, EventType::Warning, "JobCreationFailed", &message);
                     // The others may still be made; this one is tried again.
                     refused = Some(error);
@@ -226,7 +227,8 @@ impl JobSetController {
             }
             Err(error) if berth_runtime::is_already_exists(&error) => Ok(()),
             Err(error) => {
-                let message = format!("headless service creation failed with error: {error}");
+                let why = berth_runtime::message(&error);
+                let message = format!("headless service creation failed with error: {why}");
                 self.recorder.event(set, EventType::Warning, "HeadlessServiceCreationFailed", &message);
                 Err(error.into())
             }

@@ -126,7 +126,7 @@ impl Reconciler for Controller {
                     self.recorder.event(set.as_ref(), EventType::Normal, "SuccessfulCreate", &message);
                 }
                 Err(error) => {
-                    let message = format!("Error creating: {error}");
+                    let message = format!("Error creating: {}", berth_runtime::message(&error));
                     self.recorder.event(set.as_ref(), EventType::Warning, "FailedCreate", &message);
                     refused = Some(error);
                     break;

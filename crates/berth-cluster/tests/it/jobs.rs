@@ -5,8 +5,10 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use berth_apiserver::UserInfo;
-use berth_cluster::job;
 use berth_cluster::job::facts::finished_condition;
+use berth_cluster::{job, replicas};
+use berth_runtime::Manager;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -236,4 +238,44 @@ async fn a_controller_that_dies_at_any_write_neither_reruns_nor_recounts_a_pod()
             assert!(writes > 10, "the controller wrote {writes} times only");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_say_why_the_api_refused_a_pod_in_its_words() {
+    let world = World::new().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {
+        "restartPolicy": "Never", "priorityClassName": "none", "containers": [{"name": "c", "image": "i"}]}});
+    let job = json!({"metadata": {"name": "j"}, "spec": {"template": template}});
+    let mut template = template;
+    template["spec"]["restartPolicy"] = json!("Always");
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let set = |name: &str| json!({"metadata": {"name": name}, "spec": {"selector": selector, "template": template}});
+    let mut stateful = set("s");
+    stateful["spec"]["serviceName"] = json!("s");
+    let jobs: Api<Job> = Api::namespaced(world.client(), "default");
+    let sets: Api<ReplicaSet> = Api::namespaced(world.client(), "default");
+    let stateful_sets: Api<StatefulSet> = Api::namespaced(world.client(), "default");
+    let events: Api<Event> = Api::namespaced(world.client(), "default");
+    let until = async {
+        jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+        sets.create(&PostParams::default(), &serde_json::from_value(set("r")).unwrap()).await.unwrap();
+        stateful_sets.create(&PostParams::default(), &serde_json::from_value(stateful).unwrap()).await.unwrap();
+        for name in ["j", "r", "s"] {
+            let said = async || {
+                let all = events.list(&ListParams::default()).await.unwrap();
+                let of = |event: &&Event| event.involved_object.name.as_deref() == Some(name);
+                let refused = |event: &&Event| event.reason.as_deref() == Some("FailedCreate");
+                all.iter().filter(of).find(refused).and_then(|event| event.message.clone())
+            };
+            eventually("an event", async || said().await.is_some()).await;
+            let message = said().await.unwrap();
+            assert!(message.contains("is forbidden: no PriorityClass with name none was found"), "{message}");
+            assert!(!message.contains("ApiError") && !message.contains("Status {"), "{message}");
+        }
+    };
+    let install = |manager: &mut Manager| {
+        job::install(manager);
+        replicas::install(manager);
+    };
+    world.run(install, until).await;
 }

@@ -213,10 +213,7 @@ impl Controller {
                 Err(error.into())
             }
             Err(error) => {
-                let text = match &error {
-                    kube::Error::Api(status) => status.message.clone(),
-                    other => other.to_string(),
-                };
+                let text = berth_runtime::message(&error);
                 let message =
                     truncate(&format!("Error creating ProvisioningRequest {name:?}: {text}"), CHECK_MESSAGE_MAX);
                 self.recorder.event(workload.as_ref(), EventType::Warning, "FailedCreate", &message);

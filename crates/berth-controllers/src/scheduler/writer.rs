@@ -436,7 +436,7 @@ impl Writer {
         self.brain.refused(workload_key(key), What::of(refused));
         if self.brain.feed_again(&self.environment, &self.stores.workloads, key) {
             let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
-            let message = format!("The API server refused the admission: {error}");
+            let message = format!("The API server refused the admission: {}", berth_runtime::message(error));
             self.tell(Notice { about, event_type: EventType::Warning, reason, message });
         }
     }
