@@ -7,6 +7,7 @@
 //! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
 
 pub mod autoscaler;
+pub mod disruption;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
@@ -79,6 +80,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     replicas::install(manager);
+    disruption::install(manager);
     roles::install(manager);
     jobset::install(manager);
 }
