@@ -14,7 +14,7 @@ use berth_store::MemoryStore;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, PodTemplate, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -485,7 +485,23 @@ async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
             let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "team");
             eventually("the default account", async || accounts.get_opt("default").await.unwrap().is_some()).await;
             let maps = Api::<ConfigMap>::namespaced(client.clone(), "team");
-            eventually("the CA", async || maps.get_opt("kube-root-ca.crt").await.unwrap().is_some()).await;
+            let has_ca = async || {
+                let map = maps
+                    .get_opt("kube-root-ca.crt")
+                    .await
+                    .unwrap()
+                    .filter(|map| map.metadata.deletion_timestamp.is_none());
+                map.and_then(|map| map.data).is_some_and(|data| data["ca.crt"] == "PEM")
+            };
+            eventually("the CA", &has_ca).await;
+            maps.delete("kube-root-ca.crt", &DeleteParams::default()).await.unwrap();
+            eventually("the CA again", &has_ca).await;
+            let other: ConfigMap = serde_json::from_value(json!({
+                "metadata": { "name": "kube-root-ca.crt" }, "data": { "ca.crt": "another" } }))
+            .unwrap();
+            let replaced = maps.replace("kube-root-ca.crt", &PostParams::default(), &other).await.unwrap();
+            assert_eq!(replaced.data, other.data);
+            eventually("the right CA", &has_ca).await;
             let jobs = Api::<Job>::namespaced(client.clone(), "team");
             for (name, parameters, remain) in [
                 ("background", DeleteParams::background(), 0),
@@ -504,7 +520,28 @@ async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 assert_eq!(of_job().await, remain, "{name}");
             }
+            let held = json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] } });
+            cluster.create::<ConfigMap>("team", held).await;
             namespaces().delete("team", &DeleteParams::default()).await.unwrap();
+            let condition = async |type_: &str| {
+                let status = namespaces().get("team").await.unwrap().status.unwrap_or_default();
+                let conditions = status.conditions.unwrap_or_default();
+                let found = conditions.into_iter().find(|it| it.type_ == type_);
+                found.map(|it| (it.status, it.reason.unwrap_or_default(), it.message.unwrap_or_default()))
+            };
+            let said = |status: &str, reason: &str, message: &str| Some((status.into(), reason.into(), message.into()));
+            let remain = "Some resources are remaining: configmaps. has 1 resource instances";
+            let remain = said("True", "SomeResourcesRemain", remain);
+            eventually("what remains", async || condition("NamespaceContentRemaining").await == remain).await;
+            let message =
+                "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances";
+            let finalizers = condition("NamespaceFinalizersRemaining").await;
+            assert_eq!(finalizers, said("True", "SomeFinalizersRemain", message));
+            let failure = condition("NamespaceDeletionContentFailure").await;
+            let fine = "All content successfully deleted, may be waiting on finalization";
+            assert_eq!(failure, said("False", "ContentDeleted", fine));
+            let free = json!({ "metadata": { "finalizers": null } });
+            maps.patch("held", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
             eventually("the namespace is gone", async || namespaces().get_opt("team").await.unwrap().is_none()).await;
             assert_eq!(cluster.pods().await.len(), 0);
         })
