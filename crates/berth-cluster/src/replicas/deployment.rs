@@ -16,6 +16,22 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Annotation: how manieth template it is.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
+/// Annotation: the revisions a ReplicaSet had before, when its template was gone back to.
+const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// Annotation: how many replicas the Deployment wanted when the ReplicaSet was last scaled.
+const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+/// Annotation: how many there could be then, with those that come early.
+const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+/// Annotations of a Deployment that are not about its ReplicaSets.
+const OWN_ANNOTATIONS: [&str; 6] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deprecated.deployment.rollback.to",
+    REVISION,
+    REVISION_HISTORY,
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+];
+
 /// What a Deployment needs next.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -96,11 +112,25 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let unavailable = unavailable.min(wanted);
     let total = sum(&old, replicas) + new.map_or(0, |set| replicas(set));
     let left = sum(&old, observed).max(sum(&old, replicas));
+    let scale = [(DESIRED_REPLICAS, wanted), (MAX_REPLICAS, wanted.saturating_add(surge))];
+    let of_scale = scale.map(|(key, count)| (key.to_owned(), count.to_string()));
     let mut size = |set: &ReplicaSet, size: i32, revision: Option<i64>| {
         let mut changed = set.clone();
+        if new.is_some_and(|new| new.metadata.name == set.metadata.name) {
+            // The newest one tells what was said of the Deployment with this template (`kubernetes.io/change-cause`).
+            changed.annotations_mut().extend(told_on(deployment));
+        }
+        if replicas(set) != size {
+            changed.annotations_mut().extend(of_scale.clone());
+        }
         changed.spec.get_or_insert_default().replicas = Some(size);
         if let Some(revision) = revision {
-            changed.annotations_mut().insert(REVISION.to_owned(), revision.to_string());
+            let before = changed.annotations_mut().insert(REVISION.to_owned(), revision.to_string());
+            if let Some(before) = before.filter(|before| *before != revision.to_string()) {
+                let history = changed.annotations_mut().entry(REVISION_HISTORY.to_owned()).or_default();
+                let comma = if history.is_empty() { "" } else { "," };
+                *history = format!("{history}{comma}{before}");
+            }
         }
         if changed != *set {
             plan.change.push(changed);
@@ -116,6 +146,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let number = plan.revision;
     match new {
         Some(set) if paused && !old.iter().any(|set| replicas(set) > 0) => size(set, wanted, None),
+        Some(set) if paused => size(set, replicas(set), None),
         _ if paused => {}
         Some(set) => size(set, grown, Some(number)),
         None => {}
@@ -143,13 +174,21 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     }
     if new.is_none() && !paused {
         let first = if recreate && left > 0 { 0 } else { (wanted + surge - total).clamp(0, wanted) };
-        plan.create = Some(replica_set(deployment, &hash, first, plan.revision));
+        let mut made = replica_set(deployment, &hash, first, plan.revision);
+        made.annotations_mut().extend(of_scale);
+        plan.create = Some(made);
     }
     let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
     let idle: Vec<_> = old.iter().filter(|set| replicas(set) == 0 && observed(set) == 0).collect();
     plan.delete = idle[..idle.len().saturating_sub(limit)].iter().map(|set| (**set).clone()).collect();
     plan.status = status(deployment, new, &old, wanted - unavailable, now);
     plan
+}
+
+/// Annotations of a Deployment that its newest ReplicaSet has too.
+fn told_on(deployment: &Deployment) -> impl Iterator<Item = (String, String)> + '_ {
+    let all = deployment.annotations().iter().filter(|(key, _)| !OWN_ANNOTATIONS.contains(&key.as_str()));
+    all.map(|(key, value)| (key.clone(), value.clone()))
 }
 
 fn replica_set(deployment: &Deployment, hash: &str, replicas: i32, revision: i64) -> ReplicaSet {
@@ -165,7 +204,7 @@ fn replica_set(deployment: &Deployment, hash: &str, replicas: i32, revision: i64
             name: Some(format!("{}-{hash}", deployment.name_any())),
             namespace: deployment.namespace(),
             labels: Some(labels),
-            annotations: Some([(REVISION.to_owned(), revision.to_string())].into()),
+            annotations: Some(told_on(deployment).chain([(REVISION.to_owned(), revision.to_string())]).collect()),
             owner_references: Some(vec![owned_by(deployment)]),
             ..ObjectMeta::default()
         },
@@ -398,5 +437,33 @@ mod tests {
         }
         assert_eq!(sizes(&sets), [1, 0]);
         assert_eq!(revision(&sets[0]), 3);
+        assert_eq!(sets[0].annotations()[REVISION_HISTORY], "1");
+    }
+
+    #[test]
+    fn replica_sets_tell_why_there_is_a_template_and_for_how_many_they_were_scaled() {
+        const CAUSE: &str = "kubernetes.io/change-cause";
+        let because = |version: &str, replicas: i32, cause: &str| {
+            let mut deployment = deployment(replicas, version, Value::Null);
+            let annotations = [(CAUSE, cause), (OWN_ANNOTATIONS[0], "{}"), (REVISION, "7")];
+            deployment.annotations_mut().extend(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())));
+            deployment
+        };
+        let told = |set: &ReplicaSet| {
+            let of = |key: &str| set.annotations().get(key).cloned().unwrap_or_default();
+            assert!(!set.annotations().contains_key(OWN_ANNOTATIONS[0]), "{:?}", set.annotations());
+            (of(CAUSE), of(DESIRED_REPLICAS), of(MAX_REPLICAS), revision(set))
+        };
+        let mut sets = settled(&because("1", 4, "first"), Vec::new());
+        assert_eq!(told(&sets[0]), ("first".into(), "4".into(), "5".into(), 1));
+        // Another word for the same template; of what was said about the next one the first knows nothing.
+        sets = settled(&because("1", 8, "first, grown"), sets);
+        assert_eq!(told(&sets[0]), ("first, grown".into(), "8".into(), "10".into(), 1));
+        for _ in 0..12 {
+            sets = settled(&because("2", 8, "second"), sets);
+        }
+        assert_eq!(sizes(&sets), [0, 8]);
+        assert_eq!(told(&sets[0]).0, "first, grown");
+        assert_eq!(told(&sets[1]), ("second".into(), "8".into(), "10".into(), 2));
     }
 }
