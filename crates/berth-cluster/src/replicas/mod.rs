@@ -3,7 +3,7 @@
 //!
 //! Each has a pure plan of the next step and a controller that takes it; the answers of the API go into the caches, so
 //! that no pod is made twice. What they leave out: adopting pods by selector, ControllerRevisions (a StatefulSet keeps no
-//! template but its newest), volume claim templates.
+//! template but its newest), deleting claims of pods that are scaled away (`whenScaled: Delete`).
 
 pub mod deployment;
 pub mod replica_set;

@@ -1,7 +1,8 @@
 //! StatefulSets: pods with a number and a name that lasts.
 //!
 //! Pods are made in order, each when all before it are ready, and taken away in reverse; with `Parallel` all at once. A new
-//! template replaces pods from the highest number down to the partition, one at a time.
+//! template replaces pods from the highest number down to the partition, one at a time. Each pod has a claim of its own for
+//! every claim template, which outlives the pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
 use kube::ResourceExt;
 
-use super::{Writer, is_controlled_by, pod_of, ready_since, template_hash, until_available};
+use super::{Writer, is_controlled_by, owned_by, pod_of, ready_since, template_hash, until_available};
 use crate::job::facts::{is_deleted, is_terminated};
 
 /// Label: the template a pod was made of.
@@ -148,14 +149,47 @@ fn pod(set: &StatefulSet, ordinal: i32, revision: &str) -> Pod {
     let spec_of_pod = pod.spec.get_or_insert_default();
     spec_of_pod.hostname = Some(name.clone());
     spec_of_pod.subdomain = spec.service_name.filter(|service| !service.is_empty());
+    for template in spec.volume_claim_templates.iter().flatten() {
+        let volumes = pod.spec.get_or_insert_default().volumes.get_or_insert_default();
+        let (name, claim_name) = (template.name_any(), claim_name(set, template, ordinal));
+        // The claim goes before what the template calls by the same name.
+        volumes.retain(|volume| volume.name != name);
+        let claim = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
+        volumes.push(Volume { name, persistent_volume_claim: Some(claim), ..Volume::default() });
+    }
     pod.metadata.name = Some(name);
     pod
+}
+
+fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -> String {
+    format!("{}-{}-{ordinal}", template.name_any(), set.name_any())
+}
+
+/// The claims of the pod with this number.
+fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
+    let spec = set.spec.clone().unwrap_or_default();
+    let retention = spec.persistent_volume_claim_retention_policy.unwrap_or_default();
+    let goes_along = retention.when_deleted.as_deref() == Some("Delete");
+    let of_template = |template: PersistentVolumeClaim| {
+        let mut claim = PersistentVolumeClaim { status: None, ..template };
+        claim.metadata.name = Some(claim_name(set, &claim, ordinal));
+        claim.metadata.namespace = set.namespace();
+        // So that they are found as the pods are.
+        claim.labels_mut().extend(spec.selector.match_labels.clone().unwrap_or_default());
+        if goes_along {
+            claim.metadata.owner_references = Some(vec![owned_by(set)]);
+        }
+        claim
+    };
+    spec.volume_claim_templates.into_iter().flatten().map(of_template).collect()
 }
 
 pub(super) fn install(manager: &mut Manager) {
     let sets = manager.cache::<StatefulSet>();
     let pods = manager.cache::<Pod>();
+    let claims = manager.cache::<PersistentVolumeClaim>();
     let controller = Controller {
+        claims: Writer::new(manager, &claims),
         clock: manager.clock(),
         recorder: manager.recorder("statefulset-controller"),
         of_set: pods.index(|pod: &Pod| {
@@ -178,6 +212,7 @@ struct Controller {
     recorder: Recorder,
     sets: Cache<StatefulSet>,
     of_set: Index<Pod>,
+    claims: Writer<PersistentVolumeClaim>,
     pods: Writer<Pod>,
     writer: Writer<StatefulSet>,
 }
@@ -198,13 +233,18 @@ impl Reconciler for Controller {
         let mut refused = None;
         for pod in &plan.create {
             let name = pod.name_any();
+            if let Err(error) = self.claim(&set, pod, tell).await {
+                refused = Some(error);
+                break;
+            }
             match self.pods.create(&key.namespace, pod).await {
                 Ok(_) => {
                     let message = format!("create Pod {name} in StatefulSet {} successful", key.name);
                     tell(EventType::Normal, "SuccessfulCreate", &message);
                 }
                 Err(error) => {
-                    let message = format!("create Pod {name} in StatefulSet {} failed error: {error}", key.name);
+                    let why = berth_runtime::message(&error);
+                    let message = format!("create Pod {name} in StatefulSet {} failed error: {why}", key.name);
                     tell(EventType::Warning, "FailedCreate", &message);
                     refused = Some(error);
                     break;
@@ -218,6 +258,35 @@ impl Reconciler for Controller {
             Some(error) => Err(error.into()),
             None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
         }
+    }
+}
+
+impl Controller {
+    /// Makes the claims of a pod that are not there.
+    async fn claim(
+        &self,
+        set: &StatefulSet,
+        pod: &Pod,
+        tell: impl Fn(EventType, &str, &str),
+    ) -> Result<(), kube::Error> {
+        let (pod_name, set_name, namespace) = (pod.name_any(), set.name_any(), set.namespace().unwrap_or_default());
+        for claim in number(set, pod).map(|ordinal| claims(set, ordinal)).unwrap_or_default() {
+            let name = claim.name_any();
+            if self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name)).is_some() {
+                continue;
+            }
+            let what = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
+            match self.claims.create(&namespace, &claim).await {
+                Ok(_) => tell(EventType::Normal, "SuccessfulCreate", &format!("{what} success")),
+                Err(error) if berth_runtime::is_already_exists(&error) => {}
+                Err(error) => {
+                    let why = berth_runtime::message(&error);
+                    tell(EventType::Warning, "FailedCreate", &format!("{what} failed error: {why}"));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -268,6 +337,28 @@ mod tests {
         assert_eq!(next(&set(json!({"replicas": 1})), &pods), (vec![], vec!["db-2".to_owned()]));
         let parallel = set(json!({"replicas": 1, "podManagementPolicy": "Parallel"}));
         assert_eq!(next(&parallel, &pods).1, ["db-2", "db-1"]);
+    }
+
+    #[test]
+    fn each_pod_has_claims_of_its_own() {
+        let data =
+            json!({"metadata": {"name": "data", "labels": {"tier": "db"}}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+        let template =
+            json!({"spec": {"containers": [], "volumes": [{"name": "data", "emptyDir": {}}, {"name": "tmp"}]}});
+        let mut spec = json!({"replicas": 1, "volumeClaimTemplates": [data], "template": template,
+            "selector": {"matchLabels": {"app": "db"}}});
+        let made = plan(&set(spec.clone()), &[], Timestamp::UNIX_EPOCH).create.remove(0);
+        let volumes = json!(made.spec.unwrap().volumes);
+        assert_eq!(
+            volumes,
+            json!([{"name": "tmp"}, {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}])
+        );
+        let claim = claims(&set(spec.clone()), 0).remove(0);
+        assert_eq!((claim.name_any().as_str(), claim.namespace().as_deref()), ("data-db-0", Some("ns")));
+        assert_eq!(json!(claim.metadata.labels), json!({"tier": "db", "app": "db"}));
+        assert_eq!(claim.metadata.owner_references, None, "they stay when the set goes");
+        spec["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": "Delete"});
+        assert_eq!(claims(&set(spec), 0)[0].metadata.owner_references.as_ref().unwrap()[0].name, "db");
     }
 
     #[test]
