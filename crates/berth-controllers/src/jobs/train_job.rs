@@ -546,29 +546,28 @@ mod tests {
 
     #[test]
     fn tolerations_of_the_template_stay_beside_those_of_the_flavor() {
+        let toleration = |key: &str| json!({"key": key, "operator": "Exists"});
         let mut runtime = torch();
         let at = "/template/spec/replicatedJobs/1/template/spec/template/spec";
-        let own = json!({"key": "own", "operator": "Exists"});
-        runtime.pointer_mut(at).expect("a spec")["tolerations"] = json!([own]);
+        runtime.pointer_mut(at).expect("a spec")["tolerations"] = json!([toleration("own"), toleration("both")]);
         let mut job =
             job(json!({"runtimeRef": {"name": "torch"}, "suspend": true}), Value::Null).with_runtime(Some(runtime));
-        let toleration = |key: &str| json!({"key": key, "operator": "Exists"});
         let info = |set: &PodSet| PodSetInfo {
             name: set.name.clone(),
             count: set.count,
-            // As the template's own already, and one of the flavor.
-            tolerations: serde_json::from_value(json!([toleration("own"), toleration("spot")])).expect("tolerations"),
+            tolerations: serde_json::from_value(json!([toleration("both"), toleration("spot")])).expect("tolerations"),
             ..PodSetInfo::default()
         };
         let infos: Vec<PodSetInfo> = job.pod_sets(&Gates::default()).expect("pod sets").iter().map(info).collect();
         let patched = "/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/1/template/spec/template/spec/tolerations";
+        let all = json!([toleration("own"), toleration("both"), toleration("spot")]);
         // Also when it starts again before anybody has taken the patch back.
         for _ in 0..2 {
             job.run_with(&infos, &Gates::default()).expect("it starts");
-            assert_eq!(job.spec().pointer(patched), Some(&json!([own, toleration("spot")])));
+            assert_eq!(job.spec().pointer(patched), Some(&all));
             let node = &job.pod_sets(&Gates::default()).expect("pod sets")[1].template;
             let tolerations = node.spec.as_ref().and_then(|spec| spec.tolerations.as_ref()).expect("tolerations");
-            assert_eq!(json!(tolerations), json!([own, toleration("spot")]), "what Trainer makes of it");
+            assert_eq!(json!(tolerations), all, "what Trainer makes of it");
         }
     }
 
