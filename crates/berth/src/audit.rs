@@ -1,7 +1,8 @@
 //! `--audit-log-path`, `--audit-policy-file`: what the embedded API writes down about requests.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +17,7 @@ use crate::process;
 /// Where the audit log goes and what is in it.
 #[derive(Args)]
 pub struct AuditOptions {
-    /// Append audit events (audit.k8s.io/v1, one JSON object a line) to this file.
+    /// Append audit events (audit.k8s.io/v1, one JSON object a line) to this file; a new one is begun when it is moved away.
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
     /// What is recorded: an audit.k8s.io/v1 Policy. Default: who asked for what, of every request.
@@ -47,7 +48,8 @@ impl AuditOptions {
     }
 }
 
-/// Appends lines to a file.
+/// Appends lines to a file, wherever it is moved: once another one, or none, is under its path, a new one is begun there.
+/// So whoever keeps logs small moves it away and needs to tell nobody.
 struct Appender {
     file: Mutex<File>,
     path: PathBuf,
@@ -55,17 +57,68 @@ struct Appender {
 
 impl Appender {
     fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        Ok(Self { file: Mutex::new(file.with_context(|| path.display().to_string())?), path: path.to_owned() })
+        let file = append(path).with_context(|| format!("--audit-log-path {}", path.display()))?;
+        Ok(Self { file: Mutex::new(file), path: path.to_owned() })
     }
+
+    /// Is the open file not the one under the path any more?
+    fn has_moved(&self, file: &File) -> bool {
+        let Ok(open) = file.metadata() else { return false };
+        match std::fs::metadata(&self.path) {
+            Ok(there) => (there.dev(), there.ino()) != (open.dev(), open.ino()),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+}
+
+/// What was asked for is nobody's business but the owner's.
+fn append(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 impl Sink for Appender {
     fn write(&self, event: &str) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has_moved(&file) {
+            match append(&self.path) {
+                Ok(new) => *file = new,
+                Err(error) => {
+                    tracing::warn!(path = %self.path.display(), %error, "the audit log goes on in the file that was moved");
+                }
+            }
+        }
         // One write a line, so that whoever else appends does so between lines.
         if let Err(error) = file.write_all(format!("{event}\n").as_bytes()) {
             tracing::error!(path = %self.path.display(), %error, "an audit event is lost");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_private_and_goes_on_where_it_was_moved_from() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, old) = (folder.path().join("audit.log"), folder.path().join("audit.log.1"));
+        let log = Appender::open(&path).expect("opened");
+        log.write("one");
+        std::fs::rename(&path, &old).expect("moved");
+        log.write("two");
+        let read = |path: &Path| std::fs::read_to_string(path).expect("read");
+        assert_eq!((read(&old).as_str(), read(&path).as_str()), ("one\n", "two\n"));
+        // Moved, and another file made in its place by whoever did so.
+        std::fs::rename(&path, &old).expect("moved");
+        std::fs::write(&path, "").expect("made");
+        log.write("three");
+        assert_eq!((read(&old).as_str(), read(&path).as_str()), ("two\n", "three\n"));
+        std::fs::remove_file(&path).expect("removed");
+        log.write("four");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        let error = format!("{:#}", Appender::open(folder.path()).err().expect("a folder"));
+        assert!(error.starts_with("--audit-log-path /"), "{error}");
     }
 }
