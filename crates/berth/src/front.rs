@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use berth_apiserver::ApiServer;
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::kubeconfig::Kubeconfig;
@@ -14,8 +14,12 @@ use berth_apiserver::tls::{Certificates, CertificatesHandle, ListenError, Listen
 use berth_runtime::Clock;
 use berth_simulator::embedded::Storage;
 use clap::Args;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::process::{self, TemporaryFolder};
 
 /// Where an embedded API server keeps things and listens.
 #[derive(Args)]
@@ -75,7 +79,12 @@ impl Given {
         };
         let mut client_authorities_pem = self.own_authority_pem.clone();
         if let Some(path) = &self.client_ca {
-            client_authorities_pem.push_str(&read("--client-ca-file", path)?);
+            let pem = read("--client-ca-file", path)?;
+            // Without one nobody would be believed who should be; that shows only when they are turned away.
+            if !matches!(CertificateDer::pem_slice_iter(pem.as_bytes()).next(), Some(Ok(_))) {
+                bail!("--client-ca-file {}: no certificate (PEM) in it", path.display());
+            }
+            client_authorities_pem.push_str(&pem);
         }
         let serving = match &self.serving {
             Some((certificate, key)) => Identity {
@@ -117,7 +126,9 @@ impl Front {
     /// it must not touch the data.
     pub async fn open(options: &FrontOptions) -> anyhow::Result<Self> {
         let folder = Folder::of(options)?;
-        std::fs::create_dir_all(folder.path()).with_context(|| folder.path().display().to_string())?;
+        if let Folder::Kept(path) = &folder {
+            process::private_folder(path, is_ours).context("--data-dir, or the user's data folder")?;
+        }
         // Certificates are checked against the clients' clocks: real time, however fast the cluster's runs.
         let now = Clock::system().now();
         let pki = match &folder {
@@ -182,7 +193,13 @@ impl Front {
         let server = self.url();
         let authority_pem = self.pki.authority_pem();
         let server_name = self.given.serving.is_some().then_some(OWN_NAME);
-        Kubeconfig { name: "berth", server: &server, authority_pem, server_name, identity }.write(path)?;
+        let config = Kubeconfig { name: "berth", server: &server, authority_pem, server_name, identity };
+        let Err(error) = config.write(path) else { return Ok(()) };
+        // On a full disk, say: what is stored can be read all the same, and room made.
+        if !config.is_served_by(path, Clock::system().now()) {
+            return Err(error.into());
+        }
+        tracing::warn!(%error, "the kubeconfig stays as it was, which serves as well");
         Ok(())
     }
 
@@ -235,23 +252,26 @@ pub struct Leftovers(Folder);
 impl Leftovers {
     /// Removes what was only for this run.
     pub fn clear(self) {
-        if let Folder::Temporary(path) = &self.0 {
-            // Nothing in it outlives the process; a folder that cannot be removed does no harm.
-            let _ = std::fs::remove_dir_all(path);
-        }
+        drop(self.0);
     }
 }
 
 /// Where files go.
 enum Folder {
     Kept(PathBuf),
-    Temporary(PathBuf),
+    Temporary(TemporaryFolder),
+}
+
+/// What is in a data folder.
+fn is_ours(name: &str) -> bool {
+    let name = name.strip_suffix(".new").unwrap_or(name);
+    name.starts_with("store.sqlite") || name == "pki" || name == "kubeconfig" || name.ends_with(".kubeconfig")
 }
 
 impl Folder {
     fn of(options: &FrontOptions) -> anyhow::Result<Self> {
         if options.ephemeral {
-            return Ok(Self::Temporary(std::env::temp_dir().join(format!("berth-{}", std::process::id()))));
+            return Ok(Self::Temporary(TemporaryFolder::new("berth")?));
         }
         if let Some(path) = &options.data_dir {
             return Ok(Self::Kept(path.clone()));
@@ -265,7 +285,84 @@ impl Folder {
 
     fn path(&self) -> &Path {
         match self {
-            Self::Kept(path) | Self::Temporary(path) => path,
+            Self::Kept(path) => path,
+            Self::Temporary(folder) => folder.path(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        front: FrontOptions,
+    }
+
+    async fn open(arguments: &[&str]) -> anyhow::Result<Front> {
+        let arguments = ["berth"].iter().chain(arguments);
+        Front::open(&Cli::try_parse_from(arguments)?.front).await
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_private_and_a_kubeconfig_that_serves_is_enough() {
+        let home = tempfile::tempdir().expect("a folder");
+        let data = home.path().join("data");
+        let data = data.display().to_string();
+        let front = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
+        front.write_kubeconfig().expect("written");
+        assert_eq!((mode(Path::new(&data)), mode(front.kubeconfig())), (0o700, 0o600));
+        let (kubeconfig, address) = (front.kubeconfig().to_owned(), front.url().replace("https://", ""));
+        drop(front);
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("set");
+        // In the way of every new one.
+        fs::create_dir_all(Path::new(&data).join("kubeconfig.new/folder")).expect("made");
+        let front = open(&["--data-dir", &data, "--listen", &address]).await.expect("opens");
+        assert_eq!(mode(Path::new(&data)), 0o700, "what was open to others is closed");
+        let before = fs::read(&kubeconfig).expect("there");
+        front.write_kubeconfig().expect("the one that is there serves");
+        assert_eq!(fs::read(&kubeconfig).expect("there"), before);
+        // It does not lead to another address.
+        let elsewhere = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
+        let error = elsewhere.write_kubeconfig().expect_err("cannot be written").to_string();
+        assert!(error.contains("kubeconfig"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_nowhere_is_private_too_and_goes() {
+        let front = open(&["--ephemeral", "--listen", "127.0.0.1:0"]).await.expect("opens");
+        let folder = front.kubeconfig().parent().expect("a folder").to_owned();
+        assert_eq!(mode(&folder), 0o700);
+        assert!(!folder.ends_with(format!("berth-{}", std::process::id())), "a name that can be known beforehand");
+        drop(front);
+        assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_of_authorities_has_one_at_least() {
+        let home = tempfile::tempdir().expect("a folder");
+        let file = home.path().join("ca.crt");
+        let shown = file.display().to_string();
+        let arguments = ["--ephemeral", "--listen", "127.0.0.1:0", "--client-ca-file", &shown];
+        for text in ["", "nothing of the kind\n"] {
+            fs::write(&file, text).expect("written");
+            let error = open(&arguments).await.err().expect("refused").to_string();
+            assert_eq!(error, format!("--client-ca-file {shown}: no certificate (PEM) in it"));
+        }
+        fs::write(&file, Pki::ephemeral(Clock::system().now()).expect("made").authority_pem()).expect("written");
+        let front = open(&arguments).await.expect("opens");
+        fs::write(&file, "").expect("written");
+        assert!(front.given.read().is_err(), "and later on what was there before stays");
     }
 }

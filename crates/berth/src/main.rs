@@ -105,11 +105,11 @@ fn main() -> ExitCode {
 }
 
 fn crds() -> anyhow::Result<ExitCode> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
+    let mut text = String::new();
     for crd in berth_api::crds() {
         // JSON is YAML, and a document a line keeps the output usable with other tools.
-        writeln!(out, "---\n{}", serde_json::to_string(&crd)?)?;
+        text.push_str(&format!("---\n{}\n", serde_json::to_string(&crd)?));
     }
+    process::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,13 @@
 //! What only a program may touch: signals, entropy, its runtime, files named on the command line.
 
+use std::fs::{DirBuilder, Permissions};
 use std::future::Future;
-use std::io::Read;
-use std::path::Path;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
 /// Runs to the end on a runtime with all cores; gives tasks that are left a second.
@@ -61,6 +63,57 @@ pub fn entropy() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// Makes a folder that only its owner can look into, with those above it. One that is there is taken from others when
+/// nothing is in it that `is_ours` does not know: a folder that serves other ends too stays as it is.
+pub fn private_folder(path: &Path, is_ours: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let shown = || path.display().to_string();
+    let found = match std::fs::metadata(path) {
+        Ok(found) if !found.is_dir() => bail!("{}: is not a folder", shown()),
+        Ok(found) => found,
+        Err(_) => return DirBuilder::new().recursive(true).mode(PRIVATE).create(path).with_context(shown),
+    };
+    let mode = found.permissions().mode();
+    let shared_on_purpose = mode & 0o7000 != 0;
+    if mode & 0o077 == 0 || shared_on_purpose {
+        return Ok(());
+    }
+    let mut entries = std::fs::read_dir(path).with_context(shown)?;
+    if entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(&is_ours))) {
+        let tightened = std::fs::set_permissions(path, Permissions::from_mode(mode & 0o700));
+        if let Err(error) = tightened {
+            tracing::warn!(path = shown(), %error, "others may look into the folder");
+        }
+    }
+    Ok(())
+}
+
+const PRIVATE: u32 = 0o700;
+
+/// A folder for this run alone, gone when dropped.
+pub struct TemporaryFolder(PathBuf);
+
+impl TemporaryFolder {
+    /// Makes it, under a name that nobody can know beforehand: whoever makes it first could read what is put there.
+    pub fn new(prefix: &str) -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("{prefix}-{:016x}", entropy()?));
+        // Not recursive: one that is there already is somebody else's, which is an error.
+        DirBuilder::new().mode(PRIVATE).create(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        // Nothing in it outlives the process; one that cannot be removed does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// An error and what caused it, outermost first. Some errors say in their own words what caused them: that is not said twice.
 pub fn in_full(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -70,6 +123,15 @@ pub fn in_full(error: &anyhow::Error) -> String {
         }
     }
     parts.join(": ")
+}
+
+/// Prints a document. Whoever reads it may have enough before its end (`| head`).
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(()),
+    }
 }
 
 /// Reads a YAML or JSON file.
@@ -93,5 +155,43 @@ mod tests {
         assert_eq!(in_full(&error), format!("choose another: listening on 127.0.0.1:6443: {text}"));
         let error = anyhow!("no such file").context("a.yaml");
         assert_eq!(in_full(&error), "a.yaml: no such file");
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("a folder").permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_folder_is_its_owners_alone_unless_it_serves_other_ends() {
+        let above = tempfile::tempdir().expect("a folder");
+        let ours = |name: &str| name == "ours";
+        let path = above.path().join("a/b");
+        private_folder(&path, ours).expect("made");
+        assert_eq!((mode(&path), mode(&above.path().join("a"))), (0o700, 0o700));
+        let open = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
+        open(0o755);
+        std::fs::write(path.join("ours"), "").expect("written");
+        private_folder(&path, ours).expect("there");
+        assert_eq!(mode(&path), 0o700);
+        open(0o1777);
+        private_folder(&path, ours).expect("there");
+        assert_eq!(mode(&path), 0o1777);
+        open(0o755);
+        std::fs::write(path.join("theirs"), "").expect("written");
+        private_folder(&path, ours).expect("there");
+        assert_eq!(mode(&path), 0o755);
+        let error = private_folder(&path.join("ours"), ours).expect_err("a file").to_string();
+        assert!(error.ends_with("ours: is not a folder"), "{error}");
+    }
+
+    #[test]
+    fn a_temporary_folder_is_private_and_has_a_name_of_its_own() {
+        let (one, two) =
+            (TemporaryFolder::new("berth-test").expect("made"), TemporaryFolder::new("berth-test").expect("made"));
+        assert_ne!(one.path(), two.path());
+        assert_eq!(mode(one.path()), 0o700);
+        let path = one.path().to_owned();
+        drop(one);
+        assert!(!path.exists());
     }
 }

@@ -25,7 +25,7 @@ use super::measure::Cost;
 use super::sender::Sender;
 use crate::component::connect::{self, Requests};
 use crate::component::limit::{Limit, Limiter};
-use crate::process;
+use crate::process::{self, TemporaryFolder};
 
 /// How long a process may take until it serves.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -113,27 +113,19 @@ enum Side {
 /// Where a server keeps its files for a bench.
 pub struct Folder {
     path: PathBuf,
-    keep: bool,
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !self.keep {
-            // Nothing in it is needed; one that cannot be removed does no harm.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
+    /// Removes it in the end, when nobody named it.
+    _temporary: Option<TemporaryFolder>,
 }
 
 impl Folder {
     /// The folder given, or a temporary one.
     pub fn of(given: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, keep) = match given {
-            Some(path) => (path.to_owned(), true),
-            None => (std::env::temp_dir().join(format!("berth-bench-{}", std::process::id())), false),
+        let Some(path) = given else {
+            let temporary = TemporaryFolder::new("berth-bench")?;
+            return Ok(Folder { path: temporary.path().to_owned(), _temporary: Some(temporary) });
         };
-        std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        Ok(Folder { path, keep })
+        process::private_folder(path, |_| false).context("--data-dir")?;
+        Ok(Folder { path: path.to_owned(), _temporary: None })
     }
 
     /// Its path.
