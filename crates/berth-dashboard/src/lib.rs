@@ -32,17 +32,11 @@ use html::Href;
 use layout::{Frame, STYLE, answer};
 use request::{Asked, Page, is_name};
 
-/// The Service through which controllers are asked that the API server does not know, unless said otherwise:
-/// NAMESPACE/NAME:PORT.
-pub use berth_controllers::explain::ask::SERVICE;
-
 /// The pages of one cluster, with one user's rights.
 #[derive(Clone)]
 pub struct Dashboard {
     /// Reads the cluster.
     pub client: Client,
-    /// Where the controllers are, if not behind the API server: NAMESPACE/NAME:PORT of a Service.
-    pub service: String,
     /// Names the pages answer to.
     pub hosts: Hosts,
     /// Tells how old things are.
@@ -81,9 +75,7 @@ impl Dashboard {
                 let asked = queue::Asked { name: &name, from, held_from, refresh };
                 queue::page(&self.client, &asked, now).await
             }
-            Page::Workload { namespace, name } => {
-                workload::page(&self.client, &self.service, (&namespace, &name), refresh, now).await
-            }
+            Page::Workload { namespace, name } => workload::page(&self.client, (&namespace, &name), refresh, now).await,
             Page::Find { what } => find(&what),
         }
     }

@@ -16,16 +16,10 @@ use crate::read::{self, Unread};
 use crate::state::{self, State};
 
 /// The page of a workload, by its name or its job's.
-pub async fn page(
-    client: &Client,
-    service: &str,
-    (namespace, name): (&str, &str),
-    refresh: bool,
-    now: Timestamp,
-) -> Response<String> {
+pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: bool, now: Timestamp) -> Response<String> {
     let title = format!("{namespace}/{name}");
     let frame = Frame { title: &title, here: Href::path(&["workloads", namespace, name]), refresh };
-    let explained = explanation(client, service, namespace, name).await;
+    let explained = explanation(client, namespace, name).await;
     let of_job = explained.as_ref().ok().map(|explained| explained.metadata.name.clone());
     let workloads: Api<Workload> = Api::namespaced(client.clone(), namespace);
     let object = read::within(workloads.get(of_job.as_deref().unwrap_or(name))).await;
@@ -53,20 +47,9 @@ pub async fn page(
     })
 }
 
-/// What `berth explain` asks, with the same rights and in the same two places.
-async fn explanation(
-    client: &Client,
-    service: &str,
-    namespace: &str,
-    name: &str,
-) -> Result<WorkloadExplanation, Unread> {
-    let asking = async {
-        match ask::api_server(client, namespace, name).await {
-            Err(error) if ask::is_elsewhere(&error) => ask::service(client, service, namespace, name).await,
-            answer => answer,
-        }
-    };
-    let value = read::within(asking).await?;
+/// What `berth explain` asks, with the same rights.
+async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
+    let value = read::within(ask::api_server(client, namespace, name)).await?;
     serde_json::from_value(value).map_err(|error| Unread::Failed(format!("an answer of another form: {error}")))
 }
 

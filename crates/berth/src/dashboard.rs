@@ -5,14 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use berth_dashboard::{Dashboard, Hosts, SERVICE};
+use berth_dashboard::{Dashboard, Hosts};
 use berth_runtime::Clock;
 use clap::Args;
 use http_body_util::Full;
 use tokio::net::TcpListener;
 
-use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::limit::Limiter;
+use crate::component::connect::{self, ConnectOptions};
 use crate::component::listen::{self, Handler};
 use crate::process;
 
@@ -25,10 +24,6 @@ pub struct Options {
     /// A name the pages answer to beside localhost and addresses: behind a proxy, the proxy's. May be repeated.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-    /// The Service of the controllers' metrics, through which they are asked for explanations where the API server has none:
-    /// NAMESPACE/NAME:PORT.
-    #[arg(long, value_name = "SERVICE", default_value = SERVICE)]
-    service: String,
     #[command(flatten)]
     connect: ConnectOptions,
 }
@@ -41,7 +36,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let config = options.connect.config().await?;
     let cluster = config.cluster_url.to_string();
-    let client = connect::client(config, &Requests::default(), &Limiter::new(None))?;
+    let client = connect::asking(config)?;
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("--listen {}: cannot listen there; choose another address", options.listen))?;
@@ -50,7 +45,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     if hosts.beyond_loopback {
         tracing::warn!("{address}: whoever can reach this address sees what you may read");
     }
-    let dashboard = Dashboard { client, service: options.service.clone(), hosts, clock: Clock::system() };
+    let dashboard = Dashboard { client, hosts, clock: Clock::system() };
     let handler: Handler = Arc::new(move |request| {
         let dashboard = dashboard.clone();
         // Bodies are not read.

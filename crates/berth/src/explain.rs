@@ -9,8 +9,7 @@ use clap::{Args, ValueEnum};
 use kube::{Client, Config};
 use serde_json::Value;
 
-use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::limit::Limiter;
+use crate::component::connect::{self, ConnectOptions};
 use crate::process;
 
 /// Options of `berth explain`.
@@ -31,11 +30,8 @@ pub struct Options {
     /// A page of text, or everything that is known as JSON.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// The Service of the controllers' metrics, through which they are asked in a cluster that `berth install` set up:
-    /// NAMESPACE/NAME:PORT.
-    #[arg(long, value_name = "SERVICE", default_value = ask::SERVICE)]
-    service: String,
-    /// Ask the controllers here and not through the API server: the address of their metrics, as http://127.0.0.1:8080.
+    /// Ask controllers on this machine, or at the end of a port-forward, and not through the API server: the address of their
+    /// metrics, as http://127.0.0.1:8080.
     #[arg(long, value_name = "URL")]
     controller: Option<http::Uri>,
     #[command(flatten)]
@@ -65,15 +61,14 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
     let explanation = match &options.controller {
         Some(url) => {
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or_else(|| "default".to_owned());
-            let client = connect::client(Config::new(url.clone()), &Requests::default(), &Limiter::new(None))?;
+            let client = connect::asking(Config::new(url.clone()))?;
             ask::controllers(&client, &namespace, name).await.map_err(|error| told(error, url))?
         }
         None => {
             let config = options.connect.config().await?;
             let of_context = config.default_namespace.clone();
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or(of_context);
-            let client = connect::client(config, &Requests::default(), &Limiter::new(None))?;
-            through_api_server(&client, &options.service, &namespace, name).await?
+            through_api_server(&connect::asking(config)?, &namespace, name).await?
         }
     };
     match options.output {
@@ -85,7 +80,7 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// Who holds the quota of a cluster queue.
 async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
-    let client = connect::client(options.connect.config().await?, &Requests::default(), &Limiter::new(None))?;
+    let client = connect::asking(options.connect.config().await?)?;
     let answer = ask::holders(&client, queue, options.limit, 0).await.map_err(|error| told(error, "the API server"))?;
     if let Output::Json = options.output {
         say!("{answer:#}");
@@ -113,19 +108,14 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `berth up` answers as an API group of its own; elsewhere the API server hands the question on to the Service.
-async fn through_api_server(client: &Client, service: &str, namespace: &str, name: &str) -> anyhow::Result<Value> {
-    let here = match ask::api_server(client, namespace, name).await {
-        Ok(explanation) => return Ok(explanation),
-        Err(error) if !ask::is_elsewhere(&error) => return Err(told(error, "the API server")),
-        Err(error) => told(error, "the API server"),
-    };
-    if !service.contains('/') {
-        return Err(anyhow!("--service {service}: expected NAMESPACE/NAME:PORT"));
-    }
-    ask::service(client, service, namespace, name).await.map_err(|error| {
-        let who = format!("the controllers (Service {service})");
-        told(error, who).context(format!("{here}; give --service, or --controller with their address"))
+/// The API server answers, or the controllers behind it.
+async fn through_api_server(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
+    ask::api_server(client, namespace, name).await.map_err(|error| match ask::is_elsewhere(&error) {
+        true => told(error, "the API server").context(
+            "no controllers answer behind the API server (kubectl get apiservice v1alpha1.explain.berth.dev says why); \
+             those on this machine are asked with --controller and the address of their metrics",
+        ),
+        false => told(error, "the API server"),
     })
 }
 

@@ -7,9 +7,6 @@ use http::Request;
 use kube::Client;
 use serde_json::Value;
 
-/// The Service of the controllers' metrics in a cluster that `berth install` set up: NAMESPACE/NAME:PORT.
-pub const SERVICE: &str = "berth-system/berth-metrics:8080";
-
 /// Asks the API server, which has explanations as an API group of their own: embedded, or served by the controllers behind
 /// it. `name` is that of the Workload, or of its job.
 ///
@@ -29,17 +26,7 @@ pub async fn holders(client: &Client, cluster_queue: &str, limit: usize, offset:
     get(client, &format!("/apis/{GROUP}/{VERSION}/clusterqueues/{name}/holders?limit={limit}&offset={offset}")).await
 }
 
-/// Asks the controllers through the API server's proxy of their Service (`NAMESPACE/NAME:PORT`).
-///
-/// # Errors
-/// What was answered instead.
-pub async fn service(client: &Client, service: &str, namespace: &str, name: &str) -> kube::Result<Value> {
-    let (of_service, port) = service.split_once('/').unwrap_or(("default", service));
-    let (namespace, name) = (segment(namespace), segment(name));
-    get(client, &format!("/api/v1/namespaces/{of_service}/services/{port}/proxy/explain/{namespace}/{name}")).await
-}
-
-/// Asks the controllers themselves, where `client` leads to the address of their metrics.
+/// Asks the controllers themselves, where `client` leads to the address of their metrics on this machine.
 ///
 /// # Errors
 /// What was answered instead.

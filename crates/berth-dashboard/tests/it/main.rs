@@ -3,14 +3,14 @@
 mod cluster;
 mod hostile;
 
-use berth_dashboard::{Dashboard, Hosts, SERVICE};
+use berth_dashboard::{Dashboard, Hosts};
 use berth_runtime::Clock;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 
 /// The pages of a cluster.
 pub fn dashboard(client: Client, clock: Clock) -> Dashboard {
-    Dashboard { client, service: SERVICE.to_owned(), hosts: Hosts::default(), clock }
+    Dashboard { client, hosts: Hosts::default(), clock }
 }
 
 /// Asks as a browser on this machine does.

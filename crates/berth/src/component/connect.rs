@@ -68,6 +68,13 @@ pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow:
     Ok(builder.with_layer(limiter).with_layer(requests).build())
 }
 
+/// A client for somebody who waits for the answer: one that says to come back later is told as it is. Those that work on their
+/// own ask again and again, for minutes.
+pub fn asking(mut config: Config) -> anyhow::Result<Client> {
+    config.default_retry = false;
+    client(config, &Requests::default(), &Limiter::new(None))
+}
+
 /// The certificates of the authorities that signed the API server's, PEM; none when the system's are trusted.
 pub fn authority_pem(config: &Config) -> Option<String> {
     let mut pem = String::new();
@@ -201,5 +208,37 @@ where
             }
             answer
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_an_answer_gets_the_first_one() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let serving = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let mut request = [0; 4096];
+                // One read holds the whole of so small a request.
+                let _ = stream.read(&mut request).await;
+                let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(answer).await;
+            }
+        });
+        let client = asking(Config::new(url.parse().expect("an address"))).expect("a client");
+        let answer = tokio::time::timeout(Duration::from_secs(20), client.list_api_groups()).await;
+        assert!(answer.expect("at once").is_err());
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        serving.abort();
     }
 }

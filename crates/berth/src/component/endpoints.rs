@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anyhow::bail;
+use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
 use clap::Args;
 use http::{Method, StatusCode};
@@ -10,7 +12,7 @@ use tokio::task::JoinSet;
 
 use berth_controllers::configuration::process::{LIVENESS_PATH, READINESS_PATH};
 
-use super::listen::{self, BindAddress, Handler};
+use super::listen::{self, BindAddress, Handler, Peer};
 
 /// Where health and figures are served.
 #[derive(Args)]
@@ -31,7 +33,7 @@ pub struct Endpoints {
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// All figures in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Answers `/explain/NAMESPACE/NAME` beside the metrics, where there are queues.
+    /// Answers `/explain/NAMESPACE/NAME` beside the metrics, where there are queues, to programs on the same machine.
     pub explain: Option<Explain>,
 }
 
@@ -70,6 +72,13 @@ impl EndpointOptions {
     pub async fn bind(&self, places: Places) -> anyhow::Result<Bound> {
         let health = self.health_probe_bind_address.unwrap_or(places.health);
         let metrics = self.metrics_bind_address.unwrap_or(places.metrics);
+        let shared = health.port().filter(|port| *port != 0 && Some(*port) == metrics.port());
+        if let Some(port) = shared {
+            bail!(
+                "health and metrics cannot both be served on port {port}: change --health-probe-bind-address \
+                 (health.healthProbeBindAddress) or --metrics-bind-address (metrics.bindAddress)"
+            );
+        }
         let health = listen::bind(health, "--health-probe-bind-address, or health.healthProbeBindAddress").await?;
         let metrics = listen::bind(metrics, "--metrics-bind-address, or metrics.bindAddress").await?;
         Ok(Bound { health, metrics, places })
@@ -129,8 +138,13 @@ fn metrics(endpoints: Endpoints) -> Handler {
                 listen::answer(StatusCode::OK, MEDIA, (endpoints.metrics)())
             }
             (&Method::GET, path) if let Some((namespace, name)) = explained(path) => {
-                let answer =
-                    endpoints.explain.as_ref().map_or_else(|| Err(Status::no_such_path()), |it| it(namespace, name));
+                let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_here());
+                let answer = match &endpoints.explain {
+                    None => Err(Status::no_such_path()),
+                    // It tells of all namespaces, and this port asks nobody who they are.
+                    Some(_) if !is_here => Err(Status::forbidden(&GroupResource::default(), "", FROM_ELSEWHERE)),
+                    Some(explain) => explain(namespace, name),
+                };
                 match answer {
                     Ok(explanation) => listen::answer(StatusCode::OK, JSON, explanation.to_string()),
                     Err(status) => {
@@ -146,9 +160,68 @@ fn metrics(endpoints: Endpoints) -> Handler {
 }
 
 const JSON: &str = "application/json";
+const FROM_ELSEWHERE: &str = "explanations are given here to this machine alone: ask the API server for them (explain.berth.dev), \
+                              which knows who may see them";
 
 /// Namespace and name of `/explain/NAMESPACE/NAME`.
 fn explained(path: &str) -> Option<(&str, &str)> {
     let (namespace, name) = path.strip_prefix("/explain/")?.split_once('/')?;
     (!namespace.is_empty() && !name.is_empty() && !name.contains('/')).then_some((namespace, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// Status code and body.
+    async fn get(path: &str, from: Ipv4Addr, to: SocketAddr) -> (u16, String) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((from, 0).into()).expect("an address of this machine");
+        let mut stream = socket.connect(to).await.expect("connected");
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        (code, answer.split_once("\r\n\r\n").expect("a body").1.to_owned())
+    }
+
+    #[tokio::test]
+    async fn explanations_are_for_this_machine_and_figures_for_everybody() {
+        let endpoints = Endpoints {
+            pending: Arc::new(Vec::new),
+            metrics: Arc::new(|| "figures".to_owned()),
+            explain: Some(Arc::new(|namespace: &str, name: &str| Ok(json!([namespace, name])))),
+        };
+        let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+        let address = (Ipv4Addr::LOCALHOST, listener.local_addr().expect("an address").port()).into();
+        let serving = tokio::spawn(listen::serve(listener, None, metrics(endpoints)));
+        let elsewhere = Ipv4Addr::new(127, 0, 0, 2);
+        assert_eq!(get("/explain/a/b", Ipv4Addr::LOCALHOST, address).await, (200, r#"["a","b"]"#.to_owned()));
+        let (code, text) = get("/explain/a/b", elsewhere, address).await;
+        assert!(code == 403 && text.contains("explain.berth.dev"), "{code} {text}");
+        for from in [Ipv4Addr::LOCALHOST, elsewhere] {
+            assert_eq!(get("/metrics", from, address).await, (200, "figures".to_owned()));
+        }
+        serving.abort();
+    }
+
+    #[tokio::test]
+    async fn health_and_figures_have_ports_of_their_own() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let options = EndpointOptions { health_probe_bind_address: None, metrics_bind_address: None };
+        let same = Places::at(BindAddress::At(free), BindAddress::Any(free.port()));
+        let error = options.bind(same).await.err().expect("refused").to_string();
+        assert!(
+            error.starts_with(&format!("health and metrics cannot both be served on port {}", free.port())),
+            "{error}"
+        );
+        let any = Places::at(BindAddress::Any(0), BindAddress::Any(0));
+        assert!(options.bind(any).await.is_ok(), "any free port is another one each time");
+    }
 }

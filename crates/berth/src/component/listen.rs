@@ -2,7 +2,7 @@
 //! Everything a stranger can hold on to has a limit.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +79,18 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
 #[derive(Clone)]
 pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub struct Peer(SocketAddr);
+
+impl Peer {
+    /// Is it this machine, or this pod (a port-forward), under the address it calls itself by? Some proxies that hand on what comes
+    /// from elsewhere use another one of 127.0.0.0/8.
+    pub fn is_here(self) -> bool {
+        [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&self.0.ip().to_canonical())
+    }
+}
+
 async fn accept(stream: TcpStream, peer: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) {
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else { return converse(stream, peer, None, handler).await };
@@ -99,6 +111,7 @@ async fn converse(
     handler: Handler,
 ) {
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
         if let Some(shown) = &shown {
             request.extensions_mut().insert(shown.clone());
         }
