@@ -4,12 +4,12 @@ mod chart;
 mod hold;
 mod manifests;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use berth_controllers::configuration::{BindAddress, Loaded, Process};
+use berth_apimachinery::names::is_dns1123_label;
+use berth_controllers::configuration::{BindAddress, Loaded, Process, process as defaults};
 use berth_controllers::rights;
 use clap::Args;
 use kube::Api;
@@ -17,8 +17,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::discovery;
 use serde_json::Value;
 
-use crate::component::connect::{self, ConnectOptions, Requests};
-use crate::component::limit::Limiter;
+use crate::component::connect::{self, ConnectOptions};
 use crate::process;
 use hold::Held;
 use manifests::{Parts, Settings, Values};
@@ -33,10 +32,10 @@ const FIELD_MANAGER: &str = "berth-install";
 #[derive(Args)]
 pub struct Options {
     /// Namespace of the installation.
-    #[arg(long, value_name = "NAME", default_value = rights::NAMESPACE)]
+    #[arg(long, value_name = "NAME", default_value = rights::NAMESPACE, value_parser = namespace)]
     namespace: String,
     /// Image of the controllers.
-    #[arg(long, value_name = "IMAGE", default_value = manifests::IMAGE)]
+    #[arg(long, value_name = "IMAGE", default_value = manifests::IMAGE, value_parser = image)]
     image: String,
     /// How many replicas run; one of them acts.
     #[arg(long, value_name = "N", default_value_t = manifests::REPLICAS)]
@@ -93,10 +92,12 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     if options.apply {
         return process::run(apply(options, objects));
     }
-    let mut out = std::io::stdout().lock();
+    let mut text = String::new();
     for object in &objects {
-        write!(out, "---\n{}", manifests::yaml(object)?)?;
+        text.push_str("---\n");
+        text.push_str(&manifests::yaml(object)?);
     }
+    process::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,11 +113,16 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
             "health.healthProbeBindAddress: is off, and the Deployment's probes need it: use an address such as :8081"
         );
     }
+    let port = |address: Option<BindAddress>, usual| address.map_or(Some(usual), BindAddress::port);
+    let health = port(file.health_address, defaults::HEALTH_PORT);
+    if health == port(file.metrics_address, defaults::METRICS_PORT) {
+        bail!("health.healthProbeBindAddress, metrics.bindAddress: cannot both be on one port: change one of them");
+    }
     Ok(())
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
-    let client = connect::client(options.connect.config().await?, &Requests::default(), &Limiter::new(None))?;
+    let client = connect::asking(options.connect.config().await?)?;
     check_policies(&client, options).await?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
@@ -138,9 +144,34 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
         let name = typed.metadata.name.clone().unwrap_or_default();
         let params = PatchParams::apply(FIELD_MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&typed)).await.with_context(|| format!("{kind} {name}"))?;
-        println!("{}/{name} applied", resource.plural);
+        say!("{}/{name} applied", resource.plural);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Is that the answer of a cluster that does not serve a kind?
+fn is_missing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 404,
+        kube::Error::Discovery(_) => true,
+        _ => false,
+    }
+}
+
+/// The name of a namespace.
+fn namespace(text: &str) -> Result<String, String> {
+    match is_dns1123_label(text).into_iter().next() {
+        None => Ok(text.to_owned()),
+        Some(wrong) => Err(wrong),
+    }
+}
+
+/// The name of an image; registries have their own mind about what is in it.
+fn image(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err("expected an image's name without spaces, as registry.example/berth:1".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Refuses a cluster that would not hold anything, before its webhooks are told that they may be skipped.
@@ -152,6 +183,8 @@ async fn check_policies(client: &kube::Client, options: &Options) -> anyhow::Res
     let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy");
     match discovery::pinned_kind(client, &gvk).await {
         Ok(_) => Ok(()),
+        // It did not say which kinds it serves.
+        Err(error) if !is_missing(&error) => Err(error).context("the cluster cannot be asked what it serves"),
         Err(error) => Err(error).with_context(|| {
             let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
             format!(

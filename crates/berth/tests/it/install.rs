@@ -17,6 +17,57 @@ pub fn install(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// What it says when it refuses to.
+fn refused(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(arguments).output().expect("berth runs");
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_cannot_be_installed_is_refused_by_name() {
+    let text = refused(&["--namespace", "Bad NS"]);
+    assert!(text.contains("'Bad NS' for '--namespace <NAME>'") && text.contains("RFC 1123 label"), "{text}");
+    let text = refused(&["--image", ""]);
+    assert!(text.contains("--image <IMAGE>") && text.contains("registry.example/berth:1"), "{text}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("config.yaml");
+    let one_port = json!({"health": {"healthProbeBindAddress": ":8080"}});
+    std::fs::write(&config, one_port.to_string()).expect("written");
+    let text = refused(&["--config", &config.display().to_string()]);
+    assert!(text.contains("health.healthProbeBindAddress, metrics.bindAddress: cannot both be on one port"), "{text}");
+}
+
+#[test]
+fn a_cluster_that_is_down_lacks_no_kinds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": format!("http://{free}")}}],
+        "users": [{"name": "a", "user": {}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
+    std::fs::write(&kubeconfig, config.to_string()).expect("written");
+    let text = refused(&["--apply", "--kubeconfig", &kubeconfig.display().to_string()]);
+    assert!(text.contains("cannot be asked") && !text.contains("MutatingAdmissionPolicy"), "{text}");
+}
+
+#[test]
+fn whoever_has_read_enough_may_stop() {
+    for command in ["install", "crds"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
+            .arg(command)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("berth runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("ends");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn what_is_printed_is_what_kubectl_applies() {
     if !kubectl_present("what_is_printed_is_what_kubectl_applies") {
