@@ -77,8 +77,7 @@ impl Loaded {
 /// the file names another. The errors name fields by their paths; nothing is half-applied.
 pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
     let value = versions::newest(value)?;
-    let written: File = serde_json::from_value(value)
-        .map_err(|error| vec![Error::invalid(&Path::root(), Value::Null, error.to_string())])?;
+    let written: File = versions::strict(&value, &Path::root()).map_err(|error| vec![error])?;
     let gates = match validate_gates(&written.feature_gates, "") {
         Ok(gates) => gates,
         Err(error) => return Err(vec![error]),
@@ -235,9 +234,47 @@ mod tests {
         let pods = json!({"integrations": {"podOptions": {"podSelector": selector}}});
         assert_eq!(fields(old(pods)), ["integrations.podOptions.podSelector"]);
         // What is off is read as strictly as what is on.
-        assert_eq!(fields(old(json!({"waitForPodsReady": {"enable": false, "timout": "1m"}}))), ["waitForPodsReady"]);
+        assert_eq!(
+            fields(old(json!({"waitForPodsReady": {"enable": false, "timout": "1m"}}))),
+            ["waitForPodsReady.timout"]
+        );
         assert_eq!(fields(old(json!({"fairSharing": {"enable": "yes"}}))), ["fairSharing.enable"]);
         assert_eq!(old(json!({"waitForPodsReady": "5m"})).unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_by_its_path() {
+        let told = |result: Result<Loaded, Vec<Error>>| -> Vec<String> {
+            result.unwrap_err().iter().map(ToString::to_string).collect()
+        };
+        let duration = "expected a duration such as 90s, 5m or 1h30m";
+        assert_eq!(
+            told(read(json!({"waitForPodsReady": {"timeout": 90}}))),
+            [format!("waitForPodsReady.timeout: Invalid value: 90: invalid type: integer `90`, {duration}")]
+        );
+        assert_eq!(
+            told(read(json!({"waitForPodsReady": {"timeout": "5 minutes"}}))),
+            [format!(
+                "waitForPodsReady.timeout: Invalid value: \"5 minutes\": time: invalid duration \"5 minutes\", {duration}"
+            )]
+        );
+        for (file, field) in [
+            (
+                json!({"waitForPodsReady": {"requeuingStrategy": {"timestmp": "Eviction"}}}),
+                "waitForPodsReady.requeuingStrategy.timestmp",
+            ),
+            (json!({"featureGates": {"TopologyAwareScheduling": "on"}}), "featureGates.TopologyAwareScheduling"),
+            (json!({"integrations": {"frameworks": ["batch/job", 1]}}), "integrations.frameworks[1]"),
+            (json!({"integration": {}}), "integration"),
+        ] {
+            assert_eq!(fields(read(file.clone())), [field], "{file}");
+            assert_eq!(fields(old(file.clone())), [field], "{file}");
+        }
+        for section in ["waitForPodsReady", "fairSharing"] {
+            let refused = told(old(json!({section: {"enabled": true}})));
+            assert!(refused[0].starts_with(&format!("{section}.enabled: ")), "{refused:?}");
+            assert!(refused[0].ends_with("in this version it is `enable`"), "{refused:?}");
+        }
     }
 
     /// The file Kueue ships in `config/components/manager` and in its chart, and one of a release that had the older version.

@@ -6,6 +6,7 @@
 use berth_apimachinery::field::{Error, Path};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use serde_path_to_error::Segment;
 
 use super::file::{FairSharing, WaitForPodsReady};
 
@@ -68,6 +69,11 @@ fn upgrade(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
 
 /// Takes a flag out; absent is false.
 fn flag(map: &mut Map<String, Value>, name: &str, path: &Path<'_>) -> Result<bool, Vec<Error>> {
+    let misspelt = format!("{name}d");
+    if let Some(value) = map.get(&misspelt) {
+        let detail = format!("unknown field `{misspelt}`, in this version it is `{name}`");
+        return Err(vec![Error::invalid(&path.child(&misspelt), value.clone(), detail)]);
+    }
     match map.remove(name) {
         None => Ok(false),
         Some(Value::Bool(on)) => Ok(on),
@@ -77,8 +83,25 @@ fn flag(map: &mut Map<String, Value>, name: &str, path: &Path<'_>) -> Result<boo
 
 /// What is switched off is read as strictly as what is on.
 fn read_anyway<T: DeserializeOwned>(section: &Map<String, Value>, path: &Path<'_>) -> Result<(), Vec<Error>> {
-    let read = serde_json::from_value::<T>(Value::Object(section.clone()));
-    read.map(drop).map_err(|error| vec![Error::invalid(path, Value::Null, error.to_string())])
+    strict::<T>(&Value::Object(section.clone()), path).map(drop).map_err(|error| vec![error])
+}
+
+/// Reads a part of the file; the error names the field it is about.
+pub(super) fn strict<T: DeserializeOwned>(value: &Value, path: &Path<'_>) -> Result<T, Error> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let at = error.path();
+        let mut wrong = value;
+        for step in at.iter() {
+            wrong = match step {
+                Segment::Map { key } => &wrong[key.as_str()],
+                Segment::Seq { index } => &wrong[*index],
+                Segment::Enum { .. } | Segment::Unknown => wrong,
+            };
+        }
+        // The whole of it is called "." there.
+        let text = if at.iter().next().is_none() { String::new() } else { at.to_string() };
+        Error::invalid(&path.child(&text), wrong.clone(), error.inner().to_string())
+    })
 }
 
 /// The older version waits only when told to, then for 5 minutes, and admits nothing meanwhile; the newer one waits unless
