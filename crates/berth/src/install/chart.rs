@@ -58,6 +58,7 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
             frameworks: mark("$frameworks"),
             namespaces: json!(mark("$namespaces | toJson")),
             all: mark("$all"),
+            spared: Held::spared_beside(&mark(".Release.Namespace")),
         },
     };
     let without = |hold_policy| Parts { crds: false, hold_policy };
@@ -241,7 +242,7 @@ mod tests {
             replicas: manifests::REPLICAS.into(),
             configuration: manifests::configuration(),
             settings: Settings::of(&Process::default(), "berth-system"),
-            held: Held::of(&Config::default()),
+            held: Held::of(&Config::default(), "berth-system"),
         };
         let namespaces = values.held.namespaces.to_string();
         let (image, configuration) = (json!(values.image).to_string(), json!(values.configuration).to_string());

@@ -11,6 +11,8 @@ use berth_controllers::jobs::{self, Suspendable};
 use berth_controllers::{Config, keys, rights};
 use serde_json::{Value, json};
 
+use super::manifests::UNMANAGED;
+
 /// The version policies are written in unless another is asked for; Kubernetes serves it since 1.36.
 pub const VERSION: &str = "v1";
 /// The versions of MutatingAdmissionPolicy there are, newest first.
@@ -28,16 +30,24 @@ pub struct Held {
     pub namespaces: Value,
     /// Whether jobs that name no queue are managed: `true` or `false`.
     pub all: String,
+    /// Namespaces whose pods never wait for the controllers, separated by commas: the controllers' own among them.
+    pub spared: String,
 }
 
 impl Held {
-    /// What a configuration says.
-    pub fn of(config: &Config) -> Self {
+    /// What a configuration says, of controllers in `namespace`.
+    pub fn of(config: &Config, namespace: &str) -> Self {
         Self {
             frameworks: config.integrations.frameworks.join(","),
             namespaces: json!(config.managed_jobs_namespace_selector),
             all: config.manage_jobs_without_queue_name.to_string(),
+            spared: Self::spared_beside(namespace),
         }
+    }
+
+    /// The namespaces webhooks leave alone, with that of the controllers: its name, or what stands for it in a template.
+    pub fn spared_beside(namespace: &str) -> String {
+        format!("{},{namespace}", UNMANAGED.join(","))
     }
 }
 
@@ -57,7 +67,17 @@ struct Policy {
 
 /// The policies and their bindings, in the order to create them.
 pub fn objects(version: &str, held: &Held) -> Vec<Value> {
-    let policies = [queued_jobs(held), defaulted_jobs(held), other_jobs(held), pods(held), pod_owners(held)];
+    let policies = [
+        queued_jobs(held),
+        defaulted_jobs(held),
+        other_jobs(held),
+        queued_pods(held),
+        defaulted_pods(held),
+        other_pods(held),
+        queued_pod_owners(held),
+        defaulted_pod_owners(held),
+        other_pod_owners(held),
+    ];
     policies.iter().flat_map(|policy| policy.objects(version, held)).collect()
 }
 
@@ -119,6 +139,16 @@ fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
 fn is_on(held: &Held, name: &str) -> String {
     // Commas all around: a template puts names here, which are then found as whole names.
     format!("',{},'.contains(',' + {name} + ',')", held.frameworks)
+}
+
+/// The namespace is none of those that must come up while nobody is there to let go of anything.
+fn is_not_spared(held: &Held) -> (&'static str, String) {
+    ("is-not-spared", format!("!',{},'.contains(',' + request.namespace + ',')", held.spared))
+}
+
+/// All jobs are managed, those without a queue too.
+fn is_managed(held: &Held) -> (&'static str, String) {
+    ("is-managed", format!("true == ({})", held.all))
 }
 
 /// The owner's kind is among these: the object is a part of it and follows it.
@@ -200,22 +230,55 @@ fn defaulted_jobs(held: &Held) -> Policy {
 
 fn other_jobs(held: &Held) -> Policy {
     let mut policy = Policy { queued: false, ..of_jobs("berth-hold-jobs-without-queue", held) };
-    policy.conditions.insert(0, ("is-managed", format!("true == ({})", held.all)));
+    policy.conditions.insert(0, is_managed(held));
     policy
 }
 
+/// Does the pod's template say that its pods are queued by themselves?
+fn is_of_queued_template() -> String {
+    format!("object.metadata.?annotations[?'{}'].orValue('') != ''", keys::POD_SUSPENDING_PARENT_ANNOTATION)
+}
+
 /// Pods that name a queue, unless what owns them is queued.
-fn pods(held: &Held) -> Policy {
+fn queued_pods(held: &Held) -> Policy {
+    let mut policy = of_pods("berth-hold-queued-pods", held);
+    policy.queued = true;
+    // What is made of a template that says so is queued by itself, although its owner names a queue too.
+    policy.conditions.push(("is-no-part", format!("{} || !({})", is_of_queued_template(), is_owned(&managing()))));
+    policy
+}
+
+/// Pods without a queue in namespaces with a default one, unless something owns them that is queued if anything is.
+fn defaulted_pods(held: &Held) -> Policy {
+    let mut policy = of_pods("berth-hold-pods-of-default-queue", held);
+    policy.conditions.push(is_not_spared(held));
+    // What its owner was told decides for a pod that is queued in its owner's name.
+    policy.conditions.push(("is-no-part", format!("!({} || {})", is_of_queued_template(), is_owned(&managing()))));
+    policy.by_default_queue = true;
+    policy
+}
+
+/// Pods without a queue where all are managed.
+fn other_pods(held: &Held) -> Policy {
+    let mut policy = queued_pods(held);
+    policy.name = "berth-hold-pods-without-queue";
+    policy.queued = false;
+    policy.conditions.insert(0, is_managed(held));
+    policy.conditions.insert(1, is_not_spared(held));
+    policy
+}
+
+/// What is the same of all policies about pods.
+fn of_pods(name: &'static str, held: &Held) -> Policy {
     let gates = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
-    let annotations = format!("object.metadata.?annotations[?'{}']", keys::POD_SUSPENDING_PARENT_ANNOTATION);
     let of_nodes = list(["DaemonSet", "Node"]);
     let brought: Vec<String> = jobs::pods::FRAMEWORKS.iter().map(|name| is_on(held, &format!("'{name}'"))).collect();
     let gate = |name: &&str| format!("Object.spec.schedulingGates{{name: '{name}'}}");
     Policy {
-        name: "berth-hold-queued-pods",
+        name,
         rules: vec![rule("", "v1", "pods")],
         operations: &["CREATE"],
-        queued: true,
+        queued: false,
         conditions: vec![
             ("is-integrated", brought.join(" || ")),
             (
@@ -225,8 +288,6 @@ fn pods(held: &Held) -> Policy {
                      !object.metadata.ownerReferences.exists(owner, owner.kind in {of_nodes})"
                 ),
             ),
-            // What is made of a template that says so is queued by itself, although its owner names a queue too.
-            ("is-no-part", format!("{annotations}.orValue('') != '' || !({})", is_owned(&managing()))),
         ],
         variables: Vec::new(),
         mutation: format!(
@@ -242,12 +303,49 @@ fn pods(held: &Held) -> Policy {
 }
 
 /// Deployments, StatefulSets and LeaderWorkerSets hand their queue on to their pods, which are held.
-fn pod_owners(held: &Held) -> Policy {
-    let queue = format!("'{0}': object.metadata.labels['{0}']", keys::QUEUE_NAME_LABEL);
+fn queued_pod_owners(held: &Held) -> Policy {
+    let queue = format!("object.metadata.labels['{}']", keys::QUEUE_NAME_LABEL);
+    let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
+    // Also when the object is changed: its templates may have been replaced.
+    policy.operations = &["CREATE", "UPDATE"];
+    policy.queued = true;
+    // An update matches by what was there as well, and the label may be what it takes away.
+    policy.conditions.insert(0, ("is-queued", names_queue()));
+    policy
+}
+
+/// New ones without a queue get their namespace's default one: nobody comes by later who would say so, as somebody does of jobs
+/// and pods.
+fn defaulted_pod_owners(held: &Held) -> Policy {
+    let queue = format!("'{DEFAULT_QUEUE}'");
+    let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", keys::QUEUE_NAME_LABEL);
+    let mut policy = of_pod_owners("berth-hand-default-queue-to-pods", held, Some(&queue), &metadata);
+    policy.conditions.push(is_not_spared(held));
+    policy.by_default_queue = true;
+    policy
+}
+
+/// Where all are managed, those without a queue have their pods held, too.
+fn other_pod_owners(held: &Held) -> Policy {
+    let mut policy = of_pod_owners("berth-hold-pods-of-owners-without-queue", held, None, "");
+    policy.operations = &["CREATE", "UPDATE"];
+    policy.conditions.insert(0, is_managed(held));
+    policy.conditions.insert(1, is_not_spared(held));
+    policy.conditions.insert(2, ("is-not-queued", format!("!({})", names_queue())));
+    policy
+}
+
+/// The object as it is now names a queue.
+fn names_queue() -> String {
+    format!("has(object.metadata.labels) && '{}' in object.metadata.labels", keys::QUEUE_NAME_LABEL)
+}
+
+/// What is the same of all policies about what makes pods: the templates get the `queue` (an expression), if there is one, and say
+/// who holds their pods back. `metadata` is what the object itself gets, with a comma after it.
+fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata: &str) -> Policy {
     let class = keys::PRIORITY_CLASS_LABEL;
-    let labels = format!(
-        "'{class}' in object.metadata.labels ? {{{queue}, '{class}': object.metadata.labels['{class}']}} : {{{queue}}}"
-    );
+    let queue = queue.map(|queue| format!("'{}': {queue}, ", keys::QUEUE_NAME_LABEL)).unwrap_or_default();
+    let labels = format!("{{{queue}?'{class}': object.metadata.?labels[?'{class}']}}");
     let parent = |framework: &str| format!("'{}': '{framework}'", keys::POD_SUSPENDING_PARENT_ANNOTATION);
     let template = |at: &str, annotations: &str| {
         format!("{at}{{metadata: {at}.metadata{{labels: variables.labels, annotations: {annotations}}}}}")
@@ -265,30 +363,26 @@ fn pod_owners(held: &Held) -> Policy {
     let count = format!("'{}': string(object.spec.?replicas.orValue(1))", keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
     let of_set = format!("object.spec.?replicas.orValue(1) > 0 ? {{{of_set}, {count}}} : {{{of_set}}}");
     let at = "Object.spec.template";
-    let plain = |annotations: &str| format!("Object{{spec: Object.spec{{template: {}}}}}", template(at, annotations));
+    let plain =
+        |annotations: &str| format!("Object{{{metadata}spec: Object.spec{{template: {}}}}}", template(at, annotations));
     let at = "Object.spec.leaderWorkerTemplate";
     let group = simple("leaderworkerset.x-k8s.io/leaderworkerset");
     let worker = format!("workerTemplate: {}", template(&format!("{at}.workerTemplate"), &group));
     let leader = format!("leaderTemplate: {}", template(&format!("{at}.leaderTemplate"), &group));
-    let groups = |fields: &str| format!("Object{{spec: Object.spec{{leaderWorkerTemplate: {at}{{{fields}}}}}}}");
+    let groups =
+        |fields: &str| format!("Object{{{metadata}spec: Object.spec{{leaderWorkerTemplate: {at}{{{fields}}}}}}}");
     let frameworks = "{'Deployment': 'deployment', 'StatefulSet': 'statefulset', \
                       'LeaderWorkerSet': 'leaderworkerset.x-k8s.io/leaderworkerset'}[request.kind.kind]";
     Policy {
-        name: "berth-hand-queue-to-pods",
+        name,
         rules: vec![
             rule("apps", "v1", "deployments"),
             rule("apps", "v1", "statefulsets"),
             rule("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
         ],
-        // Also when the object is changed: its templates may have been replaced.
-        operations: &["CREATE", "UPDATE"],
-        queued: true,
+        operations: &["CREATE"],
+        queued: false,
         conditions: vec![
-            // An update matches by what was there as well, and the label may be what it takes away.
-            (
-                "is-queued",
-                format!("has(object.metadata.labels) && '{}' in object.metadata.labels", keys::QUEUE_NAME_LABEL),
-            ),
             ("is-integrated", is_on(held, frameworks)),
             ("is-no-part", format!("!({})", is_owned(&managing()))),
         ],

@@ -25,7 +25,7 @@ pub fn configuration() -> String {
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// Namespaces whose jobs are never queued, beside the controllers' own: what keeps the cluster going must not wait for it.
-const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
+pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
 /// Who the controllers run as: the user and group of the image (`Dockerfile`). Nobody of Kubernetes' own has it.
 const USER: u32 = 65532;
@@ -343,7 +343,7 @@ mod tests {
             replicas: REPLICAS.into(),
             configuration: configuration(),
             settings: Settings::of(&Process::default(), "berth-system"),
-            held: Held::of(&berth_controllers::Config::default()),
+            held: Held::of(&berth_controllers::Config::default(), "berth-system"),
         }
     }
 

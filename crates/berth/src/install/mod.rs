@@ -84,7 +84,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         replicas: options.replicas.into(),
         configuration,
         settings: Settings::of(&process, &options.namespace),
-        held: Held::of(&read),
+        held: Held::of(&read, &options.namespace),
     };
     let hold_policy = (options.hold_policy != NO_HOLD).then(|| options.hold_policy.clone());
     let parts = Parts { crds: !options.without_crds, hold_policy };

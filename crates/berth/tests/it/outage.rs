@@ -112,19 +112,19 @@ fn job(name: &str, namespace: &str, queue: Option<&str>, cpu: &str) -> Value {
     object("batch/v1", "Job", name, namespace, queue, json!({"template": template(cpu, name)}))
 }
 
-fn pods_of(kind: &str, name: &str, queue: Option<&str>) -> Value {
+fn pods_of(kind: &str, name: &str, namespace: &str, queue: Option<&str>) -> Value {
     let mut template = template("100m", name);
     template["spec"]["restartPolicy"] = json!("Always");
     let mut spec = json!({"replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": template});
     if kind == "StatefulSet" {
         spec["serviceName"] = json!(name);
     }
-    object("apps/v1", kind, name, "team", queue, spec)
+    object("apps/v1", kind, name, namespace, queue, spec)
 }
 
-fn pod(name: &str, queue: Option<&str>) -> Value {
+fn pod(name: &str, namespace: &str, queue: Option<&str>) -> Value {
     let spec = template("100m", name)["spec"].clone();
-    let mut pod = object("v1", "Pod", name, "team", queue, spec);
+    let mut pod = object("v1", "Pod", name, namespace, queue, spec);
     pod["metadata"]["labels"]["app"] = json!(name);
     pod
 }
@@ -162,8 +162,8 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     // Down. What no queue manages is as it was written, and runs.
     here.create(&job("plain", "team", None, "100m"));
     here.create(&job("unmanaged", "free", None, "100m"));
-    here.create(&pod("plain-pod", None));
-    here.create(&pods_of("Deployment", "plain-deployment", None));
+    here.create(&pod("plain-pod", "team", None));
+    here.create(&pods_of("Deployment", "plain-deployment", "team", None));
     // What one manages is made, and held.
     let held: &[(&str, Value, &str)] = &[
         ("job", job("queued", "team", Some("main"), "100m"), "/spec/suspend"),
@@ -230,9 +230,13 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
         assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is held: {made}");
         assert_eq!(made["metadata"]["annotations"][HELD], "false", "{resource} {name}");
     }
-    here.create(&pod("queued-pod", Some("main")));
-    here.create(&pods_of("Deployment", "queued-deployment", Some("main")));
-    here.create(&pods_of("StatefulSet", "queued-set", Some("main")));
+    here.create(&pod("queued-pod", "team", Some("main")));
+    here.create(&pods_of("Deployment", "queued-deployment", "team", Some("main")));
+    here.create(&pods_of("StatefulSet", "queued-set", "team", Some("main")));
+    // So are pods, and what makes them, that would get the default queue of their namespace.
+    here.create(&pod("defaulted-pod", "easy", None));
+    here.create(&pods_of("Deployment", "defaulted-deployment", "easy", None));
+    here.create(&pods_of("StatefulSet", "defaulted-set", "easy", None));
     cluster.wait_until("what nobody queues to run", 30, |_| {
         here.running("team", "app=plain") == 1
             && here.running("free", "app=unmanaged") == 1
@@ -245,16 +249,21 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
         assert!(made["metadata"]["annotations"][HELD].is_null(), "{made}");
     }
     let pods = |label: &str| {
-        let list = cluster.get(&["pods", "-n", "team", "-l", label]);
+        let list = cluster.get(&["pods", "-A", "-l", label]);
         list["items"].as_array().cloned().unwrap_or_default()
     };
     cluster.wait_until("pods of what hands its queue on", 30, |_| {
-        pods("app=queued-deployment").len() == 2 && !pods("app=queued-set").is_empty()
+        ["queued", "defaulted"]
+            .iter()
+            .all(|by| pods(&format!("app={by}-deployment")).len() == 2 && !pods(&format!("app={by}-set")).is_empty())
     });
     // Held it stays, with time to start.
     pause(Duration::from_secs(2));
-    for label in ["app=queued-pod", "app=queued-deployment", "app=queued-set"] {
-        assert!(pods(label).iter().all(is_gated), "{label}: {:?}", pods(label));
+    for by in ["queued", "defaulted"] {
+        for what in ["pod", "deployment", "set"] {
+            let held = pods(&format!("app={by}-{what}"));
+            assert!(!held.is_empty() && held.iter().all(is_gated), "{by}-{what}: {held:?}");
+        }
     }
     for name in ["queued", "too-big", "set", "torch", "ray", "serve"] {
         assert!(pods(&format!("app={name}")).is_empty(), "{name}");
@@ -272,6 +281,9 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
             && here.running("team", "app=queued-pod") == 1
             && here.running("team", "app=queued-deployment") == 2
             && here.running("team", "app=queued-set") == 2
+            && here.running("easy", "app=defaulted-pod") == 1
+            && here.running("easy", "app=defaulted-deployment") == 2
+            && here.running("easy", "app=defaulted-set") == 2
     });
     for (resource, object, field) in held {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
@@ -283,7 +295,14 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
         let made = here.get(resource, name, namespace);
         assert!(made["metadata"]["annotations"][HELD].is_null(), "{made}");
     }
-    assert_eq!(here.get("job", "defaulted", "easy")["metadata"]["labels"][QUEUE], "default");
+    for (resource, name) in [
+        ("job", "defaulted"),
+        ("pod", "defaulted-pod"),
+        ("deployment", "defaulted-deployment"),
+        ("statefulset", "defaulted-set"),
+    ] {
+        assert_eq!(here.get(resource, name, "easy")["metadata"]["labels"][QUEUE], "default", "{resource} {name}");
+    }
     let unsettled = cluster.get(&["pods", "-A"]);
     let unsettled =
         unsettled["items"].as_array().into_iter().flatten().find(|pod| !pod["metadata"]["annotations"][HELD].is_null());
@@ -301,16 +320,33 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
     }
     let here = Installed::new(Some(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n\
-         managedJobsNamespaceSelector:\n  matchLabels: {team: 'yes'}\nintegrations:\n  frameworks: [batch/job]\n",
+         managedJobsNamespaceSelector:\n  matchLabels: {team: 'yes'}\nintegrations:\n  frameworks: [batch/job, pod, deployment]\n",
     ));
     let _machines = Process::cluster(&here.cluster, &[]);
     for (namespace, labels) in [("managed", json!({"team": "yes"})), ("free", json!({}))] {
         let metadata = json!({"name": namespace, "labels": labels});
         here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
         here.create(&job("without", namespace, None, "100m"));
+        here.create(&pod("bare", namespace, None));
+        here.create(&pods_of("Deployment", "web", namespace, None));
+        // Of a kind that is not integrated.
+        here.create(&pods_of("StatefulSet", "db", namespace, None));
     }
     assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true);
-    here.cluster.wait_until("the other one to run", 30, |_| here.running("free", "app=without") == 1);
+    here.cluster.wait_until("the other ones to run", 30, |_| {
+        here.running("free", "app=without") == 1
+            && here.running("free", "app=bare") == 1
+            && here.running("free", "app=web") == 2
+            && here.cluster.get(&["pods", "-n", "managed", "-l", "app=web"])["items"].as_array().map(Vec::len)
+                == Some(2)
+    });
+    let held = || {
+        let list = here.cluster.get(&["pods", "-n", "managed", "-l", "app in (bare, web)"]);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        assert!(items.len() == 3 && items.iter().all(is_gated), "{items:?}");
+        items
+    };
+    assert!(held().iter().all(|pod| !pod["metadata"]["annotations"][HELD].is_null()));
     // A kind that is not integrated is nobody's to hold.
     let spec = json!({"replicatedJobs": [
         {"name": "w", "replicas": 1, "template": {"spec": {"template": template("100m", "set")}}}]});
@@ -319,7 +355,8 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
 
     let _controller = here.controller(&[]);
     here.cluster.wait_until("it to be settled", 30, |_| {
-        here.get("job", "without", "managed")["metadata"]["annotations"][HELD].is_null()
+        let settled = |object: &Value| object["metadata"]["annotations"][HELD].is_null();
+        settled(&here.get("job", "without", "managed")) && held().iter().all(settled)
     });
     assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it has no queue to be admitted by");
     assert_eq!(here.running("free", "app=without"), 1);
