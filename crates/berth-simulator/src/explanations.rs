@@ -22,12 +22,11 @@ impl Extension for Explanations {
     }
 
     fn resources(&self) -> Vec<Value> {
+        // Not what they are subresources of: nothing of it is served here, and clients that find kinds by their short names
+        // would take it for Kueue's.
         vec![
-            json!({"name": "workloads", "singularName": "workload", "namespaced": true, "kind": "Workload", "verbs": []}),
             json!({"name": "workloads/explanation", "singularName": "", "namespaced": true,
                 "kind": "WorkloadExplanation", "verbs": ["get"]}),
-            json!({"name": "clusterqueues", "singularName": "clusterqueue", "namespaced": false, "kind": "ClusterQueue",
-                "verbs": []}),
             json!({"name": "clusterqueues/holders", "singularName": "", "namespaced": false,
                 "kind": "ClusterQueueHolders", "verbs": ["get"]}),
         ]

@@ -192,7 +192,7 @@ impl Resources {
         for fresh in [false, true] {
             let discovery = self.discovery(fresh).await?;
             // Core and stable groups first, as kubectl prefers them when a name is ambiguous; and what can be listed before
-            // what is only answered (explanations are "workloads" too), which discovery names last.
+            // what is only answered (who waits is asked of "clusterqueues" too), which discovery names last.
             let mut groups: Vec<_> = discovery.groups().collect();
             groups.sort_by_key(|group| (!group.name().is_empty(), group.name().to_owned()));
             let mut found = groups.into_iter().flat_map(|group| {

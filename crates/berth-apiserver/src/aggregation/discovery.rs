@@ -1,6 +1,6 @@
 //! What programs elsewhere serve, as discovery lists it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ pub(crate) fn version(server: &ApiServer, remote: &Remote) -> Value {
 
 /// Resources of an APIResourceList in the aggregated form, each with its subresources. Of what programs elsewhere say only
 /// texts and lists of texts are taken: clients read all groups at once, and would know none for one that is no good.
+/// What only has subresources is named without a kind of its own, as a real server does: clients take no resource from that.
 pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Value> {
     let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
     let texts = |list: &Value| -> Vec<Value> {
@@ -25,34 +26,44 @@ pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Val
     };
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let kind = |it: &Value| json!({"group": or(text(it, "group"), group), "version": or(text(it, "version"), version), "kind": text(it, "kind")});
+    let scope = |it: &Value| if it["namespaced"] == true { "Namespaced" } else { "Cluster" };
+    let names: HashSet<&str> = listed.iter().filter_map(|it| it["name"].as_str()).collect();
     let mut subresources: HashMap<&str, Vec<Value>> = HashMap::new();
-    let mut resources = Vec::new();
+    let mut resources: Vec<(&str, Value)> = Vec::new();
     for resource in listed {
-        match resource["name"].as_str().unwrap_or_default().split_once('/') {
-            Some((name, subresource)) => subresources.entry(name).or_default().push(json!({
-                "subresource": subresource, "responseKind": kind(resource), "verbs": texts(&resource["verbs"]),
-            })),
-            None => resources.push(resource),
-        }
-    }
-    let resources = resources.into_iter().filter(|resource| !text(resource, "name").is_empty()).map(|resource| {
-        let name = text(resource, "name");
-        let mut value = json!({
-            "resource": name,
-            "responseKind": kind(resource),
-            "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
-            "singularResource": text(resource, "singularName"),
-            "verbs": texts(&resource["verbs"]),
-            "subresources": subresources.remove(name.as_str()).unwrap_or_default(),
-        });
-        for field in ["shortNames", "categories"] {
-            if resource[field].is_array() {
-                value[field] = texts(&resource[field]).into();
+        let Some((name, subresource)) = resource["name"].as_str().unwrap_or_default().split_once('/') else {
+            let Some(name) = resource["name"].as_str().filter(|name| !name.is_empty()) else { continue };
+            let mut value = json!({
+                "resource": name,
+                "responseKind": kind(resource),
+                "scope": scope(resource),
+                "singularResource": text(resource, "singularName"),
+                "verbs": texts(&resource["verbs"]),
+            });
+            for field in ["shortNames", "categories"] {
+                if resource[field].is_array() {
+                    value[field] = texts(&resource[field]).into();
+                }
             }
+            resources.push((name, value));
+            continue;
+        };
+        if !names.contains(name) && !subresources.contains_key(name) && !name.is_empty() {
+            let none = json!({"group": "", "version": "", "kind": ""});
+            let scope = scope(resource);
+            let value =
+                json!({"resource": name, "responseKind": none, "scope": scope, "singularResource": "", "verbs": []});
+            resources.push((name, value));
         }
+        subresources.entry(name).or_default().push(json!({
+            "subresource": subresource, "responseKind": kind(resource), "verbs": texts(&resource["verbs"]),
+        }));
+    }
+    let whole = resources.into_iter().map(|(name, mut value)| {
+        value["subresources"] = subresources.remove(name).unwrap_or_default().into();
         value
     });
-    resources.collect()
+    whole.collect()
 }
 
 #[cfg(test)]
@@ -81,5 +92,30 @@ mod tests {
                     "singularResource": "", "verbs": [], "subresources": []}),
             ]
         );
+    }
+
+    #[test]
+    fn subresources_alone_are_listed_under_a_resource_without_a_kind() {
+        let listed = [
+            json!({"name": "things/why", "singularName": "", "namespaced": true, "kind": "Why", "verbs": ["get"]}),
+            json!({"name": "things/who", "singularName": "", "namespaced": true, "kind": "Who", "verbs": ["get"]}),
+            json!({"name": "others/status", "singularName": "", "namespaced": false, "kind": "Other", "verbs": ["get"]}),
+            json!({"name": "others", "singularName": "other", "namespaced": false, "kind": "Other", "verbs": ["list"]}),
+        ];
+        let resources = resources("g", "v1", &listed);
+        let names: Vec<_> = resources.iter().map(|it| it["resource"].as_str().unwrap_or_default()).collect();
+        assert_eq!(names, ["things", "others"]);
+        let of = |name: &str, kind: &str| {
+            json!({"subresource": name, "verbs": ["get"],
+            "responseKind": {"group": "g", "version": "v1", "kind": kind}})
+        };
+        assert_eq!(
+            resources[0],
+            json!({"resource": "things", "responseKind": {"group": "", "version": "", "kind": ""},
+                "scope": "Namespaced", "singularResource": "", "verbs": [],
+                "subresources": [of("why", "Why"), of("who", "Who")]})
+        );
+        assert_eq!(resources[1]["responseKind"]["kind"], "Other");
+        assert_eq!(resources[1]["subresources"], json!([of("status", "Other")]));
     }
 }
