@@ -14,7 +14,8 @@ use berth_apimachinery::meta::{self, GroupVersionKind};
 use berth_cel::admission::mutating::MutatingPolicy;
 use berth_cel::admission::policy::Policy;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::USER_AGENT;
+use http::{HeaderValue, Request, Response};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -362,7 +363,7 @@ impl ApiServer {
 
     /// A client's connection without a socket, for `kube::Client::new`: every request runs as `user`.
     pub fn in_process(&self, user: UserInfo) -> InProcess {
-        InProcess { server: self.clone(), user, lean: false }
+        InProcess { server: self.clone(), user, lean: false, agent: None }
     }
 }
 
@@ -372,6 +373,7 @@ pub struct InProcess {
     server: ApiServer,
     user: UserInfo,
     lean: bool,
+    agent: Option<HeaderValue>,
 }
 
 impl InProcess {
@@ -380,6 +382,13 @@ impl InProcess {
     #[must_use]
     pub fn lean(self) -> InProcess {
         InProcess { lean: true, ..self }
+    }
+
+    /// Requests that do not say what sends them (`User-Agent`) say this: the field manager of what they write is named
+    /// after it.
+    #[must_use]
+    pub fn agent(self, agent: &'static str) -> InProcess {
+        InProcess { agent: Some(HeaderValue::from_static(agent)), ..self }
     }
 }
 
@@ -399,6 +408,9 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if self.lean {
             request.extensions_mut().insert(rest::Lean);
+        }
+        if let Some(agent) = &self.agent {
+            request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
         }
         let (server, user) = (self.server.clone(), self.user.clone());
         Box::pin(async move { Ok(server.handle(request, user).await) })

@@ -35,6 +35,8 @@ use crate::resource::ApiFailure;
 
 /// The user of a cluster's machinery (controllers of built-in kinds, kubelets, pools) that runs as a process of its own.
 pub const CLUSTER_USER: &str = "berth-cluster";
+/// What clients in this process call themselves, as those of Berth's processes apart do.
+pub(crate) const AGENT: &str = concat!("berth/", env!("CARGO_PKG_VERSION"));
 
 /// What an API server is made of.
 pub struct ApiOptions {
@@ -105,7 +107,7 @@ impl Apiserver {
             source: source.into(),
         })?;
         berth_apiserver::forget_history(&server.store_handle());
-        let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")), "default");
+        let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")).agent(AGENT), "default");
         install_definitions(&client, options.bare).await?;
         if !options.bare {
             install_namespaces(&client).await?;
@@ -129,7 +131,7 @@ impl Apiserver {
 
     /// A client that may do everything, without a socket, for programs that do not ask who set which field.
     pub fn client(&self, user: &str) -> Client {
-        Client::new(self.server.in_process(UserInfo::master(user)).lean(), "default")
+        Client::new(self.server.in_process(UserInfo::master(user)).agent(AGENT).lean(), "default")
     }
 
     /// Serves what these controllers can tell: their figures under `/metrics`, and who waits.

@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::api::{ApiOptions, Apiserver, CLUSTER_USER};
+use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
 use crate::resource::ApiFailure;
 
 /// Where objects are kept.
@@ -179,10 +179,10 @@ impl Embedded {
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
-            let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).lean());
-            (connect(server.in_process(user).lean()), Some(Manager::new(machines, options.clock.clone())))
+            let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());
+            (connect(server.in_process(user).agent(AGENT).lean()), Some(Manager::new(machines, options.clock.clone())))
         } else {
-            (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).lean()), None)
+            (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).agent(AGENT).lean()), None)
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install(&mut manager, controllers));
@@ -221,12 +221,12 @@ impl Embedded {
 
     /// A client that may do everything and is not told who set which field.
     pub fn observer(&self) -> Client {
-        Client::new(self.server.in_process(UserInfo::master("berth:admin")).lean(), "default")
+        Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT).lean(), "default")
     }
 
     /// A client that may do everything.
     pub fn admin_client(&self) -> Client {
-        Client::new(self.server.in_process(UserInfo::master("berth:admin")), "default")
+        Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT), "default")
     }
 
     /// Stops the controllers and waits for them.

@@ -124,5 +124,17 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!((&first["admitted"], &first["priority"]), (&json!(true), &json!(0)));
     assert_eq!(code(ask(&client, "/apis/explain.berth.dev/v1alpha1/clusterqueues/none/holders").await), 404);
     assert_eq!(code(ask(&stranger, holders).await), 403);
+    // Explanations are of Kueue's kinds and take no kind's name.
+    let listed = ask(&client, "/apis/explain.berth.dev/v1alpha1").await.expect("its resources");
+    let names: Vec<_> = listed["resources"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();
+    assert_eq!(names, ["workloads/explanation", "clusterqueues/holders"]);
+    // Whoever writes says its name.
+    let full = embedded.admin_client();
+    for path in ["/apis/kueue.x-k8s.io/v1beta2/clusterqueues/cq", "/api/v1/namespaces/kueue-system"] {
+        let object = ask(&full, path).await.expect("it");
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let managers: Vec<_> = entries.iter().filter_map(|entry| entry["manager"].as_str()).collect();
+        assert!(!managers.is_empty() && !managers.contains(&""), "{path}: {managers:?}");
+    }
     embedded.stop().await;
 }
