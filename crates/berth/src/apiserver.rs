@@ -42,7 +42,9 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let front = Front::open(&options.front).await?;
-    let (clock, same_time) = options.time.clock();
+    let time = options.time.clock(front.data_dir())?;
+    let (clock, same_time) = (time.clock.clone(), time.options()?);
+    let keeper = time.keep();
     let read = |file: &Option<PathBuf>| file.as_deref().map(process::read).transpose();
     let cluster = cluster_configuration(read(&options.cluster_config)?)?;
     let seed = process::entropy()?;
@@ -82,5 +84,8 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     eprintln!("berth: {signal}, stopping");
     logs.abort();
     serving.stop().await.clear();
+    if let Some(keeper) = keeper {
+        keeper.close().await;
+    }
     Ok(ExitCode::SUCCESS)
 }

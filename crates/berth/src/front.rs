@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::process::{self, TemporaryFolder};
+use crate::time;
 
 /// Where an embedded API server keeps things and listens.
 #[derive(Args)]
@@ -155,6 +156,14 @@ impl Front {
         }
     }
 
+    /// The folder, when what is in it stays.
+    pub fn data_dir(&self) -> Option<&Path> {
+        match &self.folder {
+            Folder::Kept(path) => Some(path),
+            Folder::Temporary(_) => None,
+        }
+    }
+
     /// Certificates of this cluster.
     pub fn pki(&self) -> &Pki {
         &self.pki
@@ -265,7 +274,9 @@ enum Folder {
 /// What is in a data folder.
 fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    name.starts_with("store.sqlite") || name == "pki" || name == "kubeconfig" || name.ends_with(".kubeconfig")
+    name.starts_with("store.sqlite")
+        || [time::FILE, "pki", "kubeconfig"].contains(&name)
+        || name.ends_with(".kubeconfig")
 }
 
 impl Folder {

@@ -1,5 +1,12 @@
-//! Cluster time on the command line: real, or so many times faster.
+//! Cluster time on the command line: real, or so many times faster. A data folder keeps how far it has come: after a restart
+//! it goes on from there, or from real time if that is later, and never back before what objects say.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
 use berth_runtime::Clock;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
@@ -12,7 +19,7 @@ pub struct TimeOptions {
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = scale)]
     time_scale: f64,
     /// When cluster time and real time were the same (RFC 3339). Processes of one cluster whose clock is scaled need the
-    /// same; `berth apiserver` prints it. Default: now.
+    /// same; `berth apiserver` prints it. Default: now, or where the data folder's time goes on from where it was.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -25,19 +32,51 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 impl TimeOptions {
-    /// The clock, and the options other processes need for the same one; none when it is the system's.
-    pub fn clock(&self) -> (Clock, Option<String>) {
+    /// The clock of a cluster that keeps its things in this folder, if it does.
+    ///
+    /// # Errors
+    /// When the folder's time cannot be read, or the options would have it go back.
+    pub fn clock(&self, folder: Option<&Path>) -> anyhow::Result<ClusterTime> {
         let system = Clock::system();
-        if self.time_scale == 1.0 {
-            return (system, None);
-        }
         let now = system.now();
-        let origin = self.time_origin.unwrap_or(now);
+        let file = folder.map(|folder| folder.join(FILE));
+        let kept = file.as_deref().map(read).transpose()?.flatten();
+        // What it takes to be past it by more than rounding.
+        let kept = kept.map(|kept| kept.checked_add(ROUNDING).unwrap_or(Timestamp::MAX));
+        let ahead = kept.filter(|kept| *kept > now);
+        if self.time_scale == 1.0 {
+            return Ok(match ahead {
+                Some(kept) => {
+                    ClusterTime { clock: Clock::scaled(kept, 1.0), scale: 1.0, options: Shared::Never(kept), file }
+                }
+                None => ClusterTime { clock: system, scale: 1.0, options: Shared::System, file: None },
+            });
+        }
+        let origin = match (self.time_origin, ahead) {
+            (Some(origin), _) => origin,
+            (None, None) => now,
+            (None, Some(kept)) => {
+                let ahead = kept.duration_since(now).as_secs_f64() / (self.time_scale - 1.0);
+                let ahead = SignedDuration::try_from_secs_f64(ahead).context("--time-scale is too close to 1")?;
+                now.checked_sub(ahead).context("--time-scale is too close to 1")?
+            }
+        };
+        let shown = self.shown(origin, now);
+        if let Some(kept) = kept.filter(|kept| shown.checked_add(ROUNDING).unwrap_or(Timestamp::MAX) < *kept) {
+            bail!(
+                "--time-origin {origin}: cluster time would be {shown}, and was {kept} already; leave it out to go on from there"
+            );
+        }
+        let options = format!("--time-scale {} --time-origin {origin}", self.time_scale);
+        let clock = Clock::scaled(shown, self.time_scale);
+        Ok(ClusterTime { clock, scale: self.time_scale, options: Shared::Options(options), file })
+    }
+
+    /// Cluster time when it is `now`.
+    fn shown(&self, origin: Timestamp, now: Timestamp) -> Timestamp {
         let passed = now.duration_since(origin).as_secs_f64() * self.time_scale;
         let passed = SignedDuration::try_from_secs_f64(passed).unwrap_or(SignedDuration::MAX);
-        let shown = origin.checked_add(passed).unwrap_or(Timestamp::MAX);
-        let options = format!("--time-scale {} --time-origin {origin}", self.time_scale);
-        (Clock::scaled(shown, self.time_scale), Some(options))
+        origin.checked_add(passed).unwrap_or(Timestamp::MAX)
     }
 
     /// The clock of a process that joins a cluster, which has to be told when its time began.
@@ -46,10 +85,126 @@ impl TimeOptions {
     /// When the clock is scaled from an unknown origin.
     pub fn joining_clock(&self) -> anyhow::Result<Clock> {
         if self.time_scale != 1.0 && self.time_origin.is_none() {
-            anyhow::bail!("--time-scale needs --time-origin: the one that `berth apiserver` printed at its start");
+            bail!("--time-scale needs --time-origin: the one that `berth apiserver` printed at its start");
         }
-        Ok(self.clock().0)
+        Ok(self.clock(None)?.clock)
     }
+}
+
+/// File of a data folder: a time that cluster time has not passed yet (RFC 3339), so that it need not be written each time
+/// somebody looks at the clock.
+pub const FILE: &str = "cluster-time";
+/// How often the file is written anew, in real time.
+const EVERY: Duration = Duration::from_secs(2);
+/// How far it is ahead then, in real time: more, as a busy machine may be late.
+const AHEAD: Duration = Duration::from_secs(5);
+/// What fractions of numbers lose in the sum of origin and elapsed time, generously.
+const ROUNDING: SignedDuration = SignedDuration::from_millis(1);
+
+/// The clock of a cluster, and what it takes to have the same one later or elsewhere.
+pub struct ClusterTime {
+    /// The clock.
+    pub clock: Clock,
+    scale: f64,
+    options: Shared,
+    /// Where its time is kept; none when it is the system's or nothing is kept.
+    file: Option<PathBuf>,
+}
+
+/// The options other processes need for the same clock.
+enum Shared {
+    /// None: it is the system's.
+    System,
+    Options(String),
+    /// There are none: it runs as fast as the system's, ahead of it since this time.
+    Never(Timestamp),
+}
+
+impl ClusterTime {
+    /// The options other processes need for the same clock; none when it is the system's.
+    ///
+    /// # Errors
+    /// When there are none, as the cluster's time is ahead of real time and runs no faster.
+    pub fn options(&self) -> anyhow::Result<Option<String>> {
+        match &self.options {
+            Shared::System => Ok(None),
+            Shared::Options(options) => Ok(Some(options.clone())),
+            Shared::Never(kept) => Err(anyhow!(
+                "cluster time of this data folder is {kept}, ahead of real time, as it ran with --time-scale: give \
+                 --time-scale again, or another --data-dir"
+            )),
+        }
+    }
+
+    /// Keeps the time in its folder until the answer is dropped or closed; nothing where none is kept. That it cannot be
+    /// written, on a full disk say, keeps nobody from reading what is stored: it is logged.
+    pub fn keep(&self) -> Option<Keeper> {
+        let file = self.file.clone()?;
+        let ahead = SignedDuration::try_from(AHEAD.mul_f64(self.scale)).unwrap_or(SignedDuration::MAX);
+        let clock = self.clock.clone();
+        let bound = move || clock.now().checked_add(ahead).unwrap_or(Timestamp::MAX);
+        keep(&file, bound());
+        let (clock, path) = (self.clock.clone(), file.clone());
+        let task = tokio::spawn(async move {
+            let real = Clock::system();
+            loop {
+                real.sleep(EVERY).await;
+                // Here and not on a thread for what blocks: stopped, it must not come after the last write. It is short.
+                keep(&path, bound());
+            }
+        });
+        Some(Keeper { clock, file, task })
+    }
+}
+
+/// Keeps cluster time in a file.
+pub struct Keeper {
+    clock: Clock,
+    file: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Keeper {
+    /// The cluster has stopped: what time it was, to the point.
+    pub async fn close(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        keep(&self.file, self.clock.now());
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Option<Timestamp>> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| file.display().to_string()),
+    };
+    let time = text.trim().parse();
+    time.map(Some).map_err(|_| anyhow!("{}: {:?} is not a time (RFC 3339)", file.display(), text.trim()))
+}
+
+fn keep(file: &Path, time: Timestamp) {
+    if let Err(error) = write(file, time) {
+        tracing::warn!("cluster time is not kept: {error:#}");
+    }
+}
+
+/// Replaces the file whole: after a crash there is the one or the other.
+fn write(file: &Path, time: Timestamp) -> anyhow::Result<()> {
+    let new = file.with_extension("new");
+    let written = || {
+        let mut handle = File::create(&new)?;
+        writeln!(handle, "{time}")?;
+        handle.sync_all()?;
+        std::fs::rename(&new, file)
+    };
+    written().with_context(|| file.display().to_string())
 }
 
 #[cfg(test)]
@@ -60,10 +215,65 @@ mod tests {
     async fn two_processes_given_the_same_origin_agree() {
         let origin = Clock::system().now().checked_sub(SignedDuration::from_secs(100)).unwrap();
         let options = TimeOptions { time_scale: 60.0, time_origin: Some(origin) };
-        let (clock, printed) = options.clock();
+        let time = options.clock(None).unwrap();
+        let (clock, printed) = (&time.clock, time.options().unwrap());
         let shown = clock.now().duration_since(origin).as_secs_f64();
         assert!((6000.0..6100.0).contains(&shown), "{shown}");
         assert_eq!(printed, Some(format!("--time-scale 60 --time-origin {origin}")));
         assert!(TimeOptions { time_scale: 60.0, time_origin: None }.joining_clock().is_err());
+    }
+
+    fn options(time_scale: f64) -> TimeOptions {
+        TimeOptions { time_scale, time_origin: None }
+    }
+
+    #[tokio::test]
+    async fn a_restart_goes_on_from_the_time_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = Clock::system();
+        let start = |scale: f64| options(scale).clock(Some(folder.path())).unwrap();
+        let first = start(100_000.0);
+        let keeper = first.keep().unwrap();
+        real.sleep(Duration::from_millis(50)).await;
+        let killed = first.clock.now();
+        // Killed, not stopped: nobody has said the last time.
+        drop((keeper, first));
+        let second = start(100_000.0);
+        assert!(second.clock.now() >= killed, "{} after {killed}", second.clock.now());
+        // Processes apart agree with it.
+        let printed = second.options().unwrap().unwrap();
+        let origin: Timestamp = printed.rsplit(' ').next().unwrap().parse().unwrap();
+        let joined = TimeOptions { time_scale: 100_000.0, time_origin: Some(origin) }.joining_clock().unwrap();
+        let apart = joined.now().duration_since(second.clock.now()).as_secs_f64().abs();
+        assert!(apart < 300_000.0, "{apart} s apart, and no three seconds between them");
+        let keeper = second.keep().unwrap();
+        let stopped = second.clock.now();
+        keeper.close().await;
+        // A clean stop is to the point, whatever the speed afterwards.
+        for scale in [2.0, 0.5, 1.0] {
+            let next = start(scale);
+            let passed = next.clock.now().duration_since(stopped).as_secs_f64();
+            assert!((0.0..400_000.0).contains(&passed), "{scale}: {passed}");
+            assert_eq!(next.options().is_err(), scale == 1.0);
+            next.keep().unwrap().close().await;
+        }
+        let back = TimeOptions { time_scale: 2.0, time_origin: Some(real.now()) }.clock(Some(folder.path()));
+        let error = back.err().unwrap().to_string();
+        assert!(error.contains("--time-origin") && error.contains("already"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_time_that_has_passed_or_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        write(&file, "2020-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        let time = options(1.0).clock(Some(folder.path())).unwrap();
+        assert!(matches!(time.options, Shared::System) && time.file.is_none());
+        let real = Clock::system().now();
+        let scaled = options(60.0).clock(Some(folder.path())).unwrap().clock.now().duration_since(real).as_secs();
+        assert!((0..600).contains(&scaled), "{scaled}");
+        std::fs::write(&file, "soon").unwrap();
+        let error = options(1.0).clock(Some(folder.path())).err().unwrap().to_string();
+        assert!(error.contains(FILE) && error.contains("\"soon\""), "{error}");
     }
 }

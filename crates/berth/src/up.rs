@@ -36,8 +36,10 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 
 async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let front = Front::open(&options.front).await?;
+    let time = options.time.clock(front.data_dir())?;
+    let keeper = time.keep();
     let embedded = Embedded::start(EmbeddedOptions {
-        clock: options.time.clock().0,
+        clock: time.clock,
         seed: process::entropy()?,
         storage: front.storage(),
         cluster: options.config.as_deref().map(process::read).transpose()?,
@@ -61,6 +63,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     eprintln!("berth: {signal}, stopping");
     let leftovers = serving.stop().await;
     embedded.stop().await;
+    if let Some(keeper) = keeper {
+        keeper.close().await;
+    }
     leftovers.clear();
     Ok(ExitCode::SUCCESS)
 }
