@@ -7,7 +7,7 @@ use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::packed;
 use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
 use berth_apimachinery::status::Status;
-use berth_apimachinery::{decode, meta};
+use berth_apimachinery::{decode, field, meta};
 use serde_json::Value;
 
 use super::call::Call;
@@ -182,8 +182,12 @@ impl Call {
 
     /// What a built-in object that does not fit its types is answered with.
     fn unreadable(&self, why: &str, patched: bool) -> Status {
-        // What a patch makes of an object is no body that could not be read.
-        if patched { Status::bad_request(why) } else { self.undecodable(why) }
+        if !patched {
+            return self.undecodable(why);
+        }
+        // The body could be read; it is the patch that does not fit. Upstream names neither kind nor object then.
+        let error = field::Error::invalid_without_value(&field::Path::new("patch"), why);
+        Status::invalid(&meta::GroupKind::new("", ""), "", &[error])
     }
 
     fn undecodable(&self, why: &str) -> Status {

@@ -67,7 +67,7 @@ async fn a_patch_can_test_reset_and_replace_the_list() {
         {"op": "test", "path": "/metadata/managedFields", "value": list}]);
     assert_eq!(managers(&of(first).await.expect(200)), ["one", "two"]);
     let whole = json!([{"op": "copy", "from": "/metadata", "path": "/data/m"}]);
-    assert_eq!(of(whole).await.code, 400);
+    assert_eq!(of(whole).await.code, 422);
     let less = json!([{"op": "remove", "path": "/metadata/managedFields/0"}]);
     assert_eq!(managers(&of(less).await.expect(200)), ["two"]);
     // Spelled with an escape it is the same field.
@@ -82,7 +82,7 @@ async fn no_client_can_send_a_text_for_the_list() {
     let server = with_map().await;
     let text = json!({"metadata": {"name": "b", "managedFields": "[}"}, "data": {}});
     assert_eq!(server.post(MAPS, text).await.code, 400);
-    assert_eq!(server.patch(MAP, "merge-patch", json!({"metadata": {"managedFields": "[}"}})).await.code, 400);
+    assert_eq!(server.patch(MAP, "merge-patch", json!({"metadata": {"managedFields": "[}"}})).await.code, 422);
     assert_eq!(managers(&server.get(MAP).await.expect(200)), ["one", "two"]);
 }
 

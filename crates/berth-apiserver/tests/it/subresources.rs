@@ -72,7 +72,7 @@ async fn a_scale_says_a_number_of_what_it_names() {
     for (spec, why) in [(json!({"replicas": "7"}), text), (json!({"replicas": 3_000_000_000_u32}), number)] {
         let put = server.put(&uri, scale(spec.clone())).await.expect(400);
         assert!(put["message"].as_str().unwrap().starts_with("Scale in version \"v1\" cannot be handled as a Scale"));
-        let patched = server.patch(&uri, "merge-patch", json!({"spec": spec})).await.expect(400);
+        let patched = server.patch(&uri, "merge-patch", json!({"spec": spec})).await.expect(422);
         for refused in [put, patched] {
             assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
         }
