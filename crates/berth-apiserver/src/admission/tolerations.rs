@@ -68,10 +68,10 @@ impl AdmissionPlugin for ExtendedResourceToleration {
             let tolerates = |toleration: &Value| {
                 toleration["key"] == name.as_str()
                     && toleration["operator"] == "Exists"
-                    && (toleration["effect"].is_null() || toleration["effect"] == "")
+                    && toleration["effect"] == "NoSchedule"
             };
             if !tolerations(object).iter().any(tolerates) {
-                tolerations(object).push(json!({"key": name, "operator": "Exists"}));
+                tolerations(object).push(json!({"key": name, "operator": "Exists", "effect": "NoSchedule"}));
             }
         }
         Ok(())

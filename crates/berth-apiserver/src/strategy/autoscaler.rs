@@ -5,7 +5,7 @@ use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
-use super::{Strategy, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 use crate::registry::autoscalers;
 
 const V2: &str = "autoscaling/v2";
@@ -20,6 +20,14 @@ pub(crate) struct Autoscalers;
 impl Strategy for Autoscalers {
     fn creates_on_update(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, autoscaler: &mut Value, _context: &Context<'_>) {
+        let status = match meta::api_version(autoscaler) {
+            "autoscaling/v1" => json!({"currentReplicas": 0, "desiredReplicas": 0}),
+            _ => json!({"desiredReplicas": 0, "currentMetrics": null}),
+        };
+        meta::map_mut(autoscaler).insert("status".to_owned(), status);
     }
 
     fn default(&self, autoscaler: &mut Value) {
@@ -63,6 +71,19 @@ pub(crate) fn default_behavior(spec: &mut Map<String, Value>) {
     }
 }
 
+/// What is scaled is of a group, but for the one kind of the core group that can be.
+fn check_target_group(target: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let version = target["apiVersion"].as_str().unwrap_or_default();
+    let at = path.child("apiVersion");
+    match version.matches('/').count() {
+        0 if target["kind"] != "ReplicationController" => {
+            errors.push(Error::invalid(&at, version, "apiVersion must specify API group"));
+        }
+        0 | 1 => {}
+        _ => errors.push(Error::invalid(&at, version, format!("unexpected GroupVersion string: {version}"))),
+    }
+}
+
 fn check_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (least, most) = (spec["minReplicas"].as_i64().unwrap_or(1), spec["maxReplicas"].as_i64().unwrap_or(0));
     if least < 1 {
@@ -76,6 +97,7 @@ fn check_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         errors.push(Error::invalid(&path.child("maxReplicas"), most, detail));
     }
     check_reference(&spec["scaleTargetRef"], &path.child("scaleTargetRef"), errors);
+    check_target_group(&spec["scaleTargetRef"], &path.child("scaleTargetRef"), errors);
     let metrics = path.child("metrics");
     for (index, metric) in spec["metrics"].as_array().into_iter().flatten().enumerate() {
         check_metric(metric, &metrics.index(index), errors);
@@ -179,9 +201,11 @@ fn check_source(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Vec<Er
 
 fn check_amount(amount: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     match amount["type"].as_str().unwrap_or_default() {
-        "" => errors.push(Error::required(&path.child("type"), "must specify a metric target type")),
         "Utilization" | "Value" | "AverageValue" => {}
         other => {
+            if other.is_empty() {
+                errors.push(Error::required(&path.child("type"), "must specify a metric target type"));
+            }
             let detail = "must be either Utilization, Value, or AverageValue";
             errors.push(Error::invalid(&path.child("type"), other, detail));
         }

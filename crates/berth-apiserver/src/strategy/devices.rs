@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::names;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::pod_volumes::driver_name;
 use super::rules::{items, named, number, required, text};
-use super::{Strategy, immutable, pod_placement, same, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, pod_placement, same, set_default, set_default_text, spec_mut};
 
 /// What a claim says when nothing is said, also inside templates.
 fn claim_spec(spec: &mut Map<String, Value>) {
@@ -44,6 +44,10 @@ pub(crate) struct Claims;
 impl Strategy for Claims {
     fn default(&self, claim: &mut Value) {
         claim_spec(spec_mut(claim));
+    }
+
+    fn prepare_create(&self, claim: &mut Value, _context: &Context<'_>) {
+        map_mut(claim).insert("status".to_owned(), json!({}));
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {

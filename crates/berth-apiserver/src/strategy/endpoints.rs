@@ -1,12 +1,16 @@
-//! Where things listen and who may talk to them: defaults of endpoints, policies and ingresses.
+//! Where things listen.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
 use berth_apimachinery::names;
-use serde_json::{Value, json};
+use berth_apimachinery::validation::NameCheck;
+use serde_json::Value;
 
-use super::rules::{items, named, number, port_number, required, supported, text};
-use super::{Context, Strategy, immutable, set_default, set_default_text, spec_mut};
+use super::rules::{items, named, number, port_number, supported, text};
+use super::{Strategy, immutable, set_default, set_default_text};
 
 fn ports<'a>(list: Option<&'a mut Value>) -> impl Iterator<Item = &'a mut Value> + use<'a> {
     list.and_then(Value::as_array_mut).into_iter().flatten()
@@ -81,8 +85,12 @@ impl Strategy for Slices {
         for port in ports(slice.get_mut("ports")) {
             let port = map_mut(port);
             set_default(port, "name", "");
-            set_default_text(port, "protocol", "TCP");
+            set_default(port, "protocol", "TCP");
         }
+    }
+
+    fn validate(&self, slice: &Value) -> Vec<Error> {
+        check_slice(slice)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
@@ -92,94 +100,124 @@ impl Strategy for Slices {
     }
 }
 
-pub(crate) struct Policies;
+/// How many endpoints, addresses of one, ports, and zones of a hint a slice may have.
+const SLICE_ENDPOINTS_MAX: usize = 1000;
+const ADDRESSES_MAX: usize = 100;
+const SLICE_PORTS_MAX: usize = 20_000;
+const HINTS_MAX: usize = 8;
+const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
 
-impl Strategy for Policies {
-    fn has_generation(&self) -> bool {
-        true
+/// Checks a slice of who serves something, and where.
+fn check_slice(slice: &Value) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let kind = text(slice, "addressType");
+    let at = Path::new("addressType");
+    if kind.is_empty() {
+        errors.push(Error::required(&at, ""));
+    } else {
+        supported(slice, "addressType", &ADDRESS_TYPES, &Path::root(), &mut errors);
     }
-
-    fn default(&self, policy: &mut Value) {
-        let spec = spec_mut(policy);
-        for direction in ["ingress", "egress"] {
-            for rule in ports(spec.get_mut(direction)) {
-                for port in ports(rule.get_mut("ports")) {
-                    set_default_text(map_mut(port), "protocol", "TCP");
-                }
-            }
+    let (endpoints, list) = (items(&slice["endpoints"]), Path::new("endpoints"));
+    if endpoints.len() > SLICE_ENDPOINTS_MAX {
+        errors.push(Error::too_many(&list, endpoints.len() as i64, SLICE_ENDPOINTS_MAX as i64));
+    } else {
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            check_endpoint(endpoint, kind, &list.index(index), &mut errors);
         }
-        let has_egress = spec.get("egress").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
-        let types = if has_egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
-        if spec.get("policyTypes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-            spec.insert("policyTypes".to_owned(), types);
+    }
+    let (given, list) = (items(&slice["ports"]), Path::new("ports"));
+    if given.len() > SLICE_PORTS_MAX {
+        errors.push(Error::too_many(&list, given.len() as i64, SLICE_PORTS_MAX as i64));
+        return errors;
+    }
+    let mut seen: HashSet<&str> = HashSet::new();
+    for (index, port) in given.iter().enumerate() {
+        let (at, name) = (list.index(index), text(port, "name"));
+        let name_at = at.child("name");
+        if !name.is_empty() {
+            named(name, names::is_dns1123_label, &name_at, &mut errors);
+        }
+        if !seen.insert(name) {
+            errors.push(Error::duplicate(&name_at, name));
+        }
+        supported(port, "protocol", &["SCTP", "TCP", "UDP"], &at, &mut errors);
+        if let Some(protocol) = port["appProtocol"].as_str() {
+            named(protocol, names::is_qualified_name, &at.child("appProtocol"), &mut errors);
+        }
+    }
+    errors
+}
+
+/// Checks one who serves: at addresses of the slice's kind, on a node.
+fn check_endpoint(endpoint: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let (addresses, list) = (items(&endpoint["addresses"]), path.child("addresses"));
+    if addresses.is_empty() {
+        errors.push(Error::required(&list, "must contain at least 1 address"));
+    } else if addresses.len() > ADDRESSES_MAX {
+        errors.push(Error::too_many(&list, addresses.len() as i64, ADDRESSES_MAX as i64));
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        let (address, at) = (address.as_str().unwrap_or_default(), list.index(index));
+        match kind {
+            "IPv4" | "IPv6" => check_address(address, kind, &at, errors),
+            "FQDN" => named(address, names::is_fully_qualified_domain_name, &at, errors),
+            _ => {}
+        }
+    }
+    if let Some(node) = endpoint["nodeName"].as_str() {
+        named(node, names::is_dns1123_subdomain, &path.child("nodeName"), errors);
+    }
+    if let Some(name) = endpoint["hostname"].as_str() {
+        named(name, names::is_dns1123_label, &path.child("hostname"), errors);
+    }
+    let hints = path.child("hints");
+    let zones = (items(&endpoint["hints"]["forZones"]), hints.child("forZones"));
+    let nodes = (items(&endpoint["hints"]["forNodes"]), hints.child("forNodes"));
+    for ((hints, list), check) in
+        [(zones, names::is_label_value as NameCheck), (nodes, names::is_dns1123_subdomain as NameCheck)]
+    {
+        if hints.len() > HINTS_MAX {
+            errors.push(Error::too_many(&list, hints.len() as i64, HINTS_MAX as i64));
+            continue;
+        }
+        let mut seen: HashSet<&str> = HashSet::new();
+        for (index, hint) in hints.iter().enumerate() {
+            let at = list.index(index);
+            let (name, at) = (text(hint, "name"), at.child("name"));
+            if !seen.insert(name) {
+                errors.push(Error::duplicate(&at, name));
+            }
+            named(name, check, &at, errors);
         }
     }
 }
 
-pub(crate) struct Ingresses;
-
-impl Strategy for Ingresses {
-    fn has_generation(&self) -> bool {
-        true
+/// Checks an address of one family that leads to one machine. Unlike upstream one that leads back to this machine is fine:
+/// webhooks and aggregated servers of a cluster in one process are found by their endpoints, and listen there.
+fn check_address(address: &str, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    named(address, names::is_ip, path, errors);
+    let Ok(ip) = address.parse::<IpAddr>() else { return };
+    if ip.is_ipv4() != (kind == "IPv4") {
+        errors.push(Error::invalid(path, address, format!("must be an {kind} address")));
+        return;
     }
-
-    fn prepare_create(&self, ingress: &mut Value, _context: &Context<'_>) {
-        map_mut(ingress).insert("status".to_owned(), json!({"loadBalancer": {}}));
+    let range = match ip {
+        IpAddr::V4(v4) if v4.is_link_local() => Some("(169.254.0.0/16, fe80::/10)"),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("(169.254.0.0/16, fe80::/10)"),
+        _ => None,
+    };
+    let is_link_local_group = match ip {
+        IpAddr::V4(v4) => v4.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(v6) => v6.is_multicast() && v6.segments()[0] & 0xf == 2,
+    };
+    let mut refuse = |detail: String| errors.push(Error::invalid(path, address, detail));
+    if ip.is_unspecified() {
+        refuse(format!("may not be unspecified ({ip})"));
     }
-}
-
-/// The longest name of what serves ingresses.
-const CONTROLLER_NAME_MAX: usize = 250;
-
-pub(crate) struct IngressClasses;
-
-impl Strategy for IngressClasses {
-    fn has_generation(&self) -> bool {
-        true
+    if let Some(range) = range {
+        refuse(format!("may not be in the link-local range {range}"));
     }
-
-    fn default(&self, class: &mut Value) {
-        if let Some(Value::Object(parameters)) = spec_mut(class).get_mut("parameters") {
-            set_default_text(parameters, "scope", "Cluster");
-        }
-    }
-
-    fn validate(&self, class: &Value) -> Vec<Error> {
-        let mut errors = Vec::new();
-        let (path, spec) = (Path::new("spec"), &class["spec"]);
-        let (controller, at) = (text(spec, "controller"), path.child("controller"));
-        if required(spec, "controller", &path, &mut errors) {
-            if controller.len() > CONTROLLER_NAME_MAX {
-                errors.push(Error::too_long(&at, CONTROLLER_NAME_MAX as i64));
-            }
-            named(controller, names::is_domain_prefixed_path, &at, &mut errors);
-        }
-        if !spec["parameters"].is_null() {
-            let at = path.child("parameters");
-            for field in ["kind", "name"] {
-                required(&spec["parameters"], field, &at, &mut errors);
-            }
-        }
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        let mut errors = Vec::new();
-        immutable(new, old, &["spec", "controller"], &mut errors);
-        errors.extend(self.validate(new));
-        errors
-    }
-}
-
-pub(crate) struct DisruptionBudgets;
-
-impl Strategy for DisruptionBudgets {
-    fn has_generation(&self) -> bool {
-        true
-    }
-
-    fn prepare_create(&self, budget: &mut Value, _context: &Context<'_>) {
-        let status = json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});
-        map_mut(budget).insert("status".to_owned(), status);
+    if is_link_local_group {
+        refuse("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
     }
 }

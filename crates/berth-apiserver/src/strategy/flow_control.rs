@@ -2,10 +2,11 @@
 //! decided otherwise here (`fairness`).
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::{meta, names};
-use serde_json::{Map, Value};
+use berth_apimachinery::meta::{self, map_mut};
+use berth_apimachinery::names;
+use serde_json::{Map, Value, json};
 
-use super::{Strategy, set_default, spec_mut};
+use super::{Context, Strategy, set_default, spec_mut};
 
 /// The schema and the level for requests that never wait.
 const EXEMPT: &str = "exempt";
@@ -22,6 +23,10 @@ pub(crate) struct FlowSchemas;
 impl Strategy for FlowSchemas {
     fn has_generation(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, schema: &mut Value, _context: &Context<'_>) {
+        map_mut(schema).insert("status".to_owned(), json!({}));
     }
 
     fn default(&self, schema: &mut Value) {
@@ -69,6 +74,10 @@ pub(crate) struct PriorityLevels;
 impl Strategy for PriorityLevels {
     fn has_generation(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, level: &mut Value, _context: &Context<'_>) {
+        map_mut(level).insert("status".to_owned(), json!({}));
     }
 
     fn default(&self, level: &mut Value) {

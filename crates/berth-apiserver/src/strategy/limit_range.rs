@@ -5,9 +5,9 @@ use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;
 use serde_json::{Map, Value, json};
 
-use super::Strategy;
 use super::limits_validation;
 use super::pod_defaults::canonical;
+use super::{Context, Strategy};
 
 pub(crate) struct LimitRanges;
 
@@ -45,6 +45,10 @@ pub(crate) struct Quotas;
 impl Strategy for Quotas {
     fn creates_on_update(&self) -> bool {
         true
+    }
+
+    fn prepare_create(&self, quota: &mut Value, _context: &Context<'_>) {
+        meta::map_mut(quota).insert("status".to_owned(), json!({}));
     }
 
     fn default(&self, quota: &mut Value) {

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::names;
-use berth_apimachinery::validation::NameCheck;
+use berth_apimachinery::validation::{self, NameCheck};
+use berth_apimachinery::{names, selector};
 use serde_json::{Value, json};
 
 use super::rules::{items, named, required, supported, text};
-use super::{Strategy, immutable};
+use super::{Strategy, immutable, pod_placement};
 
 /// Custom resources: the schema says everything.
 pub(crate) struct Custom;
@@ -50,6 +50,9 @@ impl Strategy for RuntimeClasses {
         if required(class, "handler", &Path::root(), &mut errors) {
             named(text(class, "handler"), names::is_dns1123_label, &Path::new("handler"), &mut errors);
         }
+        let (scheduling, path) = (&class["scheduling"], Path::new("scheduling"));
+        errors.extend(validation::validate_labels(&scheduling["nodeSelector"], &path.child("nodeSelector")));
+        pod_placement::tolerations(&scheduling["tolerations"], &path.child("tolerations"), &mut errors);
         errors
     }
 
@@ -154,6 +157,18 @@ impl Strategy for Roles {
         let rules = Path::new("rules");
         for (index, rule) in role["rules"].as_array().into_iter().flatten().enumerate() {
             check_rule(rule, is_namespaced, &rules.index(index), &mut errors);
+        }
+        let aggregation = &role["aggregationRule"];
+        if !aggregation.is_null() {
+            let (selectors, path) = (items(&aggregation["clusterRoleSelectors"]), Path::new("aggregationRule"));
+            let list = path.child("clusterRoleSelectors");
+            if selectors.is_empty() {
+                let detail = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+                errors.push(Error::required(&list, detail));
+            }
+            for (index, selector) in selectors.iter().enumerate() {
+                errors.extend(selector::validate_object(selector, &list.index(index)));
+            }
         }
         errors
     }

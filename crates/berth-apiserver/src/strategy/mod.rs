@@ -7,7 +7,9 @@ mod api_service;
 mod autoscaler;
 mod definition;
 mod devices;
+mod disruption;
 mod endpoints;
+mod events;
 mod flow_control;
 mod job;
 mod job_policies;
@@ -15,6 +17,7 @@ mod limit_range;
 mod limits_validation;
 mod meta_only;
 mod namespace;
+mod networking;
 mod pod;
 mod pod_container;
 mod pod_defaults;
@@ -188,7 +191,8 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("", "configmaps") => &secret::ConfigMaps,
         ("", "services") => &service::Services,
         ("", "nodes") => &meta_only::Nodes,
-        ("", "serviceaccounts" | "events") => &meta_only::Plain,
+        ("", "events") | ("events.k8s.io", _) => &events::Events,
+        ("", "serviceaccounts") => &meta_only::Plain,
         ("", "endpoints") => &endpoints::Endpoints,
         ("", "podtemplates") => &workloads::PodTemplates,
         ("", "replicationcontrollers") => &workloads::ReplicationControllers,
@@ -196,7 +200,6 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("", "persistentvolumeclaims") => &storage::Claims,
         ("", "persistentvolumes") => &storage::Volumes,
         ("", "limitranges") => &limit_range::LimitRanges,
-        ("events.k8s.io", _) => &meta_only::Plain,
         ("autoscaling", _) => &autoscaler::Autoscalers,
         ("batch", "jobs") => &job::Jobs,
         ("batch", "cronjobs") => &workloads::CronJobs,
@@ -208,10 +211,10 @@ pub(crate) fn of(row: &ResourceInfo) -> &'static dyn Strategy {
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flow_control::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", _) => &flow_control::PriorityLevels,
         ("discovery.k8s.io", "endpointslices") => &endpoints::Slices,
-        ("networking.k8s.io", "networkpolicies") => &endpoints::Policies,
-        ("networking.k8s.io", "ingresses") => &endpoints::Ingresses,
-        ("networking.k8s.io", "ingressclasses") => &endpoints::IngressClasses,
-        ("policy", "poddisruptionbudgets") => &endpoints::DisruptionBudgets,
+        ("networking.k8s.io", "networkpolicies") => &networking::Policies,
+        ("networking.k8s.io", "ingresses") => &networking::Ingresses,
+        ("networking.k8s.io", "ingressclasses") => &networking::IngressClasses,
+        ("policy", "poddisruptionbudgets") => &disruption::DisruptionBudgets,
         ("resource.k8s.io", "resourceclaims") => &devices::Claims,
         ("resource.k8s.io", "resourceclaimtemplates") => &devices::Templates,
         ("resource.k8s.io", "resourceslices") => &devices::Slices,

@@ -49,7 +49,12 @@ impl Strategy for Pods {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        let mut errors = pod_update(new, old);
+        let mut errors = Vec::new();
+        if new["spec"] != old["spec"] {
+            let name = meta::name(new);
+            errors.extend(pod_spec(&new["spec"], Of::Pod(name), &Path::new("spec")));
+            errors.extend(pod_update(new, old));
+        }
         let refused = match (meta::annotation(new, MIRROR), meta::annotation(old, MIRROR)) {
             (new, old) if new == old => None,
             (_, None) => Some("may not add mirror pod annotation"),

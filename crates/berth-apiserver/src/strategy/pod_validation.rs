@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, validation};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container, padded_image};
-use super::rules::{items, named, required, supported, text};
+use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container};
+use super::rules::{items, named, supported, text};
 use super::{pod_placement, pod_security, pod_volumes};
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
@@ -88,6 +88,9 @@ pub(crate) fn pod_spec(spec: &Value, of: Of<'_>, path: &Path<'_>) -> Vec<Error> 
         if !text(spec, field).is_empty() {
             named(text(spec, field), check, &path.child(field), &mut errors);
         }
+    }
+    if let Some(name) = spec["hostnameOverride"].as_str() {
+        named(name, names::is_dns1123_subdomain, &path.child("hostnameOverride"), &mut errors);
     }
     pod_placement::tolerations(&spec["tolerations"], &path.child("tolerations"), &mut errors);
     host_aliases(&spec["hostAliases"], &path.child("hostAliases"), &mut errors);
@@ -205,18 +208,21 @@ fn check_ephemeral(container: &Value, others: &HashSet<&str>, path: &Path<'_>, e
     }
 }
 
-/// Checks what an update changes in a pod's specification: images, deadlines, added tolerations; while it is gated
-/// also narrower node selection and fewer gates.
+/// Checks what an update changes in a pod's specification: images, deadlines that come nearer, added tolerations; while it is
+/// gated also narrower node selection and fewer gates.
 pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
     let (new_spec, old_spec) = (&new["spec"], &old["spec"]);
     let gated = old_spec["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
     let had: HashSet<&str> = items(&old_spec["schedulingGates"]).iter().map(|gate| text(gate, "name")).collect();
-    let mut gates = items(&new_spec["schedulingGates"]).iter().map(|gate| text(gate, "name"));
-    if let Some(added) = gates.find(|gate| !had.contains(gate)) {
-        let detail = format!("only deletion is allowed, but found new scheduling gate '{added}'");
-        errors.push(Error::forbidden(&path.child("schedulingGates"), detail));
+    let gates = path.child("schedulingGates");
+    for (index, gate) in items(&new_spec["schedulingGates"]).iter().enumerate() {
+        let (at, added) = (gates.index(index), text(gate, "name"));
+        if !had.contains(added) {
+            let detail = format!("only deletion is allowed, but found new scheduling gate '{added}'");
+            errors.push(Error::forbidden(&at.child("name"), detail));
+        }
     }
     // The time a pod stays may be changed.
     fn tolerated(toleration: &Value) -> [&str; 4] {
@@ -226,6 +232,13 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     if !items(&old_spec["tolerations"]).iter().all(|old| tolerations.contains(&tolerated(old))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(Error::forbidden(&path.child("tolerations"), detail));
+    }
+    for kind in ["containers", "initContainers"] {
+        if items(&new_spec[kind]).len() != items(&old_spec[kind]).len() {
+            let detail = "pod updates may not add or remove containers";
+            errors.push(Error::forbidden(&path.child(kind), detail));
+            return errors;
+        }
     }
     // Everything that may differ is made equal; what is left must be.
     let mut munged = new_spec.clone();
@@ -238,8 +251,9 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
         free.push("terminationGracePeriodSeconds");
     }
     if gated {
-        free.extend(["nodeSelector", "affinity"]);
+        free.push("nodeSelector");
         check_narrower(new_spec, old_spec, &path, &mut errors);
+        adopt_node_affinity(fields, &old_spec["affinity"]);
     }
     for field in free {
         match old_spec.get(field) {
@@ -248,11 +262,6 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
         };
     }
     for kind in ["containers", "initContainers"] {
-        let at = path.child(kind);
-        for (index, container) in items(&new_spec[kind]).iter().enumerate() {
-            required(container, "image", &at.index(index), &mut errors);
-            padded_image(container, &at.index(index), &mut errors);
-        }
         let old_list = old_spec[kind].as_array();
         let new_list = fields.get_mut(kind).and_then(Value::as_array_mut);
         if let (Some(new_list), Some(old_list)) = (new_list, old_list) {
@@ -295,5 +304,44 @@ fn check_narrower(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Er
     if !grown {
         let detail = "only additions are allowed";
         errors.push(Error::invalid(&path.child("nodeSelector"), new["nodeSelector"].clone(), detail));
+    }
+    let required = |spec: &Value| spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"].clone();
+    let (before, after) = (required(old), required(new));
+    let (had, has) = (items(&before), items(&after));
+    if had.is_empty() {
+        return;
+    }
+    let at = path.child("affinity");
+    let at = at.child("nodeAffinity");
+    let at = at.child(REQUIRED);
+    let at = at.child("nodeSelectorTerms");
+    if had.len() != has.len() {
+        let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(Error::invalid(&at, after.clone(), detail));
+        return;
+    }
+    for (index, (old, new)) in had.iter().zip(has).enumerate() {
+        let keeps = |field: &str| items(&old[field]).iter().all(|item| items(&new[field]).contains(item));
+        if !keeps("matchExpressions") || !keeps("matchFields") {
+            let detail = "only additions are allowed (no mutations or deletions)";
+            errors.push(Error::invalid(&at.index(index), new.clone(), detail));
+        }
+    }
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
+/// Gives a specification the node affinity of another affinity, and no affinity when neither says anything else.
+fn adopt_node_affinity(spec: &mut Map<String, Value>, old: &Value) {
+    let mut affinity = match spec.remove("affinity") {
+        Some(Value::Object(affinity)) => affinity,
+        _ => Map::new(),
+    };
+    match old.get("nodeAffinity") {
+        Some(nodes) => affinity.insert("nodeAffinity".to_owned(), nodes.clone()),
+        None => affinity.remove("nodeAffinity"),
+    };
+    if !affinity.is_empty() || old.is_object() {
+        spec.insert("affinity".to_owned(), Value::Object(affinity));
     }
 }

@@ -62,13 +62,7 @@ impl Strategy for Secrets {
                 errors.push(Error::required(&path.key(tokens::ACCOUNT_NAME), ""));
             }
         }
-        if secret["type"] == "kubernetes.io/tls" {
-            for key in ["tls.crt", "tls.key"] {
-                if secret["data"][key].is_null() {
-                    errors.push(Error::required(&path.key(key), ""));
-                }
-            }
-        }
+        check_type(secret, &path, &mut errors);
         errors
     }
 
@@ -78,6 +72,41 @@ impl Strategy for Secrets {
         check_frozen(new, old, &["data"], &mut errors);
         errors
     }
+}
+
+/// Checks that a secret of a known type has what its readers look for.
+fn check_type(secret: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let data = &secret["data"];
+    let is_missing = |key: &&str| data[*key].is_null();
+    match secret["type"].as_str().unwrap_or_default() {
+        "kubernetes.io/tls" => {
+            let missing = ["tls.crt", "tls.key"].into_iter().filter(is_missing);
+            errors.extend(missing.map(|key| Error::required(&path.key(key), "")));
+        }
+        // One of both is enough.
+        "kubernetes.io/basic-auth" if ["username", "password"].iter().all(&is_missing) => {
+            errors.extend(["username", "password"].map(|key| Error::required(&path.key(key), "")));
+        }
+        "kubernetes.io/ssh-auth" if text_of(data, "ssh-privatekey").is_empty() => {
+            errors.push(Error::required(&path.key("ssh-privatekey"), ""));
+        }
+        kind @ ("kubernetes.io/dockerconfigjson" | "kubernetes.io/dockercfg") => {
+            let key = if kind.ends_with("json") { ".dockerconfigjson" } else { ".dockercfg" };
+            if is_missing(&key) {
+                errors.push(Error::required(&path.key(key), ""));
+                return;
+            }
+            let text = STANDARD.decode(text_of(data, key)).unwrap_or_default();
+            if let Err(error) = serde_json::from_slice::<Map<String, Value>>(&text) {
+                errors.push(Error::invalid(&path.key(key), "<secret contents redacted>", error.to_string()));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn text_of<'a>(data: &'a Value, key: &str) -> &'a str {
+    data[key].as_str().unwrap_or_default()
 }
 
 pub(crate) struct ConfigMaps;

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
-use berth_apimachinery::validation::NameCheck;
+use berth_apimachinery::validation::{self, NameCheck};
 use serde_json::{Map, Value, json};
 
 use crate::{Objects, service_ports};
 
+use super::rules::{self, items, named, supported, text};
 use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 
 /// Where addresses are from: what `kubeadm` clusters use. The first ten are left for the system.
@@ -168,13 +169,25 @@ impl Strategy for Services {
         if kind == "ExternalName" && spec["externalName"].as_str().unwrap_or_default().is_empty() {
             errors.push(Error::required(&path.child("externalName"), ""));
         }
+        check_ports(ports, &list, kind, &mut errors);
+        check_reach(service, &path, &mut errors);
         check_node_ports(service, &path, &mut errors);
         check_families(spec, &path, &mut errors);
         errors
     }
 
+    fn warnings(&self, service: &Value, _old: Option<&Value>) -> Vec<String> {
+        warnings(&service["spec"])
+    }
+
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
+        let class = |service: &Value| service["spec"]["loadBalancerClass"].clone();
+        let is_balancer = |service: &Value| service["spec"]["type"] == "LoadBalancer";
+        if is_balancer(old) && is_balancer(new) && class(new) != class(old) {
+            let path = Path::new("spec.loadBalancerClass");
+            errors.push(Error::invalid(&path, class(new), "may not change once set"));
+        }
         let kept = old["spec"]["type"] != "ExternalName" && new["spec"]["type"] != "ExternalName";
         if kept && !old["spec"]["clusterIP"].is_null() && new["spec"]["clusterIP"] != old["spec"]["clusterIP"] {
             let path = Path::new("spec.clusterIPs");
@@ -188,6 +201,93 @@ impl Strategy for Services {
             errors.push(Error::forbidden(&path.child("healthCheckNodePort"), "field is immutable"));
         }
         errors
+    }
+}
+
+const AFFINITIES: [&str; 2] = ["ClientIP", "None"];
+/// The longest time a client is sent to the same pod, in seconds: a day.
+const AFFINITY_SECONDS_MAX: i64 = 86_400;
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+
+/// What is accepted, and better not used.
+fn warnings(spec: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let is_headless = spec["clusterIP"] == "None";
+    if is_headless && !text(spec, "loadBalancerIP").is_empty() {
+        warnings.push("spec.loadBalancerIP is ignored when spec.clusterIP is \"None\"".to_owned());
+    }
+    if !items(&spec["externalIPs"]).is_empty() {
+        warnings.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned());
+    }
+    if spec["type"] != "ExternalName" && !text(spec, "externalName").is_empty() {
+        warnings.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+    }
+    if spec["trafficDistribution"] == "PreferClose" {
+        warnings.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned());
+    }
+    warnings
+}
+
+/// Checks of each port what it carries, where it leads, and that there is one of its kind.
+fn check_ports(ports: &[Value], path: &Path<'_>, kind: &str, errors: &mut Vec<Error>) {
+    let mut seen: BTreeSet<(&str, i64)> = BTreeSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let at = path.index(index);
+        supported(port, "protocol", &["SCTP", "TCP", "UDP"], &at, errors);
+        if kind != "ExternalName" || !port["targetPort"].is_null() {
+            rules::port(&port["targetPort"], &at.child("targetPort"), errors);
+        }
+        if let Some(protocol) = port["appProtocol"].as_str() {
+            named(protocol, names::is_qualified_name, &at.child("appProtocol"), errors);
+        }
+        let number = port["port"].as_i64().unwrap_or_default();
+        if !seen.insert((text(port, "protocol"), number)) {
+            errors.push(Error::duplicate(&at, json!({"protocol": port["protocol"], "port": number})));
+        }
+    }
+}
+
+/// Checks whose traffic comes to which pods.
+fn check_reach(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let spec = &service["spec"];
+    let is_balancer = spec["type"] == "LoadBalancer";
+    errors.extend(validation::validate_labels(&spec["selector"], &path.child("selector")));
+    supported(spec, "sessionAffinity", &AFFINITIES, path, errors);
+    if spec["sessionAffinity"] == "ClientIP" {
+        let client = path.child("sessionAffinityConfig");
+        let client = client.child("clientIP");
+        let seconds = spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"].as_i64().unwrap_or_default();
+        if !(1..=AFFINITY_SECONDS_MAX).contains(&seconds) {
+            let detail = format!("must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
+            errors.push(Error::invalid(&client.child("timeoutSeconds"), seconds, detail));
+        }
+    }
+    let outside = path.child("externalIPs");
+    for (index, address) in items(&spec["externalIPs"]).iter().enumerate() {
+        let (address, at) = (address.as_str().unwrap_or_default(), outside.index(index));
+        named(address, names::is_ip, &at, errors);
+    }
+    if spec["type"] != "ExternalName" {
+        supported(spec, "internalTrafficPolicy", &["Cluster", "Local"], path, errors);
+    }
+    supported(spec, "trafficDistribution", &DISTRIBUTIONS, path, errors);
+    let ranges = items(&spec["loadBalancerSourceRanges"]);
+    // Upstream spells this path with a capital.
+    let list = path.child("LoadBalancerSourceRanges");
+    if !ranges.is_empty() && !is_balancer {
+        errors.push(Error::forbidden(&list, "may only be used when `type` is 'LoadBalancer'"));
+    }
+    for (index, range) in ranges.iter().enumerate().filter(|_| is_balancer) {
+        let (range, at) = (range.as_str().unwrap_or_default(), list.index(index));
+        named(range.trim(), names::is_cidr, &at, errors);
+    }
+    if let Some(class) = spec["loadBalancerClass"].as_str() {
+        let at = path.child("loadBalancerClass");
+        if is_balancer {
+            named(class, names::is_qualified_name, &at, errors);
+        } else {
+            errors.push(Error::forbidden(&at, "may only be used when `type` is 'LoadBalancer'"));
+        }
     }
 }
 

@@ -21,6 +21,29 @@ pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     }
 }
 
+/// What a claim is filled from is said in both fields, whichever of them was used; a source of the core group says so. Claims in
+/// templates keep what was written.
+fn fill_from(spec: &mut Map<String, Value>) {
+    let is_local = spec.get("dataSourceRef").is_none_or(|source| source["namespace"].is_null());
+    let given = |spec: &Map<String, Value>, field: &str| spec.get(field).filter(|source| source.is_object()).cloned();
+    let (mut old, mut new) = (given(spec, "dataSource"), given(spec, "dataSourceRef"));
+    for source in [&mut old, &mut new].into_iter().flatten() {
+        map_mut(source).entry("apiGroup").or_insert(Value::Null);
+    }
+    if is_local {
+        if old.is_none() {
+            old.clone_from(&new);
+        } else if new.is_none() {
+            new.clone_from(&old);
+        }
+    }
+    for (field, source) in [("dataSource", old), ("dataSourceRef", new)] {
+        if let Some(source) = source {
+            spec.insert(field.to_owned(), source);
+        }
+    }
+}
+
 /// How volumes can be used, as messages list it.
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
@@ -133,7 +156,9 @@ pub(crate) struct Claims;
 
 impl Strategy for Claims {
     fn default(&self, claim: &mut Value) {
-        claim_spec(spec_mut(claim));
+        let spec = spec_mut(claim);
+        claim_spec(spec);
+        fill_from(spec);
     }
 
     fn prepare_create(&self, claim: &mut Value, _context: &Context<'_>) {
@@ -287,8 +312,8 @@ impl Strategy for Classes {
 
     fn default(&self, class: &mut Value) {
         let class = map_mut(class);
-        set_default_text(class, "reclaimPolicy", "Delete");
-        set_default_text(class, "volumeBindingMode", "Immediate");
+        set_default(class, "reclaimPolicy", "Delete");
+        set_default(class, "volumeBindingMode", "Immediate");
     }
 
     fn validate(&self, class: &Value) -> Vec<Error> {
@@ -297,17 +322,72 @@ impl Strategy for Classes {
         check_provisioner(class, "provisioner", &mut errors);
         supported(class, "reclaimPolicy", &["Delete", "Retain"], &root, &mut errors);
         supported(class, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &root, &mut errors);
+        check_parameters(&class["parameters"], &Path::new("parameters"), &mut errors);
+        check_topologies(&class["allowedTopologies"], &Path::new("allowedTopologies"), &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        let mut errors = Vec::new();
+        let mut errors = self.validate(new);
         for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
             if !same(&new[field], &old[field]) {
                 errors.push(Error::invalid(&Path::new(field), new[field].clone(), "field is immutable"));
             }
         }
         errors
+    }
+}
+
+/// How many parameters a class may have, and how long keys and values may be together.
+const PARAMETERS_MAX: usize = 512;
+const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
+
+/// Checks what is handed on to who makes volumes.
+fn check_parameters(parameters: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let Some(parameters) = parameters.as_object() else { return };
+    if parameters.len() > PARAMETERS_MAX {
+        errors.push(Error::too_long(path, PARAMETERS_MAX as i64));
+        return;
+    }
+    if parameters.keys().any(String::is_empty) {
+        errors.push(Error::invalid(path, "", "field can not be empty."));
+    }
+    let bytes: usize = parameters.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if bytes > PARAMETERS_BYTES_MAX {
+        errors.push(Error::too_long(path, PARAMETERS_BYTES_MAX as i64));
+    }
+}
+
+/// Checks where volumes may be: alternatives, each of them labels of nodes and their values.
+fn check_topologies(terms: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let mut seen: Vec<Value> = Vec::new();
+    for (index, term) in items(terms).iter().enumerate() {
+        let at = path.index(index);
+        let list = at.child("matchLabelExpressions");
+        let mut keys: HashSet<&str> = HashSet::new();
+        for (index, requirement) in items(&term["matchLabelExpressions"]).iter().enumerate() {
+            let at = list.index(index);
+            let (key, key_at, values_at) = (text(requirement, "key"), at.child("key"), at.child("values"));
+            let values = items(&requirement["values"]);
+            if values.is_empty() {
+                errors.push(Error::required(&values_at, ""));
+            }
+            named(key, names::is_qualified_name, &key_at, errors);
+            for (index, value) in values.iter().enumerate() {
+                if values[..index].contains(value) {
+                    errors.push(Error::duplicate(&values_at.index(index), value.clone()));
+                }
+            }
+            if !keys.insert(key) {
+                errors.push(Error::duplicate(&key_at, key));
+            }
+        }
+        // A term that says nothing is the same as none.
+        let said = term["matchLabelExpressions"].clone();
+        if items(&said).is_empty() || seen.contains(&said) {
+            errors.push(Error::duplicate(&list, ""));
+        }
+        seen.push(said);
     }
 }
 

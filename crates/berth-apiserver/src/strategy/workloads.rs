@@ -108,13 +108,13 @@ fn check_endless(template: &Value, kind: &str, errors: &mut Vec<Error>) {
 }
 
 /// How many pods a rollout may add to or take from those wanted: a number or a share.
-struct Share<'a> {
-    value: &'a Value,
-    path: Path<'a>,
+pub(super) struct Share<'a> {
+    pub(super) value: &'a Value,
+    pub(super) path: Path<'a>,
 }
 
 impl Share<'_> {
-    fn check(&self, errors: &mut Vec<Error>) {
+    pub(super) fn check(&self, errors: &mut Vec<Error>) {
         match self.value.as_str() {
             Some(share) => {
                 let messages = names::is_percent(share).into_iter();
@@ -136,7 +136,7 @@ impl Share<'_> {
         self.value.as_str().and_then(|share| share.strip_suffix('%')).and_then(|share| share.parse().ok())
     }
 
-    fn at_most_all(&self, errors: &mut Vec<Error>) {
+    pub(super) fn at_most_all(&self, errors: &mut Vec<Error>) {
         if self.percent().is_some_and(|percent| percent > 100) {
             errors.push(Error::invalid(&self.path, self.value.clone(), "must not be greater than 100%"));
         }
@@ -485,6 +485,15 @@ impl Strategy for StatefulSets {
     }
 }
 
+/// Where a DaemonSet says how often its template has changed, for programs from before revisions.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn note_generation(object: &mut Value, generation: i64) {
+    let metadata = meta::metadata_mut(object);
+    let annotations = map_mut(metadata.entry("annotations").or_insert_with(|| json!({})));
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), generation.to_string().into());
+}
+
 pub(crate) struct DaemonSets;
 
 impl Strategy for DaemonSets {
@@ -506,8 +515,17 @@ impl Strategy for DaemonSets {
     }
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        note_generation(object, 1);
         let status = json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0});
         map_mut(object).insert("status".to_owned(), status);
+    }
+
+    /// The count goes up with the template, whatever a writer says.
+    fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
+        let noted = &old["metadata"]["annotations"][TEMPLATE_GENERATION];
+        let before = noted.as_str().and_then(|text| text.parse::<i64>().ok()).unwrap_or_default();
+        let is_changed = !same(&new["spec"]["template"], &old["spec"]["template"]);
+        note_generation(new, before + i64::from(is_changed));
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {

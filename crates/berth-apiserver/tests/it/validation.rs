@@ -64,6 +64,10 @@ fn object(version: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "default"}, "spec": spec})
 }
 
+fn named(version: &str, kind: &str) -> Value {
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}})
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_that_make_no_sense_are_refused() {
     let server = server();
@@ -414,7 +418,6 @@ async fn claims_and_volumes_say_how_much_and_how() {
 #[tokio::test(start_paused = true)]
 async fn what_nodes_and_storage_say_is_checked() {
     let server = server();
-    let named = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}});
     let mut node = named("v1", "Node");
     node["spec"] = json!({"taints": [{"key": "a", "effect": "NoSchedule"}]});
     check(&server, "/api/v1/nodes", &node, &[
@@ -476,7 +479,6 @@ async fn what_nodes_and_storage_say_is_checked() {
 #[tokio::test(start_paused = true)]
 async fn addresses_classes_bindings_and_schedules_are_checked() {
     let server = server();
-    let named = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}});
     let mut endpoints = named("v1", "Endpoints");
     endpoints["subsets"] = json!([{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}]}]);
     check(
@@ -571,6 +573,157 @@ async fn addresses_classes_bindings_and_schedules_are_checked() {
                 (-1).into(),
                 &["spec.failedJobsHistoryLimit: Invalid value: -1: must be greater than or equal to 0"],
             ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_ingresses_and_network_policies() {
+    let server = server();
+    let path =
+        json!({"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}});
+    let mut ingress = object(
+        "networking.k8s.io/v1",
+        "Ingress",
+        json!({"tls": [{"hosts": ["a.example.com"]}], "rules": [{"host": "a.example.com", "http": {"paths": [path]}}]}),
+    );
+    ingress["metadata"]["annotations"] = json!({"a": "b"});
+    check(&server, "/apis/networking.k8s.io/v1/namespaces/default/ingresses", &ingress, &[
+        ("/spec/rules", Value::Null, &["spec: Invalid value: null: either `defaultBackend` or `rules` must be specified"]),
+        ("/spec/rules/0/host", "1.2.3.4".into(), &["spec.rules[0].host: Invalid value: \"1.2.3.4\": must be a DNS name, not an IP address"]),
+        ("/spec/rules/0/http/paths", json!([]), &["spec.rules[0].http.paths: Required value"]),
+        ("/spec/rules/0/http/paths/0/path", "/a//b/..".into(), &[
+            "spec.rules[0].http.paths[0].path: Invalid value: \"/a//b/..\": must not contain '//'",
+            "spec.rules[0].http.paths[0].path: Invalid value: \"/a//b/..\": cannot end with '/..'",
+        ]),
+        ("/spec/rules/0/http/paths/0/pathType", Value::Null, &["spec.rules[0].http.paths[0].pathType: Required value: pathType must be specified"]),
+        ("/spec/rules/0/http/paths/0/backend/service/port", json!({}), &["spec.rules[0].http.paths[0].backend: Required value: port name or number is required"]),
+        ("/spec/rules/0/http/paths/0/backend/resource", json!({"kind": "B", "name": "b"}), &["spec.rules[0].http.paths[0].backend: Invalid value: \"\": cannot set both resource and service backends"]),
+        ("/spec/rules/0/http/paths/0/backend", json!({}), &["spec.rules[0].http.paths[0].backend: Invalid value: \"\": resource or service backend is required"]),
+        ("/spec/tls/0/hosts/0", "*.*".into(), &["spec.tls[0].hosts[0]: Invalid value: \"*.*\": a wildcard DNS-1123 subdomain must…"]),
+        ("/spec/tls/0/hosts/0", "*.example.com".into(), &[]),
+    ])
+    .await;
+    let policy = object(
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{
+            "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}],
+            "ports": [{"protocol": "TCP", "port": 80, "endPort": 90}]}]}),
+    );
+    check(&server, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", &policy, &[
+        ("/spec/policyTypes/0", "Both".into(), &["spec.policyTypes[0]: Unsupported value: \"Both\": supported values: \"Ingress\", \"Egress\""]),
+        ("/spec/ingress/0/from/0", json!({}), &["spec.ingress[0].from[0]: Required value: must specify a peer"]),
+        ("/spec/ingress/0/from/0/podSelector", json!({}), &["spec.ingress[0].from[0]: Forbidden: may not specify both ipBlock and another peer"]),
+        ("/spec/ingress/0/from/0/ipBlock/except/0", "10.0.0.0/8".into(), &["spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"10.0.0.0/8\": must be a strict subset of `cidr`"]),
+        ("/spec/ingress/0/ports/0/endPort", 79.into(), &["spec.ingress[0].ports[0].endPort: Invalid value: 79: must be greater than or equal to `port`"]),
+        ("/spec/ingress/0/ports/0/port", "http".into(), &["spec.ingress[0].ports[0].endPort: Invalid value: 90: may not be specified when `port` is non-numeric"]),
+        ("/spec/ingress/0/ports/0/protocol", "".into(), &["spec.ingress[0].ports[0].protocol: Unsupported value: \"\": supported values: \"TCP\", \"UDP\", \"SCTP\""]),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_budgets_slices_classes_and_signing_requests() {
+    let server = server();
+    let budget = object("policy/v1", "PodDisruptionBudget", json!({"minAvailable": 1, "selector": {}}));
+    check(&server, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget, &[
+        ("/spec/minAvailable", (-1).into(), &["spec.minAvailable: Invalid value: -1: must be greater than or equal to 0"]),
+        ("/spec/minAvailable", "101%".into(), &["spec.minAvailable: Invalid value: \"101%\": must not be greater than 100%"]),
+        ("/spec/unhealthyPodEvictionPolicy", "Never".into(), &["spec.unhealthyPodEvictionPolicy: Unsupported value: \"Never\": supported values: \"AlwaysAllow\", \"IfHealthyBudget\""]),
+    ])
+    .await;
+    let mut slice = named("discovery.k8s.io/v1", "EndpointSlice");
+    slice["addressType"] = "IPv4".into();
+    slice["endpoints"] = json!([{"addresses": ["10.0.0.1"]}]);
+    slice["ports"] = json!([{"name": "a", "port": 80}]);
+    check(&server, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", &slice, &[
+        ("/endpoints/0/addresses", json!([]), &["endpoints[0].addresses: Required value: must contain at least 1 address"]),
+        ("/endpoints/0/addresses/0", "::1".into(), &["endpoints[0].addresses[0]: Invalid value: \"::1\": must be an IPv4 address"]),
+        ("/endpoints/0/addresses/0", "127.0.0.1".into(), &[]),
+        ("/endpoints/0/addresses/0", "169.254.0.1".into(), &["endpoints[0].addresses[0]: Invalid value: \"169.254.0.1\": may not be in the link-local range (169.254.0.0/16, fe80::/10)"]),
+        ("/ports/0/protocol", "HTTP".into(), &["ports[0].protocol: Unsupported value: \"HTTP\": supported values: \"SCTP\", \"TCP\", \"UDP\""]),
+    ])
+    .await;
+    let mut class = named("storage.k8s.io/v1", "StorageClass");
+    class["provisioner"] = "example.com/disks".into();
+    class["allowedTopologies"] = json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]);
+    check(
+        &server,
+        "/apis/storage.k8s.io/v1/storageclasses",
+        &class,
+        &[
+            (
+                "/allowedTopologies/0/matchLabelExpressions/0/values",
+                json!([]),
+                &["allowedTopologies[0].matchLabelExpressions[0].values: Required value"],
+            ),
+            ("/allowedTopologies/0", json!({}), &["allowedTopologies[0].matchLabelExpressions: Duplicate value: \"\""]),
+        ],
+    )
+    .await;
+    let mut request = named("certificates.k8s.io/v1", "CertificateSigningRequest");
+    request["spec"] = json!({"request": "aGk=", "signerName": "example.com/a", "usages": ["client auth"]});
+    let uri = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    check(
+        &server,
+        uri,
+        &request,
+        &[(
+            "/spec/request",
+            "aGk=".into(),
+            &["spec.request: Invalid value: \"aGk=\": PEM block type must be CERTIFICATE REQUEST"],
+        )],
+    )
+    .await;
+    let answer = server.post(&format!("{uri}?dryRun=All"), request).await;
+    assert_eq!(answer.code, 422, "{}", answer.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_services_secrets_and_events() {
+    let server = server();
+    let service = object("v1", "Service", json!({"ports": [{"port": 80}]}));
+    check(&server, "/api/v1/namespaces/default/services", &service, &[
+        ("/spec/sessionAffinity", "Always".into(), &["spec.sessionAffinity: Unsupported value: \"Always\": supported values: \"ClientIP\", \"None\""]),
+        ("/spec/loadBalancerClass", "example.com/a".into(), &["spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'"]),
+        ("/spec/ports/0/targetPort", 70_000.into(), &["spec.ports[0].targetPort: Invalid value: 70000: must be between 1 and 65535, inclusive"]),
+        ("/spec/externalIPs", json!(["x"]), &["spec.externalIPs[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]),
+        ("/spec/selector", json!({"a": "b c"}), &["spec.selector: Invalid value: \"b c\": a valid label must…"]),
+    ])
+    .await;
+    let mut secret = named("v1", "Secret");
+    secret["type"] = "kubernetes.io/dockerconfigjson".into();
+    secret["data"] = json!({".dockerconfigjson": "e30="});
+    check(
+        &server,
+        "/api/v1/namespaces/default/secrets",
+        &secret,
+        &[
+            ("/data", json!({}), &["data[.dockerconfigjson]: Required value"]),
+            (
+                "/data/.dockerconfigjson",
+                "aGk=".into(),
+                &["data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": …"],
+            ),
+            ("/data/.dockerconfigjson", "e30=".into(), &[]),
+        ],
+    )
+    .await;
+    let mut event = named("v1", "Event");
+    event["involvedObject"] = json!({"kind": "Pod", "name": "p", "namespace": "default"});
+    check(
+        &server,
+        "/api/v1/namespaces/default/events",
+        &event,
+        &[
+            (
+                "/involvedObject/namespace",
+                "other".into(),
+                &["involvedObject.namespace: Invalid value: \"other\": does not match event.namespace"],
+            ),
+            ("/message", "m".into(), &[]),
         ],
     )
     .await;

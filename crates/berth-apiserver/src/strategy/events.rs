@@ -1,0 +1,169 @@
+//! What happened to something: events in both groups. Those of `events.k8s.io`, and of the core group when they say when
+//! (`eventTime`), say who reports what and do not change; older ones may say little.
+
+use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meta::{self, map_mut};
+use berth_apimachinery::names;
+use serde_json::Value;
+
+use super::rules::{number, text};
+use super::{Strategy, same, set_default};
+
+/// The longest names of who reports, and of what was done and why, and the longest note.
+const REPORTER_MAX: usize = 128;
+const WORD_MAX: usize = 128;
+const NOTE_MAX: usize = 1024;
+/// A series is of at least two events.
+const SERIES_MIN: i64 = 2;
+/// Where events about what has no namespace are.
+const CLUSTER_NAMESPACE: &str = "default";
+
+/// The two names of a field: in the core group, and in `events.k8s.io`. Messages have the core group's, but for the reporter.
+#[derive(Clone, Copy)]
+struct Names {
+    regarding: &'static str,
+    note: &'static str,
+    reporter: &'static str,
+}
+
+const CORE: Names = Names { regarding: "involvedObject", note: "message", reporter: "reportingComponent" };
+const NEW: Names = Names { regarding: "regarding", note: "note", reporter: "reportingController" };
+
+fn is_new(event: &Value) -> bool {
+    meta::api_version(event) == "events.k8s.io/v1"
+}
+
+fn names_of(event: &Value) -> Names {
+    if is_new(event) { NEW } else { CORE }
+}
+
+pub(crate) struct Events;
+
+impl Strategy for Events {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn name_check(&self) -> berth_apimachinery::validation::NameCheck {
+        |_| Vec::new()
+    }
+
+    /// Fields that are always written.
+    fn default(&self, event: &mut Value) {
+        let reporter = names_of(event).reporter;
+        let map = map_mut(event);
+        for field in [reporter, "reportingInstance"] {
+            set_default(map, field, "");
+        }
+        map.entry("eventTime").or_insert(Value::Null);
+    }
+
+    fn validate(&self, event: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let names = names_of(event);
+        check_namespace(event, names, &mut errors);
+        if event["eventTime"].is_null() {
+            if is_new(event) {
+                errors.push(Error::required(&Path::new("eventTime"), ""));
+                check_type(event, &mut errors);
+            }
+            return errors;
+        }
+        check_report(event, names, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        let mut errors = Vec::new();
+        let names = names_of(new);
+        if old["eventTime"].is_null() {
+            // What says little may come to say more.
+            check_namespace(new, names, &mut errors);
+            return errors;
+        }
+        check_namespace(new, names, &mut errors);
+        check_report(new, names, &mut errors);
+        for (field, said) in [
+            (names.regarding, "involvedObject"),
+            ("reason", "reason"),
+            (names.note, "message"),
+            ("type", "type"),
+            ("eventTime", "eventTime"),
+            ("action", "action"),
+            ("related", "related"),
+            (names.reporter, "reportingController"),
+            ("reportingInstance", "reportingInstance"),
+        ] {
+            if !same(&new[field], &old[field]) {
+                errors.push(Error::invalid(&Path::new(said), new[field].clone(), "field is immutable"));
+            }
+        }
+        errors
+    }
+}
+
+/// An event is where what it is about is.
+fn check_namespace(event: &Value, names: Names, errors: &mut Vec<Error>) {
+    let about = text(&event[names.regarding], "namespace");
+    let own = meta::namespace(event);
+    let fits = if about.is_empty() { own == CLUSTER_NAMESPACE || own == "kube-system" } else { own == about };
+    if !fits {
+        let path = Path::new("involvedObject");
+        errors.push(Error::invalid(&path.child("namespace"), about, "does not match event.namespace"));
+    }
+}
+
+fn check_type(event: &Value, errors: &mut Vec<Error>) {
+    let kind = text(event, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.push(Error::invalid(&Path::new("type"), "", format!("has invalid value: {kind}")));
+    }
+}
+
+/// Checks who reports what.
+fn check_report(event: &Value, names: Names, errors: &mut Vec<Error>) {
+    let reporter = text(event, names.reporter);
+    let at = Path::new(names.reporter);
+    if reporter.is_empty() {
+        errors.push(Error::required(&at, ""));
+    }
+    errors.extend(names::is_qualified_name(reporter).into_iter().map(|why| Error::invalid(&at, reporter, why)));
+    for (field, max) in [("reportingInstance", REPORTER_MAX), ("action", WORD_MAX), ("reason", WORD_MAX)] {
+        let (given, at) = (text(event, field), Path::new(field));
+        if given.is_empty() {
+            errors.push(Error::required(&at, ""));
+        }
+        if given.len() > max {
+            errors.push(Error::invalid(&at, "", format!("can have at most {max} characters")));
+        }
+    }
+    let series = &event["series"];
+    if !series.is_null() {
+        let path = Path::new("series");
+        if number(series, "count") < SERIES_MIN {
+            errors.push(Error::invalid(&path.child("count"), "", format!("should be at least {SERIES_MIN}")));
+        }
+        if series["lastObservedTime"].is_null() {
+            errors.push(Error::required(&path.child("lastObservedTime"), ""));
+        }
+    }
+    if text(event, names.note).len() > NOTE_MAX {
+        errors.push(Error::invalid(&Path::new("message"), "", format!("can have at most {NOTE_MAX} characters")));
+    }
+    if !is_new(event) {
+        return;
+    }
+    check_type(event, errors);
+    for (field, said) in [
+        ("deprecatedFirstTimestamp", "firstTimestamp"),
+        ("deprecatedLastTimestamp", "lastTimestamp"),
+        ("deprecatedCount", "count"),
+        ("deprecatedSource", "source"),
+    ] {
+        let given = &event[field];
+        let is_nothing = given.is_null() || *given == 0 || given.as_object().is_some_and(serde_json::Map::is_empty);
+        if !is_nothing {
+            errors.push(Error::invalid(&Path::new(said), "", "needs to be unset"));
+        }
+    }
+}
