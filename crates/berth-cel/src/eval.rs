@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 
 use crate::cost::{CostRule, LIST_COST, MAP_COST, STRUCT_COST};
 use crate::library::{Authorizer, Implementation};
-use crate::value::{List, Map, OwnedMap, Struct, Text, Timestamp, Value};
+use crate::value::{Constants, List, Map, OwnedMap, Struct, Text, Timestamp, Value};
 use crate::variables::Variables;
 
 /// Why an expression gave no value.
@@ -123,7 +123,7 @@ pub(crate) enum Node {
     /// `in` a list of constants, which costs nothing.
     Member {
         item: Box<Node>,
-        list: Value<'static>,
+        constants: Arc<Constants>,
     },
     Not(Box<Node>),
     Negate(Box<Node>),
@@ -215,7 +215,7 @@ impl<'a> Machine<'a> {
                 _ => Err(EvalError::NoOverload),
             },
             Node::Operate { operator, cost, operands } => self.operate(*operator, *cost, operands),
-            Node::Member { item, list } => member(&self.eval(item)?, list),
+            Node::Member { item, constants } => Ok(Value::Bool(constants.contains(&self.eval(item)?))),
             Node::Not(operand) => {
                 let value = self.eval(operand);
                 self.charge(1)?;

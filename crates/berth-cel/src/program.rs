@@ -12,7 +12,7 @@ use crate::eval::{EvalError, FoldNode, Machine, Node, Operator, Slot};
 use crate::library::{self, Authorizer};
 use crate::parse::qualified;
 use crate::types::{Type, type_named};
-use crate::value::{Map, OwnedMap, Text, Value};
+use crate::value::{Constants, Map, OwnedMap, Text, Value};
 use crate::variables::Variables;
 
 /// An expression that was parsed, checked and planned. It can run any number of times, on any thread.
@@ -389,17 +389,18 @@ fn missing(name: &str) -> Node {
     Node::Fail(EvalError::message(format!("no such function or variable: {name}")))
 }
 
-/// `in` a list. With only constants of simple types in it, finding an item is free.
+/// `in` a list. With only constants of simple types in it, finding an item is free: it is looked up, however many they are.
 fn member(operands: [Node; 2]) -> Node {
-    let is_simple = |item: Result<Value<'static>, EvalError>| {
-        matches!(item, Ok(Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::String(_)))
+    let constants = match &operands[1] {
+        Node::Const(Value::List(list)) if list.is_empty() => return Node::Const(Value::Bool(false)),
+        Node::Const(Value::List(list)) => Constants::of(list),
+        _ => None,
     };
-    let [item, list] = operands;
-    match list {
-        Node::Const(Value::List(list)) if list.is_empty() => Node::Const(Value::Bool(false)),
-        Node::Const(Value::List(list)) if list.iter().all(is_simple) => {
-            Node::Member { item: Box::new(item), list: Value::List(list) }
+    match constants {
+        Some(constants) => {
+            let [item, _] = operands;
+            Node::Member { item: Box::new(item), constants: Arc::new(constants) }
         }
-        list => Node::Operate { operator: Operator::In, cost: CostRule::Search, operands: Box::new([item, list]) },
+        None => Node::Operate { operator: Operator::In, cost: CostRule::Search, operands: Box::new(operands) },
     }
 }

@@ -2,7 +2,7 @@
 //! what an expression makes itself is owned.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -158,12 +158,52 @@ pub struct OwnedMap<'a> {
 }
 
 /// A key, equal across number types.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Key {
     Bool(bool),
     Int(i64),
+    /// One that is no `i64`.
     Uint(u64),
+    /// The bits of a float that equals no integer. No map has such a key.
+    Double(u64),
     String(Box<str>),
+}
+
+/// Constants of simple types that items are looked up in.
+#[derive(Debug)]
+pub(crate) struct Constants {
+    /// Apart from the others, so that a text is found without being copied.
+    texts: HashSet<Box<str>>,
+    others: HashSet<Key>,
+}
+
+impl Constants {
+    /// The items of a list; `None` where one is of no simple type.
+    pub(crate) fn of(list: &List<'_>) -> Option<Constants> {
+        let mut constants = Constants { texts: HashSet::new(), others: HashSet::new() };
+        for item in list.iter() {
+            match item.ok()? {
+                Value::String(text) => {
+                    constants.texts.insert((*text).into());
+                }
+                // What is not a number has no key: it equals nothing, itself included.
+                item @ (Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_)) => {
+                    constants.others.extend(Key::of(&item));
+                }
+                _ => return None,
+            }
+        }
+        Some(constants)
+    }
+
+    /// Whether a value [equals](Value::equals) one of them.
+    pub(crate) fn contains(&self, item: &Value<'_>) -> bool {
+        match item {
+            Value::Unknown(json) => self.contains(&untyped(json)),
+            Value::String(text) => self.texts.contains(&**text),
+            item => Key::of(item).is_some_and(|key| self.others.contains(&key)),
+        }
+    }
 }
 
 /// An object that an expression made.
@@ -175,16 +215,23 @@ pub struct Struct<'a> {
     pub fields: BTreeMap<String, Value<'a>>,
 }
 
+/// The first number that is no `i64`.
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+
 impl Key {
     fn of(value: &Value<'_>) -> Option<Key> {
         Some(match value {
             Value::Bool(value) => Key::Bool(*value),
             Value::Int(value) => Key::Int(*value),
             Value::Uint(value) => i64::try_from(*value).map_or(Key::Uint(*value), Key::Int),
-            // A whole float finds the integer it equals.
-            Value::Double(value) if value.fract() == 0.0 && (-9.0e18..9.0e18).contains(value) => {
+            // A whole float finds the integer it equals. Both bounds are powers of two, so these are all of them.
+            Value::Double(value) if value.fract() == 0.0 && (-TWO_TO_63..TWO_TO_63).contains(value) => {
                 Key::Int(*value as i64)
             }
+            Value::Double(value) if value.fract() == 0.0 && (TWO_TO_63..2.0 * TWO_TO_63).contains(value) => {
+                Key::Uint(*value as u64)
+            }
+            Value::Double(value) if !value.is_nan() => Key::Double(value.to_bits()),
             Value::String(text) => Key::String((**text).into()),
             _ => return None,
         })

@@ -94,3 +94,50 @@ fn libraries_arrive_with_their_version() {
         assert!(Env::new(since).compile(text).is_ok(), "{text}");
     }
 }
+
+#[test]
+fn an_item_is_among_constants_exactly_if_it_equals_one() {
+    let values = [
+        "0",
+        "-0.0",
+        "1",
+        "1u",
+        "1.0",
+        "1.5",
+        "9007199254740993",
+        "9007199254740992.0",
+        "9223372036854775807",
+        "9223372036854775807u",
+        "9223372036854775808u",
+        "9223372036854775808.0",
+        "18446744073709551615u",
+        "18446744073709551616.0",
+        "-9223372036854775808",
+        "-9223372036854775808.0",
+        "-1e300",
+        "double('NaN')",
+        "double('Infinity')",
+        "true",
+        "false",
+        "'1'",
+        "'true'",
+        "''",
+        "b'1'",
+        "null",
+        "[1]",
+        "duration('1s')",
+    ];
+    for item in values {
+        for constant in values {
+            let text = format!("[dyn({item}) == {constant}, dyn({item}) in [{constant}, {constant}]]");
+            let Value::Array(both) = eval(&text, &Value::Null).unwrap_or_else(|error| panic!("{text}: {error}")) else {
+                panic!("{text}: no list");
+            };
+            assert_eq!(both[0], both[1], "{text}");
+        }
+    }
+    // An item that is read from an object is one like any other.
+    for (item, found) in [(json!(2.0), true), (json!(2.5), false), (json!("b"), true), (json!(null), false)] {
+        assert_eq!(eval("x in [dyn(1), dyn('b'), dyn(2u)]", &item), Ok(json!(found)), "{item}");
+    }
+}
