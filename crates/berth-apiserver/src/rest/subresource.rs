@@ -300,9 +300,8 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
 /// A token for a service account.
 async fn token(call: &mut Call) -> Result<Response<Body>, Status> {
     let account = call.stored()?.value();
-    let decoded = call.decode_body()?;
-    let wanted =
-        admit(call, decoded.object, |_, wanted| auth::review::complete_token_request(&account, wanted)).await?;
+    let wanted = call.typed_body()?;
+    let wanted = admit(call, wanted, |_, wanted| auth::review::complete_token_request(&account, wanted)).await?;
     let tokens = call.server.tokens();
     let answer = auth::review::issue_token(&call.server.inner.objects, tokens.as_deref(), &account, wanted)?;
     call.value_response(StatusCode::CREATED, &answer)

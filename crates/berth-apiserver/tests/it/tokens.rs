@@ -84,6 +84,27 @@ async fn keys_are_published() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_is_for_whom_it_says_or_not_given() {
+    let server = server();
+    server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
+    let uri = format!("{ACCOUNTS}/robot/token");
+    // What is not a list must not pass for none, which is the API server itself.
+    for (spec, field) in [
+        (json!({"audiences": "vault"}), "spec.audiences"),
+        (json!({"audiences": [1]}), "spec.audiences"),
+        (json!({"expirationSeconds": "3600"}), "spec.expirationSeconds"),
+        (json!({"boundObjectRef": "p"}), "spec.boundObjectRef"),
+        (json!("vault"), "spec"),
+    ] {
+        let refused = server.post(&uri, json!({"spec": spec})).await.expect(400);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("cannot unmarshal") && message.contains(field), "{spec}: {message}");
+    }
+    let made = server.post(&uri, json!({"spec": {"audiences": ["vault"]}})).await.expect(201);
+    assert_eq!(made["spec"]["audiences"], json!(["vault"]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_is_bound_to_pods_of_its_own_account_only() {
     let server = server();
     server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
