@@ -40,6 +40,12 @@ impl DeleteOptions {
         DeleteOptions { is_admitted: true, ..self }
     }
 
+    /// The same for an object as it was read; `None` if the options say already as what it must be found.
+    pub(super) fn of_revision(&self, revision: &str) -> Option<DeleteOptions> {
+        let resource_version = Some(revision.to_owned());
+        self.resource_version.is_none().then(|| DeleteOptions { resource_version, ..self.clone() })
+    }
+
     pub(super) fn read(call: &mut Call) -> Result<DeleteOptions, Status> {
         if call.body.is_empty() {
             let options = DeleteOptions {
@@ -76,7 +82,8 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    fn check_preconditions(&self, call: &Call, object: &Value) -> Result<(), Status> {
+    /// Conflict if the object is not the one, or not the state of it, that is to go.
+    pub(super) fn check_preconditions(&self, call: &Call, object: &Value) -> Result<(), Status> {
         let conflict = |what: &str, wanted: &str, found: &str| {
             let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
             Err(Status::conflict(&call.group_resource(), meta::name(object), &why))

@@ -26,20 +26,29 @@ const PROCESSED_AFTER: u32 = 10;
 /// The condition that says whether pods may be evicted.
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// Whether a pod may be evicted; if so its budget has one eviction less, unless nothing is to be done.
-pub(super) async fn allow(call: &Call, pod: &Value) -> Result<(), Status> {
-    let Some(name) = budget_of(call, pod)? else { return Ok(()) };
+/// What an eviction that is allowed rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Allowed {
+    /// A budget with one eviction less, or that there is no budget.
+    Counted,
+    /// That the budget does not count the pod as it is: in another state it may forbid it.
+    Uncounted,
+}
+
+/// Whether a pod may be evicted; if so its budget has one eviction less, unless the pod does not count or nothing is to be done.
+pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
+    let Some(name) = budget_of(call, pod)? else { return Ok(Allowed::Counted) };
     let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
     for _ in 0..ATTEMPTS {
         // It went meanwhile, and nobody forbids anything.
-        let Some(record) = call.server.store().get(&key) else { return Ok(()) };
-        let Some(charged) = charged(call, &record, pod)? else { return Ok(()) };
+        let Some(record) = call.server.store().get(&key) else { return Ok(Allowed::Counted) };
+        let Some(charged) = charged(call, &record, pod)? else { return Ok(Allowed::Uncounted) };
         if call.options.dry_run {
-            return Ok(());
+            return Ok(Allowed::Counted);
         }
         let write = Write::Update { key: key.clone(), expected: record.revision, value: charged };
         match call.server.store().commit(write).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(Allowed::Counted),
             Err(CommitError::Conflict { .. } | CommitError::NotFound { .. }) => {}
             Err(error) => return Err(commit_status(call, error)),
         }

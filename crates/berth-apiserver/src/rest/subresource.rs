@@ -14,6 +14,7 @@ use super::check::Target;
 use super::create::Tracking;
 use super::decode::Decoded;
 use super::delete::DeleteOptions;
+use super::disruption::Allowed;
 use super::patch::{self, set_at};
 use super::{delete, disruption, list, log, update};
 use crate::admission::Operation;
@@ -264,6 +265,10 @@ fn set_scheduled(pod: &mut Value, now: &Value) {
     }
 }
 
+/// How often an eviction looks at a pod that others write at the same time, and after how many seconds it is worth another try.
+const EVICTION_ATTEMPTS: usize = 16;
+const EVICTION_RETRY: u32 = 10;
+
 /// Deletes a pod unless a disruption budget forbids it.
 async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
     let eviction = call.typed_body()?;
@@ -284,17 +289,38 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
     call.content_type.clear();
     // Admission saw the eviction; of the deletion it is not asked, as upstream.
     let options = DeleteOptions::read(call)?.admitted();
-    let record = call.stored()?;
-    let pod = record.value();
-    let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"));
-    if !finished && meta::deletion_timestamp(&pod).is_none() {
-        disruption::allow(call, &pod).await?;
-    }
     call.info.subresource.clear();
-    delete::delete_with(call, &options).await?;
-    let mut status = Status::success().to_value();
-    status["code"] = 201.into();
-    call.value_response(StatusCode::CREATED, &status)
+    for _ in 0..EVICTION_ATTEMPTS {
+        let record = call.stored()?;
+        let pod = call.view().show(&record)?;
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        let allowed = match phase {
+            // It does not run any more, and never will again.
+            "Succeeded" | "Failed" => Allowed::Counted,
+            _ if phase == "Pending" || meta::deletion_timestamp(&pod).is_some() => Allowed::Uncounted,
+            _ => disruption::allow(call, &pod).await?,
+        };
+        // One that no budget counts may become one that is counted before it goes: it must still be as it was seen. A revision is
+        // of one object alone, so it is the same pod, too.
+        let as_seen = match allowed {
+            Allowed::Counted => None,
+            Allowed::Uncounted => {
+                options.check_preconditions(call, &pod)?;
+                options.of_revision(meta::resource_version(&pod))
+            }
+        };
+        match delete::delete_with(call, as_seen.as_ref().unwrap_or(&options)).await {
+            Err(status) if status.reason == "Conflict" && as_seen.is_some() => {}
+            deleted => {
+                deleted?;
+                let mut status = Status::success().to_value();
+                status["code"] = 201.into();
+                return call.value_response(StatusCode::CREATED, &status);
+            }
+        }
+    }
+    let why = format!("pod {} changes too often to be evicted as it was looked at", quote(&call.info.name));
+    Err(Status::too_many_requests(why, EVICTION_RETRY))
 }
 
 /// A token for a service account.

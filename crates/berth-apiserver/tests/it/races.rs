@@ -6,7 +6,7 @@ use berth_apiserver::ApiServer;
 use berth_store::{CommitFuture, MemoryStore, Store, Write};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, config_on};
+use crate::harness::{Answer, Server, config_on};
 use crate::meddled::{Meddled, Meddler};
 
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
@@ -105,4 +105,83 @@ async fn a_replacement_without_a_revision_comes_last() {
     let replaced = server.put(MAP, whole).await.expect(200);
     store.meddler.expect_written();
     assert_eq!(replaced["data"], json!({"k": "2"}));
+}
+
+/// Somebody else who writes the pod's status right before it is deleted.
+struct Recovers {
+    /// What the next deletions are preceded by.
+    statuses: Mutex<Vec<Value>>,
+}
+
+impl Meddler for Recovers {
+    fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
+        let (Write::Update { key, value, .. } | Write::Delete { key, last: Some(value), .. }) = &write else {
+            return store.commit_for(user, write);
+        };
+        let is_deletion = matches!(write, Write::Delete { .. }) || !value["metadata"]["deletionTimestamp"].is_null();
+        if is_deletion
+            && key.ends_with("/pods/default/p")
+            && let Some(status) = self.statuses.lock().unwrap().pop()
+        {
+            let record = store.get(key).unwrap();
+            let mut value = record.value().as_ref().clone();
+            value["status"] = status;
+            drop(store.commit(Write::Update { key: key.clone(), expected: record.revision, value }));
+        }
+        store.commit_for(user, write)
+    }
+}
+
+/// Evicts a pod of this status, which has others right before it is deleted (the last first). Its budget allows no eviction.
+async fn evicted(before: Value, meanwhile: Vec<Value>, options: Value) -> (Server, Answer) {
+    let store = Meddled::by(Recovers { statuses: Mutex::default() });
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    let (pods, budgets) =
+        ("/api/v1/namespaces/default/pods", "/apis/policy/v1/namespaces/default/poddisruptionbudgets");
+    let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}]});
+    server.post(pods, json!({"metadata": {"name": "p", "labels": {"app": "a"}}, "spec": spec})).await.expect(201);
+    let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}});
+    server.post(budgets, json!({"metadata": {"name": "b"}, "spec": spec})).await.expect(201);
+    let counted = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1,
+        "desiredHealthy": 1, "expectedPods": 2}});
+    server.patch(&format!("{budgets}/b/status"), "merge-patch", counted).await.expect(200);
+    server.patch(&format!("{pods}/p/status"), "merge-patch", json!({"status": before})).await.expect(200);
+    let revision = server.get(&format!("{pods}/p")).await.expect(200)["metadata"]["resourceVersion"].clone();
+    let mut options = options;
+    if options["preconditions"]["resourceVersion"] == "seen" {
+        options["preconditions"]["resourceVersion"] = revision;
+    }
+    *store.meddler.statuses.lock().unwrap() = meanwhile;
+    let eviction = json!({"metadata": {"name": "p"}, "deleteOptions": options});
+    let answer = server.post(&format!("{pods}/p/eviction"), eviction).await;
+    (server, answer)
+}
+
+fn running(ready: &str) -> Value {
+    json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_becomes_ready_while_it_is_evicted_is_looked_at_again() {
+    let uri = "/api/v1/namespaces/default/pods/p";
+    for before in [running("False"), json!({"phase": "Pending"})] {
+        let (server, answer) = evicted(before, vec![running("True")], json!({})).await;
+        let refused = answer.expect(429);
+        assert_eq!(refused["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
+        assert!(server.get(uri).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
+    }
+    // Still none that is counted.
+    let (server, answer) = evicted(json!({"phase": "Pending"}), vec![running("False")], json!({})).await;
+    answer.expect(201);
+    let gone = server.get(uri).await;
+    assert!(gone.code == 404 || !gone.body["metadata"]["deletionTimestamp"].is_null(), "{}", gone.body);
+    // Who says which pod, or which revision of it, is told that it is another now.
+    let other = json!({"preconditions": {"uid": "other"}});
+    evicted(running("False"), Vec::new(), other).await.1.expect(409);
+    let seen = json!({"preconditions": {"resourceVersion": "seen"}});
+    evicted(running("False"), vec![running("False")], seen).await.1.expect(409);
+    // One that never stands still is for later.
+    let always: Vec<Value> = (0..99).map(|n| json!({"phase": "Pending", "message": n.to_string()})).collect();
+    let refused = evicted(json!({"phase": "Pending"}), always, json!({})).await.1.expect(429);
+    assert_eq!(refused["details"]["retryAfterSeconds"], 10);
 }
