@@ -13,7 +13,7 @@ use berth_apimachinery::{meta, names};
 use serde_json::{Map, Value, json};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::pem::Pem;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 
 use super::rules::{items, text};
 use super::{Context, Strategy, same, spec_mut};
@@ -135,12 +135,18 @@ pub(crate) fn validate_approval(new: &Value, old: &Value) -> Vec<Error> {
 }
 
 /// The organizations that a request (base64 of PEM) names in its subject: the groups of who would hold the certificate. The error
-/// says why it is no request.
+/// says why it is no request, or that an organization is in an encoding that is not read: whoever signs may read it.
 pub(crate) fn organizations(request: &Value) -> Result<Vec<String>, String> {
     let pem = request_pem(request)?;
     let parsed = parse(&pem)?;
     let names = parsed.certification_request_info.subject.iter_organization();
-    Ok(names.filter_map(|name| name.as_str().ok()).map(str::to_owned).collect())
+    let read = |name: &AttributeTypeAndValue<'_>| match name.as_str() {
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(format!(
+            "an organization of the subject must be a UTF8String, PrintableString, IA5String or NumericString: {error}"
+        )),
+    };
+    names.map(read).collect()
 }
 
 fn keep_field(new: &mut Value, old: &Value, field: &str) {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use berth_apiserver::UserInfo;
 use berth_apiserver::pki::Pki;
 use http::Method;
-use rcgen::{CertificateParams, DnType, KeyPair};
+use rcgen::{CertificateParams, DnType, DnValue, KeyPair};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server, server};
@@ -16,7 +16,7 @@ const JSON: &str = "application/json";
 const SIGNER: &str = "example.com/servers";
 
 /// A request of a new key, as the API has it.
-fn request(organization: &str) -> String {
+fn request(organization: impl Into<DnValue>) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "ann");
     params.distinguished_name.push(DnType::OrganizationName, organization);
@@ -143,7 +143,20 @@ async fn a_request_must_be_one() {
     let why = "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
     refused(server.post(REQUESTS, object.clone()).await, 403, why);
     object["spec"]["signerName"] = SIGNER.into();
-    server.post(REQUESTS, object).await.expect(201);
+    server.post(REQUESTS, object.clone()).await.expect(201);
+    // In an encoding that is not read here, but perhaps by who signs.
+    object["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client".into();
+    let masters = "system:masters";
+    let encodings = [
+        DnValue::BmpString(masters.try_into().expect("UCS-2")),
+        DnValue::TeletexString(masters.try_into().expect("T.61")),
+    ];
+    object["metadata"]["name"] = "other".into();
+    for encoded in encodings {
+        object["spec"]["request"] = request(encoded).into();
+        let why = "failed to parse CSR: an organization of the subject must be a UTF8String";
+        refused(server.post(REQUESTS, object.clone()).await, 403, why);
+    }
 }
 
 #[tokio::test(start_paused = true)]
