@@ -2,13 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use berth_apiserver::UserInfo;
 use berth_apiserver::pki::Pki;
+use berth_apiserver::{ApiServer, UserInfo};
+use berth_store::{MemoryStore, Store, Write};
 use http::Method;
 use rcgen::{CertificateParams, DnType, DnValue, KeyPair};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Server, server};
+use crate::harness::{Answer, Server, config_on, server};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -157,6 +158,34 @@ async fn a_request_must_be_one() {
         let why = "failed to parse CSR: an organization of the subject must be a UTF8String";
         refused(server.post(REQUESTS, object.clone()).await, 403, why);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_from_before_the_rules_can_be_labelled_and_go() {
+    let store = std::sync::Arc::new(MemoryStore::new());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    let mut object = wanted("r");
+    object["metadata"]["finalizers"] = json!(["example.com/f"]);
+    server.post(REQUESTS, object).await.expect(201);
+    let key = "/certificates.k8s.io/certificatesigningrequests/r";
+    let record = store.get(key).expect("it is stored");
+    let mut value = record.value().as_ref().clone();
+    value["spec"]["request"] = "aGk=".into();
+    value["spec"]["usages"] = json!(["fun"]);
+    value["status"] = json!({"conditions": conditions(&[("Approved", "True"), ("Denied", "True")])});
+    let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
+    server.api.store_handle().commit(write).await.expect("stored");
+    let uri = format!("{REQUESTS}/r");
+    let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    let labelled = server.patch(&uri, "merge-patch", labelled).await.expect(200);
+    assert_eq!((&labelled["spec"]["request"], &labelled["metadata"]["labels"]["a"]), (&json!("aGk="), &json!("b")));
+    // What is new of it is held to the rules.
+    let condition =
+        json!({"status": {"conditions": conditions(&[("Approved", "True"), ("Denied", "True"), ("", "True")])}});
+    refused(server.patch(&format!("{uri}/approval"), "merge-patch", condition).await, 422, "type: Required value");
+    server.delete(&uri, Value::Null).await.expect(200);
+    server.patch(&uri, "merge-patch", json!({"metadata": {"finalizers": []}})).await.expect(200);
+    server.get(&uri).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
