@@ -5,7 +5,6 @@ mod bench;
 mod chart;
 mod clients;
 mod cluster;
-mod connections;
 mod disk;
 mod history;
 mod install;

@@ -1,4 +1,5 @@
-//! Many clients that hold a connection and say nothing, and headers beyond all measure.
+//! Many clients that hold a connection and say nothing, and headers beyond all measure. Ten thousand handshakes keep two
+//! processors busy for a good part of a minute.
 
 use std::sync::Arc;
 use std::time::Duration;
