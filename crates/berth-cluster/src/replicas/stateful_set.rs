@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use jiff::Timestamp;
@@ -15,6 +16,9 @@ use kube::ResourceExt;
 
 use super::{Writer, is_controlled_by, owned_by, pod_of, ready_since, template_hash, until_available};
 use crate::job::facts::{is_deleted, is_terminated};
+
+/// How long until it is looked whether a claim has gone.
+const CLAIM_GOES: Duration = Duration::from_secs(1);
 
 /// Label: the template a pod was made of.
 const REVISION: &str = "controller-revision-hash";
@@ -230,12 +234,19 @@ impl Reconciler for Controller {
             let message = format!("delete Pod {} in StatefulSet {} successful", pod.name_any(), key.name);
             tell(EventType::Normal, "SuccessfulDelete", &message);
         }
-        let mut refused = None;
+        let (mut refused, mut again_after) = (None, plan.again_after);
         for pod in &plan.create {
             let name = pod.name_any();
-            if let Err(error) = self.claim(&set, pod, tell).await {
-                refused = Some(error);
-                break;
+            match self.claim(&set, pod, tell).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    again_after = Some(again_after.map_or(CLAIM_GOES, |after| after.min(CLAIM_GOES)));
+                    continue;
+                }
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
             }
             match self.pods.create(&key.namespace, pod).await {
                 Ok(_) => {
@@ -256,29 +267,34 @@ impl Reconciler for Controller {
         }
         match refused {
             Some(error) => Err(error.into()),
-            None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
+            None => Ok(again_after.map_or(Action::Wait, Action::After)),
         }
     }
 }
 
 impl Controller {
-    /// Makes the claims of a pod that are not there.
+    /// Makes the claims of a pod that are not there. False while one of an earlier pod's is on its way out: a pod that used it
+    /// would keep it from going, and lose it with the next.
     async fn claim(
         &self,
         set: &StatefulSet,
         pod: &Pod,
         tell: impl Fn(EventType, &str, &str),
-    ) -> Result<(), kube::Error> {
+    ) -> Result<bool, kube::Error> {
         let (pod_name, set_name, namespace) = (pod.name_any(), set.name_any(), set.namespace().unwrap_or_default());
         for claim in number(set, pod).map(|ordinal| claims(set, ordinal)).unwrap_or_default() {
             let name = claim.name_any();
-            if self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name)).is_some() {
+            if let Some(claim) = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name)) {
+                if claim.metadata.deletion_timestamp.is_some() {
+                    return Ok(false);
+                }
                 continue;
             }
             let what = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
             match self.claims.create(&namespace, &claim).await {
                 Ok(_) => tell(EventType::Normal, "SuccessfulCreate", &format!("{what} success")),
-                Err(error) if berth_runtime::is_already_exists(&error) => {}
+                // Whether it is to stay is seen when the cache knows it.
+                Err(error) if berth_runtime::is_already_exists(&error) => return Ok(false),
                 Err(error) => {
                     let why = berth_runtime::message(&error);
                     tell(EventType::Warning, "FailedCreate", &format!("{what} failed error: {why}"));
@@ -286,7 +302,7 @@ impl Controller {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Claims and volumes stay while somebody uses them.
 
-use berth_cluster::garbage;
+use berth_cluster::{garbage, replicas};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::world::{World, eventually};
+use crate::world::{FATE, World, eventually};
 
 fn claim(name: &str) -> PersistentVolumeClaim {
     let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
@@ -80,4 +81,39 @@ async fn a_volume_goes_when_no_claim_has_it_and_who_lacks_protection_gets_it() {
         eventually("it is gone", async || volumes.get_opt("v").await.unwrap().is_none()).await;
     };
     world.run(|manager| garbage::install(manager, None), until).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_set_waits_until_its_old_claim_has_gone() {
+    let world = World::new().await;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client(), "default");
+    let pods: Api<Pod> = Api::namespaced(world.client(), "default");
+    let sets: Api<StatefulSet> = Api::namespaced(world.client(), "default");
+    let until = async {
+        let template = json!({"metadata": {"labels": {"app": "db"}, "annotations": {FATE: "100000"}},
+            "spec": {"nodeName": "somewhere", "containers": [{"name": "c", "image": "i"}]}});
+        let set = json!({"metadata": {"name": "db"}, "spec": {"replicas": 1, "serviceName": "db", "template": template,
+            "selector": {"matchLabels": {"app": "db"}}, "volumeClaimTemplates": [claim("data")]}});
+        sets.create(&PostParams::default(), &serde_json::from_value(set).unwrap()).await.unwrap();
+        eventually("there is a pod", async || pods.get_opt("db-0").await.unwrap().is_some()).await;
+        let old = claims.get("data-db-0").await.unwrap();
+        let finalizers = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        let params = PatchParams::default();
+        claims.patch("data-db-0", &params, &finalizers(json!(["example.com/backup"]))).await.unwrap();
+        claims.delete("data-db-0", &DeleteParams::default()).await.unwrap();
+        // It has been seen.
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        pods.delete("db-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        assert!(pods.get_opt("db-0").await.unwrap().is_none(), "its claim is on its way out");
+        claims.patch("data-db-0", &params, &finalizers(json!(null))).await.unwrap();
+        eventually("there is a pod again", async || pods.get_opt("db-0").await.unwrap().is_some()).await;
+        let new = claims.get("data-db-0").await.unwrap();
+        assert!(new.uid() != old.uid() && new.metadata.deletion_timestamp.is_none(), "with a claim of its own");
+    };
+    let install = |manager: &mut berth_runtime::Manager| {
+        garbage::install(manager, None);
+        replicas::install(manager);
+    };
+    world.run(install, until).await;
 }
