@@ -7,14 +7,15 @@ use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::core::v1::PodTemplate;
-use kube::api::PostParams;
-use kube::{Api, Client, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use super::decide::{Step, View, decide};
 use super::{CONTROLLER_NAME, check, requests};
 use crate::conditions::{self, NewCondition, truncate};
 use crate::config::Config;
-use crate::execute::{self, Part, patch};
+use crate::execute::{self, FIELD_MANAGER, Part, patch};
 use crate::gates::Gates;
 use crate::keys;
 use crate::stores::Stores;
@@ -197,7 +198,8 @@ impl Controller {
         request: &ProvisioningRequest,
     ) -> Result<(), Error> {
         let name = request.name_any();
-        match self.try_create(&templates, request).await {
+        let known = || self.requests.get(&ObjectKey::of(request));
+        match self.try_create(workload, &templates, request).await {
             Ok(made) => {
                 let made_name = made.name_any();
                 self.requests.observe(made);
@@ -205,14 +207,13 @@ impl Controller {
                 self.recorder.event(workload.as_ref(), EventType::Normal, "ProvisioningRequestCreated", &message);
                 Ok(())
             }
-            // It is there and not among those known to be the workload's. Known as somebody else's, it is in the way, which is
-            // told; not known at all, an earlier try got this far and the watch will say so.
-            Err(error)
-                if berth_runtime::is_already_exists(&error) && self.requests.get(&ObjectKey::of(request)).is_none() =>
+            // An earlier try got this far, and the watch says so or will. What is somebody else's is in the way, which is told.
+            Err(Failure::Request(error))
+                if berth_runtime::is_already_exists(&error) && is_own(known().as_deref(), workload) =>
             {
                 Err(error.into())
             }
-            Err(error) => {
+            Err(Failure::Template(error) | Failure::Request(error)) => {
                 let text = berth_runtime::message(&error);
                 let message =
                     truncate(&format!("Error creating ProvisioningRequest {name:?}: {text}"), CHECK_MESSAGE_MAX);
@@ -234,29 +235,79 @@ impl Controller {
 
     /// Templates first, because an autoscaler may look at a request the moment it exists; afterwards they belong to it.
     ///
-    /// What a controller left behind that was killed in between is not looked at, so no right to look is needed: a template of
-    /// that name is taken as the one meant. It stays the workload's, and goes with it, when the request was there already.
+    /// A controller that was killed in between leaves templates of the workload's, which are taken up. They stay the workload's,
+    /// and go with it, when the request was there already.
     async fn try_create(
         &self,
+        workload: &Workload,
         templates: &[PodTemplate],
         request: &ProvisioningRequest,
-    ) -> Result<ProvisioningRequest, kube::Error> {
+    ) -> Result<ProvisioningRequest, Failure> {
         let namespace = request.namespace().unwrap_or_default();
         let api: Api<PodTemplate> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         for template in templates {
             match api.create(&params, template).await {
-                Err(error) if !berth_runtime::is_already_exists(&error) => return Err(error),
-                _ => {}
+                Ok(_) => {}
+                Err(error) if berth_runtime::is_already_exists(&error) => {
+                    // A patch that changes nothing answers with the object: no right to look is needed.
+                    let params =
+                        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+                    let nothing = Patch::Merge(serde_json::json!({}));
+                    let found = api.patch(&template.name_any(), &params, &nothing).await.map_err(Failure::Template)?;
+                    if !is_left(&found, workload, &request.name_any()) {
+                        return Err(Failure::Template(error));
+                    }
+                }
+                Err(error) => return Err(Failure::Template(error)),
             }
         }
         let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), &namespace);
-        let request = requests.create(&params, request).await?;
+        let request = requests.create(&params, request).await.map_err(Failure::Request)?;
         for template in templates {
             let mut owned = template.clone();
             owned.metadata.owner_references = Some(vec![requests::owner(&request, true)]);
-            patch(&api, template, &owned, Part::Main, None).await?;
+            patch(&api, template, &owned, Part::Main, None).await.map_err(Failure::Template)?;
         }
         Ok(request)
+    }
+}
+
+/// What a request could not be made for.
+enum Failure {
+    Template(kube::Error),
+    Request(kube::Error),
+}
+
+/// Is the request that is there the workload's? One nobody has seen yet is taken for it.
+fn is_own(known: Option<&ProvisioningRequest>, workload: &Workload) -> bool {
+    let is_workload = |owner: &OwnerReference| Some(&owner.uid) == workload.metadata.uid.as_ref();
+    known.is_none_or(|request| request.owner_references().iter().any(is_workload))
+}
+
+/// Did an earlier try of the workload's leave this template, before or after it made the request of that name?
+fn is_left(template: &PodTemplate, workload: &Workload, request: &str) -> bool {
+    template.owner_references().iter().any(|owner| {
+        let of_request = owner.kind == ProvisioningRequest::kind(&()) && owner.name == request;
+        of_request || Some(&owner.uid) == workload.metadata.uid.as_ref()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_the_watch_brought_meanwhile_is_the_workloads_by_its_owner() {
+        let mut workload = Workload::default();
+        workload.metadata.name = Some("w".to_owned());
+        workload.metadata.uid = Some("1".to_owned());
+        let mut request = ProvisioningRequest::default();
+        assert!(is_own(None, &workload), "nobody has seen it yet");
+        assert!(!is_own(Some(&request), &workload), "it is nobody's");
+        request.metadata.owner_references = Some(vec![requests::owner(&workload, true)]);
+        assert!(is_own(Some(&request), &workload));
+        workload.metadata.uid = Some("2".to_owned());
+        assert!(!is_own(Some(&request), &workload), "it is that of an earlier workload of that name");
     }
 }

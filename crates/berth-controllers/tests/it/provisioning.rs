@@ -209,7 +209,7 @@ async fn hold(cluster: &Cluster, hold: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_controller_left_is_taken_up_without_being_looked_at() {
+async fn what_a_killed_controller_left_is_taken_up() {
     let cluster = start().await;
     hold(&cluster, true).await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;
@@ -256,4 +256,28 @@ async fn a_request_of_somebody_elses_in_the_way_is_told_and_waited_for() {
     cluster.pass(30).await;
     let request = requests(&cluster).await.pop().expect("a request of its own");
     assert_eq!(request["spec"]["provisioningClassName"], "queued-provisioning.gke.io");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
+    let cluster = start().await;
+    hold(&cluster, true).await;
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    let workload = cluster.list(KUEUE, "Workload", "team").await.remove(0);
+    let name = format!("ppt-{}-prov-1-main", workload["metadata"]["name"].as_str().unwrap());
+    let other = json!({
+        "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": name, "namespace": "team"},
+        "template": {"metadata": {"labels": {"of": "other"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    });
+    let other = cluster.create(other).await;
+    hold(&cluster, false).await;
+    let told = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
+    assert!(told.contains(&format!("podtemplates {name:?} already exists")), "{told}");
+    assert!(requests(&cluster).await.is_empty());
+    assert_eq!(cluster.get("v1", "PodTemplate", Some("team"), &name).await, other, "it is as it was");
+    cluster.delete(&other).await;
+    cluster.pass(30).await;
+    let request = requests(&cluster).await.pop().expect("a request");
+    let own = cluster.get("v1", "PodTemplate", Some("team"), &name).await;
+    assert_eq!(own["metadata"]["ownerReferences"][0]["uid"], request["metadata"]["uid"]);
 }
