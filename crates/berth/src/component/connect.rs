@@ -68,6 +68,11 @@ pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow:
     Ok(builder.with_layer(limiter).with_layer(requests).build())
 }
 
+/// A client that asks again, for minutes, when it is told to come back later: for work that must not stop in the middle.
+pub fn persistent(config: Config) -> anyhow::Result<Client> {
+    client(config, &Requests::default(), &Limiter::new(None))
+}
+
 /// A client for somebody who waits for the answer: one that says to come back later is told as it is. Those that work on their
 /// own ask again and again, for minutes.
 pub fn asking(mut config: Config) -> anyhow::Result<Client> {

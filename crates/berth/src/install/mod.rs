@@ -122,8 +122,15 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
-    let client = connect::asking(options.connect.config().await?)?;
-    check_policies(&client, options).await?;
+    apply_to(options.connect.config().await?, &options.hold_policy, objects).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn apply_to(config: kube::Config, hold_policy: &str, objects: Vec<Value>) -> anyhow::Result<()> {
+    // A cluster that does not answer says so at once. Later on one that is busy for a moment is asked again, so that no
+    // installation stops half done.
+    check_cluster(&connect::asking(config.clone())?, hold_policy).await?;
+    let client = connect::persistent(config)?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
         let (api_version, kind) = match &typed.types {
@@ -146,7 +153,7 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
         api.patch(&name, &params, &Patch::Apply(&typed)).await.with_context(|| format!("{kind} {name}"))?;
         say!("{}/{name} applied", resource.plural);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Is that the answer of a cluster that does not serve a kind?
@@ -174,12 +181,13 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Refuses a cluster that would not hold anything, before its webhooks are told that they may be skipped.
-async fn check_policies(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
-    if options.hold_policy == NO_HOLD {
-        return Ok(());
+/// Refuses a cluster that does not answer, or that would not hold anything, before its webhooks are told that they may be skipped.
+async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Result<()> {
+    if hold_policy == NO_HOLD {
+        let namespaces = discovery::pinned_kind(client, &GroupVersionKind::gvk("", "v1", "Namespace")).await;
+        return namespaces.map(drop).context("the cluster cannot be asked what it serves");
     }
-    let version = &options.hold_policy;
+    let version = hold_policy;
     let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy");
     match discovery::pinned_kind(client, &gvk).await {
         Ok(_) => Ok(()),
@@ -193,5 +201,78 @@ async fn check_policies(client: &kube::Client, options: &Options) -> anyhow::Res
                  enabled (--hold-policy {older}); --hold-policy {NO_HOLD} has queued jobs refused meanwhile instead"
             )
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// An API server that knows namespaces and answers so many requests with 503 from the given one on; what was asked of it.
+    async fn busy(from: usize, times: usize) -> (kube::Config, Arc<Mutex<Vec<String>>>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 16 * 1024];
+                // One read holds the whole of so small a request.
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                let verb = request.split(' ').next().unwrap_or_default().to_owned();
+                let number = {
+                    let mut log = log.lock().expect("nobody panics while holding the log");
+                    log.push(verb.clone());
+                    log.len() - 1
+                };
+                let resource = json!({"name": "namespaces", "singularName": "namespace", "namespaced": false,
+                    "kind": "Namespace", "verbs": ["patch"]});
+                let (status, body) = match verb.as_str() {
+                    _ if number >= from && number - from < times => ("503 Service Unavailable", json!({})),
+                    "GET" => (
+                        "200 OK",
+                        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [resource]}),
+                    ),
+                    _ => ("200 OK", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "queues"}})),
+                };
+                let body = body.to_string();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        (kube::Config::new(url.parse().expect("an address")), asked)
+    }
+
+    async fn installed(from: usize, times: usize) -> (anyhow::Result<()>, Vec<String>) {
+        let (config, asked) = busy(from, times).await;
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "queues"}});
+        let applied = tokio::time::timeout(Duration::from_secs(60), apply_to(config, NO_HOLD, vec![object]));
+        let applied = applied.await.expect("it ends");
+        let asked = asked.lock().expect("nobody panics while holding the log").clone();
+        (applied, asked)
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_busy_for_a_moment_stops_no_installation() {
+        let (applied, asked) = installed(2, 2).await;
+        applied.expect("it is applied");
+        assert_eq!(asked, ["GET", "GET", "PATCH", "PATCH", "PATCH"]);
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_does_not_answer_is_said_at_once() {
+        let (applied, asked) = installed(0, usize::MAX).await;
+        let error = applied.expect_err("nothing is applied").to_string();
+        assert_eq!((error.as_str(), asked.len()), ("the cluster cannot be asked what it serves", 1));
     }
 }
