@@ -105,7 +105,7 @@ impl Webhooks {
         match request.resource {
             // What is in use must not vanish; the controllers would add this a moment later.
             "clusterqueues" | "resourceflavors" => add_finalizer(object),
-            "pods" => pods::default_pod(object, request.namespace, &self.config, &self.gates, lookup),
+            "pods" => pods::default_new_pod(object, request.namespace, &self.config, &self.gates, lookup),
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
             "jobsets" => default_job::<JobSet>(object, request.namespace, &self.config, &self.gates, lookup)?,
             _ => {

@@ -45,6 +45,20 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
 }
 
 /// Holds back a new pod that is queued by itself.
+///
+/// One that comes with its node (`kubectl debug node/...`) can have no gates: the API server refuses both together. Unless it
+/// names a queue itself it is left alone, where Kueue has it refused. One that names a queue is refused here, too: it would take
+/// what it has no quota for.
+pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
+    let is_placed = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+    if is_placed && label(object, keys::QUEUE_NAME_LABEL).is_empty() {
+        held::undo_pod(object);
+        return;
+    }
+    default_pod(object, namespace, config, gates, lookup);
+}
+
+/// Holds back a pod that is queued by itself, a new one or one that was made while nobody was there to say so.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     held::undo_pod(object);
     let mut queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
@@ -287,6 +301,25 @@ mod tests {
         let daemon =
             json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true}]);
         assert_eq!(of("team", none, daemon), (Value::Null, false));
+    }
+
+    #[test]
+    fn a_pod_that_comes_with_its_node_is_held_only_if_it_names_a_queue() {
+        let default = |_: &str, resource: &str, _: &str, name: &str| {
+            (resource == "localqueues" && name == "default").then(|| Arc::new(json!({"metadata": {"name": "default"}})))
+        };
+        let config = || Config { manage_jobs_without_queue_name: true, ..Config::default() };
+        let of = |labels: Value, node: &str| {
+            let written =
+                json!({"metadata": {"name": "p", "labels": labels}, "spec": {"nodeName": node, "containers": []}});
+            let mut pod = written.clone();
+            let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
+            Webhooks::new(config()).mutate(request, &mut pod, &default).expect("it is fine");
+            (pod == written, pod["spec"]["schedulingGates"][0]["name"] == keys::ADMISSION_GATE)
+        };
+        assert_eq!(of(json!({}), "n1"), (true, false), "it is as its maker wrote it");
+        assert_eq!(of(json!({}), ""), (false, true), "no node is none");
+        assert_eq!(of(json!({keys::QUEUE_NAME_LABEL: "q"}), "n1"), (false, true), "the API server refuses it");
     }
 
     #[test]

@@ -252,6 +252,7 @@ fn queued_pods(held: &Held) -> Policy {
 fn defaulted_pods(held: &Held) -> Policy {
     let mut policy = of_pods("berth-hold-pods-of-default-queue", held);
     policy.conditions.push(is_not_spared(held));
+    policy.conditions.push(is_not_placed());
     // What its owner was told decides for a pod that is queued in its owner's name.
     policy.conditions.push(("is-no-part", format!("!({} || {})", is_of_queued_template(), is_owned(&managing()))));
     policy.by_default_queue = true;
@@ -265,7 +266,13 @@ fn other_pods(held: &Held) -> Policy {
     policy.queued = false;
     policy.conditions.insert(0, is_managed(held));
     policy.conditions.insert(1, is_not_spared(held));
+    policy.conditions.insert(2, is_not_placed());
     policy
+}
+
+/// The pod comes without a node: one that has it (`kubectl debug node/...`) can have no gates.
+fn is_not_placed() -> (&'static str, String) {
+    ("is-not-placed", "object.spec.?nodeName.orValue('') == ''".to_owned())
 }
 
 /// What is the same of all policies about pods.

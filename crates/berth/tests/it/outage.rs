@@ -237,6 +237,12 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     here.create(&pod("defaulted-pod", "easy", None));
     here.create(&pods_of("Deployment", "defaulted-deployment", "easy", None));
     here.create(&pods_of("StatefulSet", "defaulted-set", "easy", None));
+    // One that has its node already cannot be held, and is made (`kubectl debug node/...`).
+    let mut placed = pod("placed", "easy", None);
+    let nodes = cluster.get(&["nodes"]);
+    placed["spec"]["nodeName"] = nodes["items"][0]["metadata"]["name"].clone();
+    here.create(&placed);
+    assert!(!is_gated(&here.get("pod", "placed", "easy")));
     cluster.wait_until("what nobody queues to run", 30, |_| {
         here.running("team", "app=plain") == 1
             && here.running("free", "app=unmanaged") == 1
