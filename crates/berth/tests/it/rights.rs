@@ -143,9 +143,15 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
         .output()
         .expect("berth runs");
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    let first = Process::controller(&cluster, &["--webhook-certificate-lifetime=60s"]);
+    // A leader that gives its lease back is followed at once; on a busy machine none is to lose it before.
+    let options = [
+        "--webhook-certificate-lifetime=60s",
+        "--leader-elect-lease-duration=60s",
+        "--leader-elect-renew-deadline=40s",
+    ];
+    let first = Process::controller(&cluster, &options);
     first.wait_logged("serving pending workloads to the API server");
-    let second = Process::controller(&cluster, &["--webhook-certificate-lifetime=60s"]);
+    let second = Process::controller(&cluster, &options);
     let ready = |replica: &Process| replica.logged("/readyz").is_some() && replica.get("/readyz").0 == 200;
     cluster.wait_until("both replicas to be ready", 60, |_| ready(&first) && ready(&second));
     // The certificate is renewed, and another replica takes over.
