@@ -202,6 +202,7 @@ fn answerable(
 #[cfg(test)]
 mod tests {
     use rustls::client::ResolvesClientCert;
+    use rustls::time_provider::TimeProvider;
     use rustls::{ClientConfig, ClientConnection, ServerConnection};
 
     use super::*;
@@ -231,8 +232,20 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         }
     }
 
+    /// Long past: certificates of then do not hold by the system's clock, which must not matter.
     fn now() -> jiff::Timestamp {
-        "2026-11-23T12:00:00Z".parse().expect("a timestamp")
+        "2020-02-03T12:00:00Z".parse().expect("a timestamp")
+    }
+
+    /// The client's clock: it stands.
+    #[derive(Debug)]
+    struct Stands;
+
+    impl TimeProvider for Stands {
+        fn current_time(&self) -> Option<UnixTime> {
+            let seconds = u64::try_from(now().as_second()).ok()?;
+            Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+        }
     }
 
     /// What the server says of a client that shows this certificate and signs with this key.
@@ -247,7 +260,7 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("a key");
         let key = provider.key_provider.load_private_key(key).expect("a usable key");
         let shows = Shows(Arc::new(CertifiedKey::new(chain(certificate_pem).expect("certificates"), key)));
-        let config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_details(provider, Arc::new(Stands))
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_root_certificates(roots)
