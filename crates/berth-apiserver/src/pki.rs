@@ -52,7 +52,7 @@ pub enum PkiError {
         /// What was expected in it.
         what: &'static str,
     },
-    /// Of the two files of an authority one is there alone.
+    /// An authority's certificate is there without its key.
     #[error(
         "{path} is there, but not {missing}: put that back, or move {path} away to have a new authority made (clients \
          then need the new kubeconfig)"
@@ -134,7 +134,8 @@ impl Authority {
         Ok(Authority { certificate_pem, issuer: issuer(name, key) })
     }
 
-    /// The authority kept in `FILE.crt` and `FILE.key` of a directory; made when there is none that lasts a month.
+    /// The authority kept in `FILE.crt` and `FILE.key` of a directory; made when there is none that lasts a month. What
+    /// an earlier start that was cut short has left undone is done first.
     fn load_or_create(directory: &Path, file: &str, name: &str, now: jiff::Timestamp) -> Result<Authority, PkiError> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
@@ -142,22 +143,49 @@ impl Authority {
             (Some(certificate_pem), Some(key_pem)) => {
                 let key = KeyPair::from_pem(&key_pem)
                     .map_err(|_| PkiError::Damaged { path: key_path.clone(), what: "private key" })?;
-                let (end, public_key) = end_and_key(&certificate_pem)
+                let (mut end, public_key) = end_and_key(&certificate_pem)
                     .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
+                let mut certificate_pem = certificate_pem;
                 if public_key != key.public_key_raw() {
-                    return Err(PkiError::Mismatch { certificate: certificate_path, key: key_path });
+                    // A renewal cut short between its two renames: the certificate of the new key is beside the old one.
+                    let staged = neighbour(&certificate_path);
+                    let pem = read_if_present(&staged)?.unwrap_or_default();
+                    match end_and_key(&pem) {
+                        Some((its_end, its_key)) if its_key == key.public_key_raw() => {
+                            fs::rename(&staged, &certificate_path)
+                                .map_err(|source| PkiError::File { path: certificate_path.clone(), source })?;
+                            (end, certificate_pem) = (its_end, pem);
+                        }
+                        _ => return Err(PkiError::Mismatch { certificate: certificate_path, key: key_path }),
+                    }
                 }
                 if end > now + jiff::SignedDuration::from_hours(24 * 30) {
                     return Ok(Authority { certificate_pem, issuer: issuer(name, key) });
                 }
             }
             (Some(_), None) => return Err(PkiError::Half { path: certificate_path, missing: key_path }),
-            (None, Some(_)) => return Err(PkiError::Half { path: key_path, missing: certificate_path }),
+            (None, Some(key_pem)) => {
+                // A first start cut short. Whoever has an earlier certificate of this key believes what it signs all the same.
+                let key = KeyPair::from_pem(&key_pem)
+                    .map_err(|_| PkiError::Damaged { path: key_path, what: "private key" })?;
+                let certificate_pem = authority_certificate(name, date(now), &key)?;
+                write_private(&certificate_path, certificate_pem.as_bytes())?;
+                return Ok(Authority { certificate_pem, issuer: issuer(name, key) });
+            }
             (None, None) => {}
         }
         let (certificate_pem, key) = new_authority(name, date(now))?;
-        write_private(&key_path, key.serialize_pem().as_bytes())?;
-        write_private(&certificate_path, certificate_pem.as_bytes())?;
+        // Both are on disk before either is in its place, so that what comes between can be put right at the next start.
+        let staged_key = stage(&key_path, key.serialize_pem().as_bytes())?;
+        let staged = stage(&certificate_path, certificate_pem.as_bytes()).inspect_err(|_| {
+            let _ = fs::remove_file(&staged_key);
+        })?;
+        put(&staged_key, &key_path).inspect_err(|_| {
+            let _ = fs::remove_file(&staged);
+        })?;
+        // Should this fail, the staged certificate has to stay: it is the one of the key.
+        fs::rename(&staged, &certificate_path)
+            .map_err(|source| PkiError::File { path: certificate_path.clone(), source })?;
         Ok(Authority { certificate_pem, issuer: issuer(name, key) })
     }
 
@@ -269,12 +297,16 @@ fn issuer(name: &str, key: KeyPair) -> Issuer<'static, KeyPair> {
 }
 
 fn new_authority(name: &str, today: jiff::civil::Date) -> Result<(String, KeyPair), PkiError> {
-    let failed = |source| PkiError::Generate { subject: name.to_owned(), source };
+    let key = KeyPair::generate().map_err(|source| PkiError::Generate { subject: name.to_owned(), source })?;
+    Ok((authority_certificate(name, today, &key)?, key))
+}
+
+/// The certificate of an authority that has this key.
+fn authority_certificate(name: &str, today: jiff::civil::Date, key: &KeyPair) -> Result<String, PkiError> {
     let mut params = authority(name);
     set_validity(&mut params, today, AUTHORITY_YEARS);
-    let key = KeyPair::generate().map_err(failed)?;
-    let certificate = params.self_signed(&key).map_err(failed)?;
-    Ok((certificate.pem(), key))
+    let certificate = params.self_signed(key);
+    certificate.map(|it| it.pem()).map_err(|source| PkiError::Generate { subject: name.to_owned(), source })
 }
 
 fn leaf(
@@ -343,10 +375,20 @@ fn create_private_directory(path: &Path) -> Result<(), PkiError> {
 
 /// Writes a file only its owner can read: to a neighbour first, then renamed, so a crash leaves the old or the new one.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
-    let failed = |source| PkiError::File { path: path.to_owned(), source };
+    put(&stage(path, content)?, path)
+}
+
+/// Where a file is written before it is put in its place.
+fn neighbour(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
-    let temporary = path.with_file_name(name);
+    path.with_file_name(name)
+}
+
+/// Writes what is to be put at this path to its neighbour, which only its owner can read; answers where that is.
+fn stage(path: &Path, content: &[u8]) -> Result<PathBuf, PkiError> {
+    let failed = |source| PkiError::File { path: path.to_owned(), source };
+    let temporary = neighbour(path);
     // A left-over from a crash may have other permissions: never write a secret into it.
     match fs::remove_file(&temporary) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(failed(source)),
@@ -357,11 +399,20 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError>
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(&temporary).map_err(failed)?;
-    let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    let written = file.write_all(content).and_then(|()| file.sync_all());
     written.map_err(|source| {
         // Half a file is of no use to anybody, least of all on a full disk.
         let _ = fs::remove_file(&temporary);
         failed(source)
+    })?;
+    Ok(temporary)
+}
+
+/// Puts a staged file in its place; it is gone where it cannot be.
+fn put(temporary: &Path, path: &Path) -> Result<(), PkiError> {
+    fs::rename(temporary, path).map_err(|source| {
+        let _ = fs::remove_file(temporary);
+        PkiError::File { path: path.to_owned(), source }
     })
 }
 
@@ -402,12 +453,12 @@ mod tests {
     }
 
     #[test]
-    fn half_an_authority_and_two_halves_of_different_ones_are_refused() {
+    fn an_authority_without_its_key_and_two_halves_of_different_ones_are_refused() {
         let (directory, other) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
         let pki = Pki::load_or_create(directory.path(), now()).expect("made");
         Pki::load_or_create(other.path(), now()).expect("made");
         let refused = || Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
-        for (gone, left) in [("ca.key", "ca.crt"), ("ca.crt", "ca.key"), ("front-proxy-ca.crt", "front-proxy-ca.key")] {
+        for (gone, left) in [("ca.key", "ca.crt"), ("front-proxy-ca.key", "front-proxy-ca.crt")] {
             let file = directory.path().join(gone);
             fs::rename(&file, directory.path().join("away")).expect("renamed");
             let error = refused();
@@ -421,6 +472,34 @@ mod tests {
         fs::rename(directory.path().join("kept"), directory.path().join("ca.key")).expect("renamed");
         let again = Pki::load_or_create(directory.path(), now()).expect("as it was");
         assert_eq!(again.authority_pem(), pki.authority_pem());
+    }
+
+    #[test]
+    fn a_start_cut_short_is_made_whole_by_the_next() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| directory.path().join(name);
+        let first = Pki::load_or_create(directory.path(), now()).expect("made");
+        let old = fs::read(file("ca.crt")).expect("there");
+        // The first start came as far as the key.
+        fs::remove_file(file("ca.crt")).expect("removed");
+        let second = Pki::load_or_create(directory.path(), now()).expect("a certificate for the key");
+        assert_eq!(end_and_key(second.authority_pem()), end_and_key(first.authority_pem()));
+        let third = Pki::load_or_create(directory.path(), now()).expect("loaded");
+        assert_eq!(third.authority_pem(), second.authority_pem());
+        // A renewal came as far as the new key, with the new certificate staged.
+        let late = now() + jiff::SignedDuration::from_hours(24 * 365 * 10);
+        let renewed = Pki::load_or_create(directory.path(), late).expect("renewed");
+        assert!(!file("ca.key.new").exists() && !file("ca.crt.new").exists());
+        fs::rename(file("ca.crt"), file("ca.crt.new")).expect("renamed");
+        fs::write(file("ca.crt"), &old).expect("written");
+        let healed = Pki::load_or_create(directory.path(), late).expect("healed");
+        assert_eq!(healed.authority_pem(), renewed.authority_pem());
+        assert_eq!(fs::read_to_string(file("ca.crt")).expect("there"), renewed.authority_pem());
+        // A staged certificate of another key heals nothing.
+        fs::write(file("ca.crt"), &old).expect("written");
+        fs::write(file("ca.crt.new"), &old).expect("written");
+        let error = Pki::load_or_create(directory.path(), late).err().expect("refused").to_string();
+        assert!(error.contains("do not belong together"), "{error}");
     }
 
     #[test]
