@@ -40,7 +40,7 @@ impl TimeOptions {
         let system = Clock::system();
         let now = system.now();
         let file = folder.map(|folder| folder.join(FILE));
-        let kept = file.as_deref().map(read).transpose()?.flatten();
+        let kept = file.as_deref().map(read).transpose()?.flatten().map(|kept| kept.passed(now));
         // What it takes to be past it by more than rounding.
         let kept = kept.map(|kept| kept.checked_add(ROUNDING).unwrap_or(Timestamp::MAX));
         let ahead = kept.filter(|kept| *kept > now);
@@ -62,7 +62,10 @@ impl TimeOptions {
             }
         };
         let shown = self.shown(origin, now);
-        if let Some(kept) = kept.filter(|kept| shown.checked_add(ROUNDING).unwrap_or(Timestamp::MAX) < *kept) {
+        // Between the two clocks' readings that were kept may lie a moment, in which cluster time goes on.
+        let moment = SignedDuration::try_from(MOMENT.mul_f64(self.time_scale)).unwrap_or(SignedDuration::MAX);
+        let latest = shown.checked_add(moment.max(ROUNDING)).unwrap_or(Timestamp::MAX);
+        if let Some(kept) = kept.filter(|kept| latest < *kept) {
             bail!(
                 "--time-origin {origin}: cluster time would be {shown}, and was {kept} already; leave it out to go on from there"
             );
@@ -92,14 +95,46 @@ impl TimeOptions {
 }
 
 /// File of a data folder: a time that cluster time has not passed yet (RFC 3339), so that it need not be written each time
-/// somebody looks at the clock.
+/// somebody looks at the clock; and, unless it has been stopped there, what cluster time was at which real time, and how
+/// many times faster it ran.
 pub const FILE: &str = "cluster-time";
 /// How often the file is written anew, in real time.
 const EVERY: Duration = Duration::from_secs(2);
 /// How far it is ahead then, in real time: more, as a busy machine may be late.
 const AHEAD: Duration = Duration::from_secs(5);
+/// How far apart the readings of two clocks are at most, in real time.
+const MOMENT: Duration = Duration::from_millis(20);
 /// What fractions of numbers lose in the sum of origin and elapsed time, generously.
 const ROUNDING: SignedDuration = SignedDuration::from_millis(1);
+
+/// What is kept of cluster time.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// Cluster time has not passed this.
+    bound: Timestamp,
+    /// None of a cluster that was stopped at the bound.
+    running: Option<Running>,
+}
+
+/// How cluster time ran.
+#[derive(Clone, Copy)]
+struct Running {
+    cluster: Timestamp,
+    /// What real time was then.
+    real: Timestamp,
+    scale: f64,
+}
+
+impl Kept {
+    /// What cluster time has come to at most, in real time `now`: it ran no longer than until now, nor past its bound.
+    fn passed(&self, now: Timestamp) -> Timestamp {
+        // When real time has been set back, nobody knows how long it ran.
+        let Some(running) = self.running.filter(|running| running.real <= now) else { return self.bound };
+        let passed = now.duration_since(running.real).as_secs_f64() * running.scale;
+        let passed = SignedDuration::try_from_secs_f64(passed).unwrap_or(SignedDuration::MAX);
+        running.cluster.checked_add(passed).unwrap_or(Timestamp::MAX).min(self.bound)
+    }
+}
 
 /// The clock of a cluster, and what it takes to have the same one later or elsewhere.
 pub struct ClusterTime {
@@ -141,16 +176,29 @@ impl ClusterTime {
     pub fn keep(&self) -> Option<Keeper> {
         let file = self.file.clone()?;
         let ahead = SignedDuration::try_from(AHEAD.mul_f64(self.scale)).unwrap_or(SignedDuration::MAX);
-        let clock = self.clock.clone();
-        let bound = move || clock.now().checked_add(ahead).unwrap_or(Timestamp::MAX);
+        let (clock, scale) = (self.clock.clone(), self.scale);
+        let bound = move || {
+            // Real time first: what is read later of the cluster's is rather too much than too little.
+            let (real, cluster) = (Clock::system().now(), clock.now());
+            let running = Some(Running { cluster, real, scale });
+            Kept { bound: cluster.checked_add(ahead).unwrap_or(Timestamp::MAX), running }
+        };
         keep(&file, bound());
         let (clock, path) = (self.clock.clone(), file.clone());
         let task = tokio::spawn(async move {
             let real = Clock::system();
+            let mut is_kept = true;
             loop {
                 real.sleep(EVERY).await;
                 // Here and not on a thread for what blocks: stopped, it must not come after the last write. It is short.
-                keep(&path, bound());
+                let written = write(&path, bound());
+                match &written {
+                    // A disk stays full for longer than it takes to say so.
+                    Err(error) if is_kept => tracing::warn!("cluster time is not kept: {error:#}"),
+                    Ok(()) if !is_kept => tracing::info!("cluster time is kept again"),
+                    _ => {}
+                }
+                is_kept = written.is_ok();
             }
         });
         Some(Keeper { clock, file, task })
@@ -169,7 +217,7 @@ impl Keeper {
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
-        keep(&self.file, self.clock.now());
+        keep(&self.file, Kept { bound: self.clock.now(), running: None });
     }
 }
 
@@ -179,28 +227,44 @@ impl Drop for Keeper {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Option<Timestamp>> {
+fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| file.display().to_string()),
     };
-    let time = text.trim().parse();
-    time.map(Some).map_err(|_| anyhow!("{}: {:?} is not a time (RFC 3339)", file.display(), text.trim()))
+    parse(&text).map(Some).ok_or_else(|| {
+        anyhow!("{}: {:?} is not a time (RFC 3339), nor three and a --time-scale", file.display(), text.trim())
+    })
 }
 
-fn keep(file: &Path, time: Timestamp) {
+fn parse(text: &str) -> Option<Kept> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    match fields[..] {
+        [bound] => Some(Kept { bound: bound.parse().ok()?, running: None }),
+        [bound, cluster, real, factor] => {
+            let (cluster, real, scale) = (cluster.parse().ok()?, real.parse().ok()?, scale(factor).ok()?);
+            Some(Kept { bound: bound.parse().ok()?, running: Some(Running { cluster, real, scale }) })
+        }
+        _ => None,
+    }
+}
+
+fn keep(file: &Path, time: Kept) {
     if let Err(error) = write(file, time) {
         tracing::warn!("cluster time is not kept: {error:#}");
     }
 }
 
 /// Replaces the file whole: after a crash there is the one or the other.
-fn write(file: &Path, time: Timestamp) -> anyhow::Result<()> {
+fn write(file: &Path, time: Kept) -> anyhow::Result<()> {
     let new = file.with_extension("new");
     let written = || {
         let mut handle = File::create(&new)?;
-        writeln!(handle, "{time}")?;
+        match time.running {
+            Some(Running { cluster, real, scale }) => writeln!(handle, "{} {cluster} {real} {scale}", time.bound)?,
+            None => writeln!(handle, "{}", time.bound)?,
+        }
         handle.sync_all()?;
         std::fs::rename(&new, file)
     };
@@ -263,10 +327,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_was_killed_has_its_old_origin_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let origin = Clock::system().now().checked_sub(SignedDuration::from_secs(1000)).unwrap();
+        let given = TimeOptions { time_scale: 60.0, time_origin: Some(origin) };
+        let first = given.clock(Some(folder.path())).unwrap();
+        drop(first.keep().unwrap());
+        // The same line again, and one without the origin: others still run on the old one.
+        for options in [given, options(60.0)] {
+            let again = options.clock(Some(folder.path())).unwrap();
+            let apart = again.clock.now().duration_since(first.clock.now()).as_secs_f64();
+            assert!(apart.abs() < 60.0, "{apart}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_has_passed_as_far_as_real_time_went_on() {
+        let kept = parse("2030-01-01T00:05:00Z 2030-01-01T00:00:00Z 2026-01-01T00:00:00Z 60").unwrap();
+        let passed = |now: &str| kept.passed(now.parse().unwrap()).to_string();
+        assert_eq!(passed("2026-01-01T00:00:02Z"), "2030-01-01T00:02:00Z");
+        assert_eq!(passed("2026-01-01T01:00:00Z"), "2030-01-01T00:05:00Z");
+        assert_eq!(passed("2025-12-31T00:00:00Z"), "2030-01-01T00:05:00Z");
+        assert!(parse("2030-01-01T00:05:00Z 2030-01-01T00:00:00Z").is_none());
+    }
+
+    #[tokio::test]
     async fn a_time_that_has_passed_or_cannot_be_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
-        write(&file, "2020-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        std::fs::write(&file, "2020-01-01T00:00:00Z\n").unwrap();
         let time = options(1.0).clock(Some(folder.path())).unwrap();
         assert!(matches!(time.options, Shared::System) && time.file.is_none());
         let real = Clock::system().now();
