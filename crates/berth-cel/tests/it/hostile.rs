@@ -32,12 +32,12 @@ fn the_deepest_expressions_that_parse_also_run() {
     thread.join().expect("no overflow");
 }
 
-/// Finding an item among constants is free, so it must not take longer the more there are.
+/// Finding an item among constants is free, so it must not take longer the more there are: one after the other these would be some
+/// 6 * 10^9 comparisons, minutes.
 #[test]
 fn an_item_is_looked_up_among_constants() {
     let x = json!(vec![2; 100_000]);
     let repeated = |item: &str, last: &str| format!("[{}{last}]", format!("{item},").repeat(20_000));
-    let started = std::time::Instant::now();
     for (list, found) in [(repeated("1", "3"), false), (repeated("1", "2"), true), (repeated("1.5", "2.0"), true)] {
         let program = env().compile(&format!("x.all(i, i in {list})")).unwrap_or_else(|issues| panic!("{issues}"));
         let ran = program.run(&[untyped(&x)], Run { limit: Some(10_000_000), ..Run::default() });
@@ -47,8 +47,6 @@ fn an_item_is_looked_up_among_constants() {
     let program = env().compile(&format!("!x.exists(i, i in {list})")).unwrap_or_else(|issues| panic!("{issues}"));
     let ran = program.run(&[untyped(&x)], Run { limit: Some(10_000_000), ..Run::default() });
     assert_eq!(ran.result.map(|value| value.to_json()), Ok(Some(json!(true))));
-    // One after the other it would be some 6 * 10^9 comparisons: minutes.
-    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
 
 #[test]
