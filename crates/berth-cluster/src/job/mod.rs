@@ -221,7 +221,8 @@ impl JobController {
 
     async fn remove(&self, pods: &Api<Pod>, job: &Job, removal: &Removal) -> Result<(), Error> {
         if removal.forget && is_tracked(&removal.pod) {
-            self.strip_finalizer(pods, &removal.pod).await?;
+            // What ended meanwhile must be counted: only the pod that was looked at is forgotten.
+            strip_finalizer(pods, &removal.pod, removal.pod.metadata.resource_version.as_deref(), &self.pods).await?;
         }
         let mut params = DeleteParams::background();
         params.preconditions = Some(Preconditions { uid: removal.pod.metadata.uid.clone(), resource_version: None });
@@ -248,13 +249,9 @@ impl JobController {
     async fn release(&self, key: &ObjectKey, pods: &[Arc<Pod>]) -> Result<(), Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for pod in pods.iter().filter(|pod| is_tracked(pod)) {
-            self.strip_finalizer(&api, pod).await?;
+            strip_finalizer(&api, pod, None, &self.pods).await?;
         }
         Ok(())
-    }
-
-    async fn strip_finalizer(&self, pods: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
-        strip_finalizer(pods, pod, &self.pods).await
     }
 
     /// Deletes a finished Job when its time to live is over, or says when to look again.
@@ -308,18 +305,22 @@ impl Reconciler for Orphans {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
         if is_tracked(&pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none() {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-            strip_finalizer(&pods, &pod, &self.pods).await?;
+            strip_finalizer(&pods, &pod, None, &self.pods).await?;
         }
         Ok(Action::Wait)
     }
 }
 
-async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, cache: &Cache<Pod>) -> Result<(), Error> {
+/// Takes the tracking finalizer off a pod; with a resourceVersion only if it still is at that.
+async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, at: Option<&str>, cache: &Cache<Pod>) -> Result<(), Error> {
     // The UID makes the patch fail on another pod of the same name.
-    let patch = json!({"metadata": {
+    let mut patch = json!({"metadata": {
         "uid": pod.metadata.uid,
         "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
     }});
+    if let Some(version) = at {
+        patch["metadata"]["resourceVersion"] = version.into();
+    }
     match berth_runtime::write::patch(pods, name(pod), &PatchParams::default(), &Patch::Strategic(&patch)).await {
         Ok(stored) => {
             cache.observe(stored);

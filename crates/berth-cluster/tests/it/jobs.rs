@@ -1,13 +1,17 @@
 //! Jobs from creation to completion.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use berth_apiserver::UserInfo;
+use berth_apiserver::{Body, InProcess, UserInfo};
 use berth_cluster::job::facts::finished_condition;
 use berth_cluster::{job, replicas};
 use berth_runtime::Manager;
+use http::{Method, Request, Response};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -120,6 +124,61 @@ async fn a_suspended_job_gives_up_its_pods_and_starts_again_when_resumed() {
     assert_eq!((status.succeeded, status.failed), (Some(2), None));
     let took = status.completion_time.unwrap().0.duration_since(status.start_time.unwrap().0).as_secs();
     assert!((60..65).contains(&took), "the start time is the resumption's, took {took}");
+}
+
+/// A wire on which pods have succeeded by the time their finalizers are to go.
+#[derive(Clone)]
+struct EndsFirst {
+    wire: InProcess,
+    pods: Api<Pod>,
+}
+
+impl tower::Service<Request<kube::client::Body>> for EndsFirst {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let name = request.uri().path().strip_prefix("/api/v1/namespaces/default/pods/").map(str::to_owned);
+        let name = name.filter(|_| request.method() == Method::PATCH);
+        let EndsFirst { mut wire, pods } = self.clone();
+        Box::pin(async move {
+            if let Some(name) = name {
+                let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+                pods.patch_status(&name, &PatchParams::default(), &ended).await.expect("the pod is there");
+            }
+            tower::Service::call(&mut wire, request).await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_end_as_their_job_is_suspended_count() {
+    let world = World::new().await;
+    let client = world.client();
+    let spec = json!({"completions": 2, "parallelism": 2});
+    jobs(&client).create(&PostParams::default(), &manifest("held", "3000", spec)).await.unwrap();
+    let wire = EndsFirst {
+        wire: world.server.in_process(UserInfo::master("job-controller")),
+        pods: Api::default_namespaced(client.clone()),
+    };
+    world
+        .run_over(Client::new(wire, "default"), job::install, async {
+            eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
+            for suspend in [true, false] {
+                let patch = json!({"spec": {"suspend": suspend}});
+                jobs(&client).patch("held", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            eventually("the job finishes", async || is_finished(&client, "held").await).await;
+        })
+        .await;
+    assert_eq!(status(&client, "held").await.succeeded, Some(2));
+    assert_eq!(world.started.lock().unwrap().len(), 2, "no pod is run again");
 }
 
 #[tokio::test(start_paused = true)]
