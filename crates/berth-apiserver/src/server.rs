@@ -154,6 +154,13 @@ pub(crate) struct Kinds {
     pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
 }
 
+impl Kinds {
+    /// Whether a row is one of custom resources whose definition is being deleted.
+    pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
+        self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
+    }
+}
+
 /// A version 4 UUID.
 fn uuid(random: &Mutex<SmallRng>) -> String {
     let bits: u128 = random.lock().unwrap_or_else(PoisonError::into_inner).random();

@@ -1,6 +1,6 @@
 //! The caches decisions look at: one per kind, filled by watches in a running process and by hand in tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::frameworks::{ClusterTrainingRuntime, TrainingRuntime};
@@ -24,6 +24,9 @@ pub struct Stores {
     pub workloads: Cache<Workload>,
     /// Workloads by the UID of their owners.
     pub workloads_by_owner: Index<Workload>,
+    /// Workloads by their namespace and the name of their owners, as `namespace/name`: an owner that is gone has no UID to be
+    /// found by.
+    workloads_by_owner_name: Index<Workload>,
     /// Local queues.
     pub local_queues: Cache<LocalQueue>,
     /// Cluster queues.
@@ -70,6 +73,7 @@ impl Stores {
         jobs.pack_idle();
         Stores {
             workloads_by_owner: workloads.index(owner_uids),
+            workloads_by_owner_name: workloads.index(owner_names),
             workloads,
             local_queues: manager.cache(),
             cluster_queues: manager.cache_to_decide_by(),
@@ -92,6 +96,7 @@ impl Stores {
         let workloads: Cache<Workload> = Cache::for_tests([]);
         Stores {
             workloads_by_owner: workloads.index(owner_uids),
+            workloads_by_owner_name: workloads.index(owner_names),
             workloads,
             local_queues: Cache::for_tests([]),
             cluster_queues: Cache::for_tests([]),
@@ -130,44 +135,43 @@ impl Stores {
         Some(namespace.metadata.labels.clone().unwrap_or_default())
     }
 
-    /// Workloads whose controlling owner is this one, in name order.
+    /// Workloads whose controlling owner is this one, in name order. The cost is that of the workloads whose owner has this
+    /// name, however many the namespace has.
     pub fn workloads_of(&self, namespace: &str, owner: &Owner<'_>) -> Vec<Arc<Workload>> {
-        let is_of_owner = |workload: &Arc<Workload>| {
-            controller_of(workload.meta()).is_some_and(|reference| {
+        let mut found = match owner.uid {
+            // Anybody may write any UID into an owner reference.
+            Some(uid) if !uid.is_empty() => self.workloads_by_owner.get(uid),
+            _ => self.workloads_by_owner_name.get(&named(namespace, owner.name)),
+        };
+        found.retain(|workload| {
+            let of_owner = controller_of(workload.meta()).is_some_and(|reference| {
                 reference.kind == owner.kind
                     && reference.name == owner.name
                     && group_of(&reference.api_version) == owner.group
                     && owner.uid.is_none_or(|uid| reference.uid == uid)
-            })
-        };
-        // An owner that is gone is known by name only.
-        let candidates = match owner.uid {
-            Some(uid) if !uid.is_empty() => self.workloads_by_owner.get(uid),
-            _ => self.workloads.iter_namespace(namespace).filter(is_of_owner).collect(),
-        };
-        let candidates = candidates.into_iter().filter(is_of_owner);
-        candidates.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect()
+            });
+            of_owner && workload.metadata.namespace.as_deref().unwrap_or("") == namespace
+        });
+        found
     }
 
-    /// Workloads that objects of this name own, of the kinds that are watched. Where none of those has the name (a pod, or an
-    /// owner that is gone), all workloads of the namespace are looked at.
+    /// Workloads that objects of this name own: those of the objects that are there, of the kinds that are watched, or else
+    /// those of any owner of this name (a pod, or an owner that is gone).
     pub fn workloads_of_owners_named(&self, namespace: &str, name: &str) -> Vec<Arc<Workload>> {
         let key = ObjectKey::namespaced(namespace, name);
         let jobs = self.jobs.get(&key).map(|job| job.metadata.clone());
         let job_sets = self.job_sets.get(&key).map(|set| set.metadata.clone());
         let others = self.others.values().filter_map(|other| (other.find)(&key));
-        let uids = jobs.into_iter().chain(job_sets).chain(others).filter_map(|metadata| metadata.uid);
-        let found = uids.flat_map(|uid| self.workloads_by_owner.get(&uid));
-        // Anybody may write any UID into an owner reference.
-        let found: Vec<Arc<Workload>> =
-            found.filter(|it| it.metadata.namespace.as_deref().unwrap_or("") == namespace).collect();
-        if !found.is_empty() {
-            return found;
-        }
-        let is_of_name = |workload: &Arc<Workload>| {
-            workload.metadata.owner_references.iter().flatten().any(|owner| owner.name == name)
+        let uids: BTreeSet<String> =
+            jobs.into_iter().chain(job_sets).chain(others).filter_map(|metadata| metadata.uid).collect();
+        let mut named = self.workloads_by_owner_name.get(&named(namespace, name));
+        let is_of_live = |workload: &Arc<Workload>| {
+            workload.metadata.owner_references.iter().flatten().any(|owner| uids.contains(&owner.uid))
         };
-        self.workloads.iter_namespace(namespace).filter(is_of_name).collect()
+        if named.iter().any(is_of_live) {
+            named.retain(is_of_live);
+        }
+        named
     }
 
     /// Lets objects of another kind be found as owners.
@@ -255,6 +259,16 @@ fn owner_uids(workload: &Workload) -> Vec<String> {
     workload.metadata.owner_references.iter().flatten().map(|reference| reference.uid.clone()).collect()
 }
 
+fn owner_names(workload: &Workload) -> Vec<String> {
+    let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    workload.metadata.owner_references.iter().flatten().map(|reference| named(namespace, &reference.name)).collect()
+}
+
+/// An entry of the index by the names of owners. Neither part has a slash.
+fn named(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,5 +299,31 @@ mod tests {
         assert_eq!(named("alone"), ["pod-alone"]);
         assert_eq!(named("none"), [""; 0]);
         assert!(stores.workloads_of_owners_named("other", "train").is_empty());
+    }
+
+    #[test]
+    fn finding_the_workloads_of_an_owner_reads_no_others() {
+        const WORKLOADS: u64 = 6000;
+        let stores = Stores::by_hand();
+        stores.workloads.pack_idle();
+        for number in 0..WORKLOADS {
+            let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": format!("train-{number}"),
+                               "uid": format!("uid-{number}"), "controller": true});
+            let workload = json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {"podSets": []},
+                "metadata": {"name": format!("job-train-{number}"), "namespace": "ns", "ownerReferences": [owner]},
+            });
+            stores.workloads.observe(serde_json::from_value::<Workload>(workload).expect("a workload"));
+        }
+        let before = stores.workloads.unpacked();
+        for number in 0..WORKLOADS {
+            let name = format!("train-{number}");
+            let gone = Owner { group: "batch", kind: "Job", name: &name, uid: None };
+            assert_eq!(stores.workloads_of("ns", &gone).len(), 1);
+            assert_eq!(stores.workloads_of_owners_named("ns", &name).len(), 1);
+            assert!(stores.workloads_of("other", &gone).is_empty());
+        }
+        let read = stores.workloads.unpacked() - before;
+        assert!(read <= 2 * WORKLOADS, "{read} workloads were read for {WORKLOADS} owners, each looked for twice");
     }
 }

@@ -198,6 +198,11 @@ impl<K: Resource + 'static> Cache<K> {
         self.read(|state| state.objects.len())
     }
 
+    /// How often an object was read that was packed, each time at the cost of decoding it; zero of a cache that packs nothing.
+    pub fn unpacked(&self) -> u64 {
+        self.read(|state| state.packing.as_ref().map_or(0, Packing::unpacked))
+    }
+
     /// True when there is no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -5,6 +5,8 @@
 //! An object comes back as its type writes it down. That is how the API has it, but for what the type cannot write:
 //! fractions of a second in times somebody else set, which Kubernetes cuts off too.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use berth_apimachinery::condensed::{Condensed, Condenser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,11 +16,13 @@ pub(crate) struct Packing<K> {
     condenser: Condenser,
     write: fn(&K) -> Option<Vec<u8>>,
     read: fn(&[u8]) -> K,
+    /// How many objects have been unpacked.
+    unpacked: AtomicU64,
 }
 
 impl<K: Serialize + DeserializeOwned> Packing<K> {
     pub(crate) fn new() -> Self {
-        Self { condenser: Condenser::default(), write, read }
+        Self { condenser: Condenser::default(), write, read, unpacked: AtomicU64::new(0) }
     }
 }
 
@@ -30,7 +34,13 @@ impl<K> Packing<K> {
 
     /// The object, as it was.
     pub(crate) fn unpack(&self, packed: &Condensed) -> K {
+        self.unpacked.fetch_add(1, Ordering::Relaxed);
         (self.read)(&packed.text())
+    }
+
+    /// How many objects have been unpacked so far.
+    pub(crate) fn unpacked(&self) -> u64 {
+        self.unpacked.load(Ordering::Relaxed)
     }
 }
 

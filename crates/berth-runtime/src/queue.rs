@@ -1,9 +1,11 @@
 //! The due-queue of one controller: which keys to reconcile, when, in which order.
 //!
 //! Keys are deduplicated; an earlier due time wins. A key that is added while it is being reconciled is kept until
-//! that run ends, so one key never runs twice at once. Keys due at the same instant leave in the order they came.
+//! that run ends, so one key never runs twice at once. Keys that are due leave in turns, one of each namespace: a tenant whose
+//! forty thousand objects change at once delays another tenant's one object by one reconcile, not by forty thousand. Keys of one
+//! namespace leave in the order they became due, and those due at the same instant in the order they came.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,13 +34,27 @@ struct Inner {
 #[derive(Default)]
 struct State {
     sequence: u64,
-    due: BTreeMap<(Instant, u64), ObjectKey>,
-    // By key things are only looked up, never gone through: their order is nobody's.
-    place: HashMap<ObjectKey, (Instant, u64)>,
+    /// Keys that are not due yet, or were not when last looked at.
+    later: BTreeMap<(Instant, u64), ObjectKey>,
+    /// Keys that are due, by namespace; no list is empty.
+    due: HashMap<String, VecDeque<ObjectKey>>,
+    /// The namespaces of `due`, the one whose turn is next first.
+    turns: VecDeque<String>,
+    // By key things are only looked up, never gone through: their order does not matter.
+    place: HashMap<ObjectKey, Place>,
     running: HashSet<ObjectKey>,
     /// Keys added while running, with the earliest due time asked for.
     again: HashMap<ObjectKey, Instant>,
     failures: HashMap<ObjectKey, u32>,
+}
+
+/// Where a key is that waits.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Among those that are due.
+    Due,
+    /// Among those that will be, by this entry.
+    Later(Instant, u64),
 }
 
 impl Queue {
@@ -73,17 +89,11 @@ impl Queue {
         loop {
             let wait = {
                 let mut state = self.lock();
-                let first = state.due.first_key_value().map(|(place, _)| *place);
-                match first {
-                    Some(place) if place.0 <= Instant::now() => {
-                        let key = state.due.remove(&place).expect("the first entry was just seen under the same lock");
-                        state.place.remove(&key);
-                        state.running.insert(key.clone());
-                        return key;
-                    }
-                    Some(place) => Some(place.0),
-                    None => None,
+                state.become_due(Instant::now());
+                if let Some(key) = state.take_turn() {
+                    return key;
                 }
+                state.later.first_key_value().map(|((at, _), _)| *at)
             };
             let woken = self.inner.wake.notified();
             match wait {
@@ -125,16 +135,49 @@ impl Queue {
 
 impl State {
     fn schedule(&mut self, key: ObjectKey, at: Instant) {
-        if let Some(place) = self.place.get(&key).copied() {
-            if place.0 <= at {
-                return;
+        match self.place.get(&key).copied() {
+            Some(Place::Due) => return,
+            Some(Place::Later(known, _)) if known <= at => return,
+            Some(Place::Later(known, sequence)) => {
+                self.later.remove(&(known, sequence));
             }
-            self.due.remove(&place);
+            None => {}
         }
         self.sequence += 1;
-        let place = (at, self.sequence);
-        self.place.insert(key.clone(), place);
-        self.due.insert(place, key);
+        self.place.insert(key.clone(), Place::Later(at, self.sequence));
+        self.later.insert((at, self.sequence), key);
+    }
+
+    /// Moves the keys whose time has come to those that are due.
+    fn become_due(&mut self, now: Instant) {
+        while let Some(first) = self.later.first_entry()
+            && first.key().0 <= now
+        {
+            let key = first.remove();
+            self.place.insert(key.clone(), Place::Due);
+            match self.due.get_mut(&key.namespace) {
+                Some(others) => others.push_back(key),
+                None => {
+                    self.turns.push_back(key.namespace.clone());
+                    self.due.insert(key.namespace.clone(), VecDeque::from([key]));
+                }
+            }
+        }
+    }
+
+    /// The first key of the namespace whose turn it is, marked running.
+    fn take_turn(&mut self) -> Option<ObjectKey> {
+        let namespace = self.turns.pop_front()?;
+        let keys = self.due.get_mut(&namespace)?;
+        let key = keys.pop_front()?;
+        if keys.is_empty() {
+            self.due.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        self.place.remove(&key);
+        self.running.insert(key.clone());
+        Some(key)
     }
 
     fn finish(&mut self, key: ObjectKey, asked: Option<Instant>) {
@@ -168,6 +211,39 @@ mod tests {
         assert_eq!(queue.next().await, key("b"));
         assert_eq!(queue.next().await, key("a"));
         assert_eq!(queue.next().await, key("late"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_namespace_delays_the_key_of_another_by_one_turn() {
+        let queue = queue();
+        let of = |namespace: &str, name: &str| ObjectKey::namespaced(namespace, name);
+        let flood: Vec<ObjectKey> = (0..1000).map(|number| of("blue", &format!("job-{number:04}"))).collect();
+        flood.iter().for_each(|key| queue.add(key.clone()));
+        assert_eq!(queue.next().await, flood[0]);
+        queue.add(of("green", "train"));
+        queue.add(of("green", "test"));
+        assert_eq!(queue.next().await, flood[1], "its turn came before");
+        assert_eq!(queue.next().await, of("green", "train"));
+        assert_eq!(queue.next().await, flood[2]);
+        assert_eq!(queue.next().await, of("green", "test"));
+        for key in &flood[3..] {
+            assert_eq!(queue.next().await, *key);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_earlier_time_wins_and_what_is_due_stays_so() {
+        let queue = queue();
+        queue.add_after(key("a"), Duration::from_secs(5));
+        queue.add_after(key("b"), Duration::from_secs(3));
+        queue.add_after(key("a"), Duration::from_secs(1));
+        queue.add_after(key("a"), Duration::from_secs(9));
+        let begun = Instant::now();
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        assert_eq!(queue.next().await, key("b"));
+        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+        assert!(queue.lock().place.is_empty() && queue.lock().later.is_empty() && queue.lock().due.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

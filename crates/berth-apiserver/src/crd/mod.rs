@@ -203,7 +203,11 @@ pub(crate) fn after_write<'a>(
     } else if gone {
         return Box::pin(async move {
             quota::released(server, row, object, None).await;
-            if let Origin::Custom(name) = &row.origin {
+            // Reading the definition costs more than the whole deletion of an object. One whose deletion is noticed only later
+            // looks for its last object itself.
+            if let Origin::Custom(name) = &row.origin
+                && server.kinds().is_terminating(row)
+            {
                 cleanup::finish(server.clone(), name.clone()).await;
             }
         });

@@ -1,18 +1,21 @@
 //! Deleting: at once, or in steps (finalizers, grace period, dependents first), one object or a selection.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::{decode, validation};
 use berth_store::{CommitError, Record, Write};
+use futures::stream::{self, StreamExt};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::commit_status;
-use super::list::{Selection, answer, read};
+use super::list::{self, Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::{Operation, quota};
@@ -21,6 +24,9 @@ use crate::{Body, admission, completion, crd, service_addresses, strategy};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 const ATTEMPTS: usize = 16;
+/// Objects of a collection that are deleted at once: as many as share a commit, so that a collection does not cost a sync of the
+/// disk for each object.
+const COLLECTION_AT_ONCE: usize = 16;
 
 /// How to delete: the body and query of a DELETE.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +151,8 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Response<Body>, Status> {
 /// The same with options that have been read.
 pub(super) async fn delete_with(call: &mut Call, options: &DeleteOptions) -> Result<Response<Body>, Status> {
     let name = call.info.name.clone();
-    let outcome = delete_one(call, &name, options).await?;
+    let (outcome, warnings) = delete_one(call, &name, options).await?;
+    call.warnings.extend(warnings);
     respond(call, &name, outcome)
 }
 
@@ -170,7 +177,8 @@ enum Outcome {
     Gone(Arc<Value>),
 }
 
-async fn delete_one(call: &mut Call, name: &str, options: &DeleteOptions) -> Result<Outcome, Status> {
+/// Deletes an object; how far that has come, and what admission warns of.
+async fn delete_one(call: &Call, name: &str, options: &DeleteOptions) -> Result<(Outcome, Vec<String>), Status> {
     for _ in 0..ATTEMPTS {
         let key = call.key_of(name);
         let not_found = Status::not_found(&call.group_resource(), name);
@@ -185,8 +193,7 @@ async fn delete_one(call: &mut Call, name: &str, options: &DeleteOptions) -> Res
         let warnings = std::mem::take(&mut request.warnings);
         drop(request);
         if let Some(outcome) = try_delete(call, &record, &old, options).await? {
-            call.warnings.extend(warnings);
-            return Ok(outcome);
+            return Ok((outcome, warnings));
         }
     }
     Err(Status::modified(&call.group_resource(), name))
@@ -299,26 +306,45 @@ fn rfc3339(time: jiff::Timestamp) -> Value {
     Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// DELETE of everything a selector matches, in the order of the list. Answers with the objects as they were.
+/// DELETE of everything a selector matches, begun in the order of the list. Answers with the objects as they were.
 pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(call)?;
     let prefix = call.prefix();
     let selection = Selection::new(call)?;
     let page = read(call, &prefix, &selection)?;
-    let objects = call.view().show_all(&page.records)?;
-    let names: Vec<String> = objects.iter().map(|object| meta::name(object).to_owned()).collect();
+    let names = page.records.iter().filter_map(|record| record.key.rsplit('/').next().map(str::to_owned)).collect();
     // Before anything is gone: what cannot be answered stays.
-    let answer = answer(call, objects, page.metadata(&prefix, &selection))?;
-    for name in names {
-        if completion::is_abandoned() {
-            break;
-        }
-        match delete_one(call, &name, &options).await {
-            Ok(_) => {}
-            // Somebody else deleted it first.
+    let metadata = page.metadata(&prefix, &selection);
+    let answer = list::respond(call, page.records, metadata)?;
+    let (warnings, failure) = delete_each(call, names, &options).await;
+    call.warnings.extend(warnings);
+    match failure {
+        Some(status) => Err(status),
+        None => Ok(answer),
+    }
+}
+
+/// Deletes the objects with these names, until one cannot be; what admission warns of, and why the rest was left.
+async fn delete_each(call: &Call, names: Vec<String>, options: &DeleteOptions) -> (Vec<String>, Option<Status>) {
+    // One that is under way when another fails, or when the client hangs up, is completed: it may have been stored already.
+    let failed = AtomicBool::new(false);
+    let goes_on = |_: &String| {
+        let goes_on = !completion::is_abandoned() && !failed.load(Ordering::Relaxed);
+        std::future::ready(goes_on)
+    };
+    let delete = |name: String| async move { delete_one(call, &name, options).await };
+    let mut deletions = pin!(stream::iter(names).take_while(goes_on).map(delete).buffer_unordered(COLLECTION_AT_ONCE));
+    let (mut warnings, mut failure) = (Vec::new(), None);
+    while let Some(deleted) = deletions.next().await {
+        match deleted {
+            Ok((_, of_one)) => warnings.extend(of_one),
+            // Another request deleted it first.
             Err(status) if status.reason == "NotFound" => {}
-            Err(status) => return Err(status),
+            Err(status) => {
+                failed.store(true, Ordering::Relaxed);
+                failure.get_or_insert(status);
+            }
         }
     }
-    Ok(answer)
+    (warnings, failure)
 }

@@ -81,24 +81,27 @@ pub(crate) fn check_options(call: &Call) -> Result<(), Status> {
 pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     let prefix = call.prefix();
     let selection = Selection::new(call)?;
-    let listing = read(call, &prefix, &selection)?;
+    let page = read(call, &prefix, &selection)?;
+    let metadata = page.metadata(&prefix, &selection);
+    respond(call, page.records, metadata)
+}
+
+/// Stored objects as a list, in the form that was asked for; a long one is written while it is sent.
+pub(super) fn respond(call: &Call, records: Vec<Arc<Record>>, metadata: Value) -> Result<Response<Body>, Status> {
     let view = call.view();
-    let metadata = listing.metadata(&prefix, &selection);
     // What a program elsewhere converts is converted as a whole, before the answer begins.
     let whole = view.asks_elsewhere();
     let plain = call.negotiated.encoding == Encoding::Json && call.options.pretty != Some(true);
     let protobuf = call.negotiated.encoding == Encoding::Protobuf;
     match &call.negotiated.form {
-        Form::Object | Form::Metadata(_) if plain && !whole => Ok(stream(call, &view, listing.records, &metadata)),
-        Form::Object | Form::Metadata(_) if protobuf && !whole => {
-            stream_protobuf(call, view, listing.records, &metadata)
-        }
-        _ => answer(call, view.show_all(&listing.records)?, metadata),
+        Form::Object | Form::Metadata(_) if plain && !whole => Ok(stream(call, &view, records, &metadata)),
+        Form::Object | Form::Metadata(_) if protobuf && !whole => stream_protobuf(call, view, records, &metadata),
+        _ => answer(call, view.show_all(&records)?, metadata),
     }
 }
 
-/// Objects as a list, in the form that was asked for.
-pub(super) fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
+/// Objects as a list, in the form that was asked for, written whole.
+fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
     let list = match &call.negotiated.form {
         Form::Object => {
             let items: Vec<Value> = objects.iter().map(|item| packed::expanded(item).into_owned()).collect();

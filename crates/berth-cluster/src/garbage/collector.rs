@@ -177,18 +177,23 @@ impl Watching {
 
     fn seen(&self, position: usize, object: &Meta) {
         let Some(uid) = &object.meta().uid else { return };
-        let affected = lock(&self.graph).set(uid, Record::new(position, object.meta()));
-        self.look_at(affected);
+        let mut graph = lock(&self.graph);
+        let affected = graph.set(uid, Record::new(position, object.meta()));
+        self.look_at(&graph, affected);
     }
 
     fn removed(&self, uid: &str) {
-        let affected = lock(&self.graph).remove(uid);
-        self.look_at(affected);
+        let mut graph = lock(&self.graph);
+        let affected = graph.remove(uid);
+        self.look_at(&graph, affected);
     }
 
-    fn look_at(&self, uids: BTreeSet<String>) {
+    /// Keys are UIDs in the object's namespace, as namespaces take turns. An object that is not there needs no look.
+    fn look_at(&self, graph: &Graph, uids: BTreeSet<String>) {
         for uid in uids {
-            self.queue.add(ObjectKey::cluster(uid));
+            if let Some(record) = graph.get(&uid) {
+                self.queue.add(ObjectKey::namespaced(record.namespace.as_str(), uid));
+            }
         }
     }
 }

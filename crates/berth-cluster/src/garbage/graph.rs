@@ -132,11 +132,6 @@ impl Graph {
         of_kind.filter(|(uid, _)| !kept.contains(*uid)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Kinds with objects in a namespace.
-    pub fn kinds_in(&self, namespace: &str) -> BTreeSet<usize> {
-        self.records.values().filter(|record| record.namespace == namespace).map(|record| record.kind).collect()
-    }
-
     fn unlink(&mut self, uid: &str) {
         let owners = self.records.get(uid).map(|record| record.owners.clone()).unwrap_or_default();
         for owner in owners {

@@ -117,7 +117,9 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
         Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
     for workload in context.stores.workloads_of(&key.namespace, &owner) {
         let mut workload = (*workload).clone();
-        if context.gates.on("FinishOrphanedWorkloads")
+        // One that is being deleted goes without another write of its status.
+        if workload.metadata.deletion_timestamp.is_none()
+            && context.gates.on("FinishOrphanedWorkloads")
             && status::finish(&mut workload, "OwnerNotFound", "The workload's owner no longer exists", context.now)
         {
             plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));

@@ -134,18 +134,19 @@ impl Reconcile<'_> {
             return false;
         }
         let had_job = self.workload.labels().contains_key(keys::JOB_UID_LABEL);
-        let finish = had_job && self.context.gates.on("FinishOrphanedWorkloads");
+        let is_deleting = self.workload.metadata.deletion_timestamp.is_some();
+        let finish = had_job && !is_deleting && self.context.gates.on("FinishOrphanedWorkloads");
         if finish {
             let message = "The workload's owner no longer exists";
             if status::finish(&mut self.workload, "OwnerNotFound", message, self.context.now) {
                 self.write_status();
             }
         }
-        if (finish || self.workload.metadata.deletion_timestamp.is_some()) && remove_finalizer(&mut self.workload) {
+        if (finish || is_deleting) && remove_finalizer(&mut self.workload) {
             self.write();
             return true;
         }
-        finish || self.workload.metadata.deletion_timestamp.is_some()
+        finish || is_deleting
     }
 
     // -- concurrent admission ------------------------------------------------------------------------------------

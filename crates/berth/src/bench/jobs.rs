@@ -2,36 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_load::drive::Spread;
-use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions, Storage};
 use clap::Args;
 use futures::AsyncBufReadExt;
 use futures::stream::StreamExt;
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tower::Layer;
 
 use super::Output;
 use super::measure::{Cost, mebibytes};
-use super::objects::create;
-use super::target::{Folder, Writes, writes};
-use crate::component::connect::Requests;
+use super::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many};
+use super::target::{Writes, since};
 use crate::process;
 
-const NAMESPACE: &str = "bench";
-const JOBS: &str = "/apis/batch/v1/namespaces/bench/jobs";
-/// Submissions in flight at once.
-const SUBMISSIONS_MAX: usize = 64;
-/// A run in which nothing happens for so long is given up.
-const STALLED: Duration = Duration::from_secs(60);
+const TEAM: &str = "bench";
 /// Between two jobs submitted to an idle system.
 const IDLE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -117,32 +107,11 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let folder = Folder::of(options.data_dir.as_deref())?;
-    let cluster = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration", "metadata": {"name": "bench"},
-        "spec": {
-            "nodePools": [{"name": "bench", "machineType": "e2-standard-32", "zones": ["us-central1-a"],
-                           "initialNodes": options.nodes, "static": true}],
-            "pods": {"startDelay": "0s", "stopDelay": "0s", "defaultDuration": format!("{}ms", options.runtime)},
-        },
-    });
-    let requests = Requests::default();
-    let connect = |connection| Client::new(requests.layer(connection), "default");
-    let embedded_options = EmbeddedOptions {
-        clock: Clock::system(),
-        seed: process::entropy()?,
-        storage: Storage::Durable(folder.path().to_owned()),
-        cluster: Some(cluster),
-        configuration: None,
-        root_ca: None,
-        token_key: None,
-        front_proxy: None,
-        audit: None,
-        apart: false,
-    };
-    let embedded = Embedded::start_through(embedded_options, connect).await?;
-    let client = embedded.observer();
-    prepare(&client, options).await?;
+    let runtime = Duration::from_millis(options.runtime);
+    let cluster = Simulated::start(options.data_dir.as_deref(), options.nodes, runtime).await?;
+    let cpus = u64::from(options.nodes).saturating_mul(30);
+    cluster.prepare(&[Team { name: TEAM, cpus, cohort: None }]).await?;
+    let client = cluster.client.clone();
 
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -150,9 +119,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let watcher = tokio::spawn(watch(client.clone(), sender));
     for number in 0..options.idle {
         let name = format!("idle-{number}");
-        let (path, body) = job(&name);
         seen.entry(name.clone()).or_default().submitted = Some(Instant::now());
-        create(&client, path, body).await.context("submitting a job")?;
+        submit(&client, TEAM, &name).await.context("submitting a job")?;
         while seen[&name].admitted.is_none() {
             take(next(&mut changes).await?, &mut seen, &mut problems);
         }
@@ -164,8 +132,11 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let idle: Vec<Duration> = seen.values().filter_map(|it| Some(it.admitted? - it.submitted?)).collect();
     seen.clear();
 
-    let (start, cost_before, writes_before) = (Instant::now(), Cost::own(), writes(&requests.text()));
-    let submitting = tokio::spawn(submit(client.clone(), options.count));
+    let (start, cost_before, writes_before) = (Instant::now(), Cost::own(), cluster.controller_writes());
+    let submitting = {
+        let (client, count) = (client.clone(), options.count);
+        tokio::spawn(async move { submit_many(&client, TEAM, count).await })
+    };
     let mut completed = 0;
     while completed < options.count {
         let change = next(&mut changes).await?;
@@ -175,7 +146,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let wall = start.elapsed();
     let cost = Cost::own().since(cost_before);
-    let controller_writes = since(&writes(&requests.text()), &writes_before);
+    let controller_writes = since(&cluster.controller_writes(), &writes_before);
     let submitted = submitting.await??;
     watcher.abort();
     let times = |of: &dyn Fn(&Seen) -> Option<Instant>| -> Vec<Duration> {
@@ -198,92 +169,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Output::Text => say!("{}", report.text()),
         Output::Json => say!("{}", serde_json::to_string_pretty(&report.json())?),
     }
-    embedded.stop().await;
+    cluster.stop().await;
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// A queue with quota for every node, and nodes that are ready.
-async fn prepare(client: &Client, options: &Options) -> anyhow::Result<()> {
-    const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
-    let kueue = |plural: &str| format!("/apis/{KUEUE}/{plural}");
-    let quota = json!({"name": "cpu", "nominalQuota": format!("{}", options.nodes.saturating_mul(30))});
-    let objects = [
-        (
-            "/api/v1/namespaces".to_owned(),
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
-        ),
-        (
-            kueue("resourceflavors"),
-            json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "bench"}}),
-        ),
-        (
-            kueue("clusterqueues"),
-            json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "bench"},
-                   "spec": {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"],
-                            "flavors": [{"name": "bench", "resources": [quota]}]}]}}),
-        ),
-        (
-            format!("/apis/{KUEUE}/namespaces/{NAMESPACE}/localqueues"),
-            json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "bench", "namespace": NAMESPACE},
-                   "spec": {"clusterQueue": "bench"}}),
-        ),
-    ];
-    for (path, object) in objects {
-        create(client, &path, object.to_string().into_bytes()).await.with_context(|| path.clone())?;
-    }
-    let deadline = Instant::now() + STALLED;
-    loop {
-        let nodes: Value = client.request(http::Request::get("/api/v1/nodes").body(Vec::new())?).await?;
-        let path = format!("/apis/{KUEUE}/clusterqueues/bench");
-        let queue: Value = client.request(http::Request::get(path).body(Vec::new())?).await?;
-        let is = |object: &Value, kind: &str| {
-            let conditions = object["status"]["conditions"].as_array();
-            conditions.into_iter().flatten().any(|it| it["type"] == kind && it["status"] == "True")
-        };
-        let ready = nodes["items"].as_array().into_iter().flatten().filter(|node| is(node, "Ready")).count();
-        if ready >= options.nodes as usize && is(&queue, "Active") {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("{ready} of {} nodes became ready; queue {:?}", options.nodes, queue["status"]["conditions"]);
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-fn job(name: &str) -> (&'static str, Vec<u8>) {
-    let object = json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"kueue.x-k8s.io/queue-name": "bench"}},
-        "spec": {"template": {"spec": {
-            "restartPolicy": "Never",
-            "containers": [{"name": "main", "image": "load", "resources": {"requests": {"cpu": "1"}}}],
-        }}},
-    });
-    (JOBS, object.to_string().into_bytes())
-}
-
-/// Submits all jobs; returns when each was.
-async fn submit(client: Client, count: usize) -> anyhow::Result<BTreeMap<String, Instant>> {
-    let slots = Arc::new(Semaphore::new(SUBMISSIONS_MAX));
-    let mut tasks = tokio::task::JoinSet::new();
-    for number in 0..count {
-        let (client, slot) = (client.clone(), slots.clone().acquire_owned().await?);
-        tasks.spawn(async move {
-            let name = format!("job-{number}");
-            let (path, body) = job(&name);
-            let at = Instant::now();
-            let created = create(&client, path, body).await;
-            drop(slot);
-            created.map(|()| (name, at))
-        });
-    }
-    let mut all = BTreeMap::new();
-    while let Some(done) = tasks.join_next().await {
-        let (name, at) = done?.context("submitting a job")?;
-        all.insert(name, at);
-    }
-    Ok(all)
 }
 
 /// A change of a job, as it matters here.
@@ -299,7 +186,7 @@ struct Change {
 async fn watch(client: Client, changes: mpsc::UnboundedSender<Change>) -> anyhow::Result<()> {
     let mut version = "0".to_owned();
     loop {
-        let path = format!("{JOBS}?watch=true&resourceVersion={version}");
+        let path = format!("{}?watch=true&resourceVersion={version}", jobs_path(TEAM));
         let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await?;
         let mut lines = stream.lines();
         while let Some(line) = lines.next().await {
@@ -364,12 +251,6 @@ struct Report {
     /// Writes of the controllers and of the simulated cluster for them.
     controller_writes: Writes,
     problems: Vec<String>,
-}
-
-/// What came after an earlier count.
-fn since(counts: &Writes, earlier: &Writes) -> Writes {
-    let left = |kind: &str, count: u64| count - earlier.get(kind).copied().unwrap_or(0).min(count);
-    counts.iter().map(|(kind, count)| (kind.clone(), left(kind, *count))).filter(|(_, count)| *count > 0).collect()
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -1,5 +1,6 @@
 //! `berth bench`: loads with published results, run against a real API in real time.
 
+mod deletions;
 mod jobs;
 mod load;
 mod measure;
@@ -7,6 +8,7 @@ mod mimic;
 mod objects;
 mod report;
 mod sender;
+mod simulated;
 mod target;
 mod throughput;
 
@@ -27,6 +29,8 @@ enum Command {
     Load(load::Options),
     /// Run real batch Jobs of one pod through the whole path, on simulated nodes.
     Jobs(jobs::Options),
+    /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait meanwhile.
+    Deletions(deletions::Options),
     /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
     Api(throughput::Options),
 }
@@ -45,6 +49,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.command {
         Command::Load(options) => load::main(options),
         Command::Jobs(options) => jobs::main(options),
+        Command::Deletions(options) => deletions::main(options),
         Command::Api(options) => throughput::main(options),
     }
 }

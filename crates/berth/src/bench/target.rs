@@ -83,6 +83,12 @@ impl TargetOptions {
 /// Writes by verb and resource.
 pub type Writes = BTreeMap<String, u64>;
 
+/// What came after an earlier count.
+pub fn since(counts: &Writes, earlier: &Writes) -> Writes {
+    let left = |kind: &str, count: u64| count - earlier.get(kind).copied().unwrap_or(0).min(count);
+    counts.iter().map(|(kind, count)| (kind.clone(), left(kind, *count))).filter(|(_, count)| *count > 0).collect()
+}
+
 /// What is benched, running.
 pub struct Target {
     /// The bench's own client.

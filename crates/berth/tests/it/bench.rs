@@ -62,3 +62,11 @@ fn jobs_and_the_api_lose_nothing() {
     assert!(report["tenant"]["p99Ratio"].as_f64() > Some(0.0) && report["tenant"]["floodCalls"] != 0, "{report:#}");
     assert_eq!((&report["list"]["lost"], &report["watch"]["missed"]), (&0.into(), &0.into()), "{report:#}");
 }
+
+#[test]
+fn deleting_a_team_s_jobs_leaves_nothing_behind_and_other_teams_go_on() {
+    // It fails when a Workload stays or a queue goes on counting.
+    let report = bench(&["deletions", "--count=400", "--nodes=1"]);
+    assert_eq!(report["jobs"], 400, "{report:#}");
+    assert!(report["otherTeam"]["jobs"].as_u64() > Some(0), "{report:#}");
+}

@@ -1,0 +1,255 @@
+//! `berth bench deletions`: one team deletes all of its waiting Jobs at once; how long that takes, and how long another team's
+//! Jobs wait for their admission meanwhile.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use berth_load::drive::Spread;
+use clap::Args;
+use futures::AsyncBufReadExt;
+use futures::stream::StreamExt;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Output;
+use super::measure::{Cost, mebibytes};
+use super::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many};
+use super::target::{Writes, since};
+use crate::process;
+
+/// The team that deletes its Jobs.
+const CROWD: &str = "crowd";
+/// Its nominal quota, in processors; so many of its Jobs run.
+const CROWD_CPUS: u64 = 2;
+/// The team whose Jobs are submitted meanwhile.
+const OTHER: &str = "other";
+/// Between the admission of a Job of the other team and the next one.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
+/// How often what is left is counted.
+const COUNT_PAUSE: Duration = Duration::from_millis(250);
+const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta2/namespaces/crowd/workloads";
+
+/// Options of `berth bench deletions`.
+#[derive(Args)]
+pub struct Options {
+    /// Jobs to submit and delete.
+    #[arg(long, default_value_t = 40_000)]
+    count: usize,
+    /// Nodes of 32 processors.
+    #[arg(long, default_value_t = 4)]
+    nodes: u32,
+    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<std::path::PathBuf>,
+    /// How the report is printed.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// Runs the bench; it fails when Workloads stay, or when a ClusterQueue goes on counting Jobs that are gone.
+pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
+    process::run(run(options))
+}
+
+async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    // No pod ends by itself while the bench lasts.
+    let hour = Duration::from_secs(3600);
+    let cluster = Simulated::start(options.data_dir.as_deref(), options.nodes, hour).await?;
+    let crowd = Team { name: CROWD, cpus: CROWD_CPUS, cohort: Some("all") };
+    let other = Team { name: OTHER, cpus: u64::from(options.nodes) * 30, cohort: Some("all") };
+    cluster.prepare(&[crowd, other]).await?;
+    let begun = Instant::now();
+    submit_many(&cluster.client, CROWD, options.count).await?;
+    let made = |left: Left| left.workloads == options.count && left.counted == options.count;
+    until(&cluster, "every Job to have a Workload that its ClusterQueue counts", made).await?;
+    let submitted = begun.elapsed();
+    quiet(&cluster).await;
+
+    let (stop, stopped) = watch::channel(false);
+    let probes = tokio::spawn(probe(cluster.client.clone(), stopped));
+    // Some before, so that the first one during the deletion is not the first of all.
+    tokio::time::sleep(PROBE_PAUSE * 5).await;
+    let (cost, writes_before) = (Cost::own(), cluster.controller_writes());
+    let begun = Instant::now();
+    let path = format!("{}?propagationPolicy=Background", jobs_path(CROWD));
+    let request = http::Request::delete(path).body(Vec::new())?;
+    cluster.client.request_text(request).await.context("deleting the Jobs")?;
+    let answered = begun.elapsed();
+    until(&cluster, "the Workloads of deleted Jobs to go", |left| left.workloads == 0).await?;
+    let wall = begun.elapsed();
+    until(&cluster, "the ClusterQueue to count none of them", |left| left.counted == 0).await?;
+    let counted = begun.elapsed();
+    let cost = Cost::own().since(cost);
+    let writes = since(&cluster.controller_writes(), &writes_before);
+    // The probes end when the channel closes as well.
+    let _ = stop.send(true);
+    let waits = probes.await.context("the other team's Jobs")??;
+    let report = Report { count: options.count, submitted, answered, wall, counted, cost, writes, waits };
+    match options.output {
+        Output::Text => say!("{}", report.text()),
+        Output::Json => say!("{}", serde_json::to_string_pretty(&report.json())?),
+    }
+    cluster.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the controllers have nothing to write any more but events, which are written when there is time: what follows the
+/// creation of Jobs is no part of what their deletion costs.
+async fn quiet(cluster: &Simulated) {
+    let count = || -> u64 {
+        let writes = cluster.controller_writes();
+        writes.iter().filter(|(kind, _)| !kind.ends_with(" events")).map(|(_, count)| count).sum()
+    };
+    let deadline = Instant::now() + STALLED;
+    let mut last = count();
+    loop {
+        tokio::time::sleep(COUNT_PAUSE * 2).await;
+        let now = count();
+        if now == last || Instant::now() > deadline {
+            return;
+        }
+        last = now;
+    }
+}
+
+/// What there is of the crowd's Jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    /// Its Workloads.
+    workloads: usize,
+    /// Workloads that its ClusterQueue counts as pending or as holding quota.
+    counted: usize,
+}
+
+impl Left {
+    async fn now(cluster: &Simulated) -> anyhow::Result<Self> {
+        let page = cluster.get(&format!("{WORKLOADS}?limit=1")).await?;
+        let number = |value: &Value| usize::try_from(value.as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+        let first = page["items"].as_array().map_or(0, Vec::len);
+        let queue = cluster.get(&format!("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{CROWD}")).await?;
+        let status = &queue["status"];
+        Ok(Left {
+            workloads: first + number(&page["metadata"]["remainingItemCount"]),
+            counted: number(&status["pendingWorkloads"]) + number(&status["reservingWorkloads"]),
+        })
+    }
+}
+
+/// Waits for a state; gives up when nothing changes for too long.
+async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) -> anyhow::Result<()> {
+    let (mut last, mut changed) = (None, Instant::now());
+    loop {
+        let left = Left::now(cluster).await?;
+        if reached(left) {
+            return Ok(());
+        }
+        if last != Some(left) {
+            (last, changed) = (Some(left), Instant::now());
+        } else if changed.elapsed() > STALLED {
+            bail!("waited for {what}: nothing has changed for {} s since {left:?}", STALLED.as_secs());
+        }
+        tokio::time::sleep(COUNT_PAUSE).await;
+    }
+}
+
+/// Submits Jobs of the other team one by one until it is to stop; how long each waited for its admission.
+async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Result<Vec<Duration>> {
+    let mut waits = Vec::new();
+    while !*stopped.borrow() {
+        let name = format!("probe-{}", waits.len());
+        let begun = Instant::now();
+        submit(&client, OTHER, &name).await.with_context(|| name.clone())?;
+        admitted(&client, &name).await.with_context(|| name.clone())?;
+        waits.push(begun.elapsed());
+        // Its quota is needed again.
+        let path = format!("{}/{name}?propagationPolicy=Background", jobs_path(OTHER));
+        client.request_text(http::Request::delete(path).body(Vec::new())?).await.with_context(|| name.clone())?;
+        // An error is the end of the bench, which stops the probes too.
+        let _ = tokio::time::timeout(PROBE_PAUSE, stopped.wait_for(|stop| *stop)).await;
+    }
+    Ok(waits)
+}
+
+/// Watches a Job of the other team until it is no longer suspended.
+async fn admitted(client: &Client, name: &str) -> anyhow::Result<()> {
+    let path = format!("{}?watch=true&fieldSelector=metadata.name%3D{name}", jobs_path(OTHER));
+    let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await?;
+    let mut lines = stream.lines();
+    while let Some(line) = tokio::time::timeout(STALLED, lines.next()).await.context("it is still suspended")? {
+        let event: Value = serde_json::from_str(&line?).context("an event of a watch")?;
+        if event["object"]["spec"]["suspend"] == json!(false) {
+            return Ok(());
+        }
+    }
+    bail!("its watch ended")
+}
+
+struct Report {
+    count: usize,
+    /// Until every Job had a Workload.
+    submitted: Duration,
+    /// Until the deletion was answered.
+    answered: Duration,
+    /// Until no Workload was left.
+    wall: Duration,
+    /// Until the ClusterQueue's status said so.
+    counted: Duration,
+    /// From the deletion on.
+    cost: Cost,
+    /// Of the controllers, for both teams, from the deletion on.
+    writes: Writes,
+    /// Of the other team's Jobs.
+    waits: Vec<Duration>,
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let waits = Spread::of(&mut self.waits.clone());
+        let [mean, median, p99, most] =
+            [waits.mean, waits.median, waits.p99, self.longest()].map(|time| time.as_secs_f64() * 1000.0);
+        let mut lines = vec![
+            format!("{} Jobs were queued after {:.2} s", self.count, self.submitted.as_secs_f64()),
+            format!("their deletion was answered after {:.2} s", self.answered.as_secs_f64()),
+            format!("their Workloads were gone after {:.2} s", self.wall.as_secs_f64()),
+            format!("their ClusterQueue counted none after {:.2} s", self.counted.as_secs_f64()),
+            format!(
+                "{} Jobs of another team waited meanwhile: mean {mean:.0} ms, median {median:.0} ms, p99 {p99:.0} ms, \
+                 longest {most:.0} ms",
+                self.waits.len()
+            ),
+            format!("{:.2} s cpu, peak {:.0} MiB", self.cost.cpu.as_secs_f64(), mebibytes(self.cost.peak)),
+            "\nwrites of controllers and simulated cluster meanwhile".to_owned(),
+        ];
+        lines.extend(self.writes.iter().map(|(kind, count)| format!("{kind:48} {count:9}")));
+        lines.join("\n")
+    }
+
+    fn longest(&self) -> Duration {
+        self.waits.iter().max().copied().unwrap_or_default()
+    }
+
+    fn json(&self) -> Value {
+        let waits = Spread::of(&mut self.waits.clone());
+        let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1000.0;
+        json!({
+            "jobs": self.count,
+            "queuedSeconds": self.submitted.as_secs_f64(),
+            "answeredSeconds": self.answered.as_secs_f64(),
+            "goneSeconds": self.wall.as_secs_f64(),
+            "countedSeconds": self.counted.as_secs_f64(),
+            "otherTeam": {
+                "jobs": self.waits.len(),
+                "meanMs": milliseconds(waits.mean),
+                "medianMs": milliseconds(waits.median),
+                "p99Ms": milliseconds(waits.p99),
+                "longestMs": milliseconds(self.longest()),
+            },
+            "controllerWrites": self.writes,
+            "cpuSeconds": self.cost.cpu.as_secs_f64(),
+            "peakMiB": mebibytes(self.cost.peak).round(),
+        })
+    }
+}

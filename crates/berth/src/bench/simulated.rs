@@ -1,0 +1,197 @@
+//! A whole cluster in this process, durable and in real time, for benches of real Jobs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use berth_runtime::Clock;
+use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions, Storage};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tower::Layer;
+
+use super::objects::create;
+use super::target::{Folder, Writes, writes};
+use crate::component::connect::Requests;
+use crate::process;
+
+/// A run in which nothing happens for so long is given up.
+pub const STALLED: Duration = Duration::from_secs(60);
+/// Submissions in flight at once.
+const SUBMISSIONS_MAX: usize = 64;
+const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
+
+/// The cluster, running.
+pub struct Simulated {
+    /// The requests of the cluster's own controllers.
+    requests: Requests,
+    /// The bench's own client.
+    pub client: Client,
+    embedded: Embedded,
+    nodes: u32,
+    _folder: Folder,
+}
+
+/// A namespace with a LocalQueue, and a ClusterQueue for it alone; all three have one name.
+pub struct Team<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// Nominal quota, in processors.
+    pub cpus: u64,
+    /// The cohort of its ClusterQueue.
+    pub cohort: Option<&'a str>,
+}
+
+impl Simulated {
+    /// Starts a cluster of nodes of 32 processors, on whose pods nothing but their run time takes time.
+    pub async fn start(data_dir: Option<&Path>, nodes: u32, runtime: Duration) -> anyhow::Result<Self> {
+        let folder = Folder::of(data_dir)?;
+        let cluster = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "ClusterConfiguration", "metadata": {"name": "bench"},
+            "spec": {
+                "nodePools": [{"name": "bench", "machineType": "e2-standard-32", "zones": ["us-central1-a"],
+                               "initialNodes": nodes, "static": true}],
+                "pods": {"startDelay": "0s", "stopDelay": "0s",
+                         "defaultDuration": format!("{}ms", runtime.as_millis())},
+            },
+        });
+        let requests = Requests::default();
+        let connect = |connection| Client::new(requests.layer(connection), "default");
+        let options = EmbeddedOptions {
+            clock: Clock::system(),
+            seed: process::entropy()?,
+            storage: Storage::Durable(folder.path().to_owned()),
+            cluster: Some(cluster),
+            configuration: None,
+            root_ca: None,
+            token_key: None,
+            front_proxy: None,
+            audit: None,
+            apart: false,
+        };
+        let embedded = Embedded::start_through(options, connect).await?;
+        let client = embedded.observer();
+        Ok(Simulated { requests, client, embedded, nodes, _folder: folder })
+    }
+
+    /// Makes teams and waits until their queues are active and the nodes ready.
+    pub async fn prepare(&self, teams: &[Team<'_>]) -> anyhow::Result<()> {
+        let flavor = json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "bench"}});
+        self.create(&format!("/apis/{KUEUE}/resourceflavors"), &flavor).await?;
+        for team in teams {
+            for (path, object) in team.objects() {
+                self.create(&path, &object).await?;
+            }
+        }
+        let deadline = Instant::now() + STALLED;
+        loop {
+            let nodes = self.get("/api/v1/nodes").await?;
+            let ready = nodes["items"].as_array().into_iter().flatten().filter(|node| is(node, "Ready")).count();
+            let mut inactive = Vec::new();
+            for team in teams {
+                let queue = self.get(&format!("/apis/{KUEUE}/clusterqueues/{}", team.name)).await?;
+                inactive.extend((!is(&queue, "Active")).then_some(queue));
+            }
+            if ready >= self.nodes as usize && inactive.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{ready} of {} nodes are ready; ClusterQueues that are not active: {inactive:?}", self.nodes);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Writes of the controllers and of the simulated cluster so far.
+    pub fn controller_writes(&self) -> Writes {
+        writes(&self.requests.text())
+    }
+
+    /// Reads an object or a list.
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        Ok(self.client.request(http::Request::get(path).body(Vec::new())?).await?)
+    }
+
+    /// Stops everything.
+    pub async fn stop(self) {
+        self.embedded.stop().await;
+    }
+
+    async fn create(&self, path: &str, object: &Value) -> anyhow::Result<()> {
+        create(&self.client, path, object.to_string().into_bytes()).await.with_context(|| path.to_owned())
+    }
+}
+
+fn is(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|it| it["type"] == condition && it["status"] == "True")
+}
+
+impl Team<'_> {
+    fn objects(&self) -> Vec<(String, Value)> {
+        let name = self.name;
+        let quota = json!({"name": "cpu", "nominalQuota": self.cpus.to_string()});
+        vec![
+            (
+                "/api/v1/namespaces".to_owned(),
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            ),
+            (
+                format!("/apis/{KUEUE}/clusterqueues"),
+                json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name},
+                       "spec": {"namespaceSelector": {}, "cohortName": self.cohort.unwrap_or_default(),
+                                "resourceGroups": [{"coveredResources": ["cpu"],
+                                                    "flavors": [{"name": "bench", "resources": [quota]}]}]}}),
+            ),
+            (
+                format!("/apis/{KUEUE}/namespaces/{name}/localqueues"),
+                json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name, "namespace": name},
+                       "spec": {"clusterQueue": name}}),
+            ),
+        ]
+    }
+}
+
+/// Where a team's Jobs are.
+pub fn jobs_path(team: &str) -> String {
+    format!("/apis/batch/v1/namespaces/{team}/jobs")
+}
+
+/// Submits a Job of one pod of one processor to its team's queue.
+pub async fn submit(client: &Client, team: &str, name: &str) -> Result<(), kube::Error> {
+    let object = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": team, "labels": {"kueue.x-k8s.io/queue-name": team}},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "load", "resources": {"requests": {"cpu": "1"}}}],
+        }}},
+    });
+    create(client, &jobs_path(team), object.to_string().into_bytes()).await
+}
+
+/// Submits Jobs `job-0`, `job-1` and so on as fast as they are taken; returns when each was.
+pub async fn submit_many(client: &Client, team: &str, count: usize) -> anyhow::Result<BTreeMap<String, Instant>> {
+    let slots = Arc::new(Semaphore::new(SUBMISSIONS_MAX));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..count {
+        let (client, slot, team) = (client.clone(), slots.clone().acquire_owned().await?, team.to_owned());
+        tasks.spawn(async move {
+            let name = format!("job-{number}");
+            let at = Instant::now();
+            let created = submit(&client, &team, &name).await;
+            drop(slot);
+            created.map(|()| (name, at))
+        });
+    }
+    let mut all = BTreeMap::new();
+    while let Some(done) = tasks.join_next().await {
+        let (name, at) = done?.context("submitting a job")?;
+        all.insert(name, at);
+    }
+    Ok(all)
+}
