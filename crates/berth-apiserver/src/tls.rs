@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
-use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
+use http::header::{ACCEPT, CACHE_CONTROL, DATE, HeaderValue};
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -279,9 +279,19 @@ async fn answer(
     // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    // Clients that count ages from it count in cluster time, however fast that runs.
+    if let Some(date) = date(server.now()) {
+        headers.entry(DATE).or_insert(date);
+    }
     // A program elsewhere that has answered has been told the id, and says it itself.
     headers.entry(audit::ID_HEADER).or_insert(audit_id);
     if may_compress { compression::apply(response) } else { response }
+}
+
+/// A time as HTTP has it (RFC 9110, section 5.6.7); none of a year it cannot say.
+fn date(now: jiff::Timestamp) -> Option<HeaderValue> {
+    let text = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&now).ok()?;
+    HeaderValue::try_from(text).ok()
 }
 
 /// Reads the request, which may take its time, and has it answered when it is the user's turn.

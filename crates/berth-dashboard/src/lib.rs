@@ -22,8 +22,11 @@ mod state;
 mod tree;
 mod workload;
 
+use std::time::Duration;
+
 use berth_runtime::Clock;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use jiff::Timestamp;
 use kube::Client;
 
 pub use guard::Hosts;
@@ -39,7 +42,7 @@ pub struct Dashboard {
     pub client: Client,
     /// Names the pages answer to.
     pub hosts: Hosts,
-    /// Tells how old things are.
+    /// Tells how old things are where the API server does not say what time it is.
     pub clock: Clock,
 }
 
@@ -67,19 +70,38 @@ impl Dashboard {
         let Some(Asked { page, refresh }) = Asked::read(request.uri()) else {
             return no_such_page();
         };
-        let now = self.clock.now();
         match page {
             Page::Style => answer(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
             Page::Overview { from } => overview::page(&self.client, from, refresh).await,
             Page::Queue { name, from, held_from } => {
                 let asked = queue::Asked { name: &name, from, held_from, refresh };
-                queue::page(&self.client, &asked, now).await
+                queue::page(&self.client, &asked, self.now().await).await
             }
-            Page::Workload { namespace, name } => workload::page(&self.client, (&namespace, &name), refresh, now).await,
+            Page::Workload { namespace, name } => {
+                workload::page(&self.client, (&namespace, &name), refresh, self.now().await).await
+            }
             Page::Find { what } => find(&what),
         }
     }
 }
+
+impl Dashboard {
+    /// The time by the API server's clock, to the second: objects carry it, this machine's clock may differ from it, and that of
+    /// an embedded cluster may run many times faster.
+    async fn now(&self) -> Timestamp {
+        let date = async {
+            let request = Request::get("/version").body(kube::client::Body::empty()).ok()?;
+            let answer = self.client.send(request).await.ok()?;
+            let date = answer.headers().get(header::DATE)?.to_str().ok()?.to_owned();
+            jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
+        };
+        let date = tokio::time::timeout(CLOCK_WAIT, date).await.ok().flatten();
+        date.unwrap_or_else(|| self.clock.now())
+    }
+}
+
+/// How long the API server is waited for to say what time it is.
+const CLOCK_WAIT: Duration = Duration::from_secs(2);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 

@@ -1,5 +1,7 @@
-//! Cluster time on the command line: real, or so many times faster. A data folder keeps how far it has come: after a restart
-//! it goes on from there, or from real time if that is later, and never back before what objects say.
+//! Cluster time on the command line: real, or so many times faster. A faster clock starts in the past, so that it stays behind
+//! the clocks of clients: kubectl prints the age of an object from the future as `<invalid>`. A data folder keeps how far
+//! cluster time has come: after a restart it goes on from there, or from where a new cluster's would start if that is later,
+//! and never back before what objects say.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -15,11 +17,12 @@ use jiff::{SignedDuration, Timestamp};
 #[derive(Args)]
 #[command(next_help_heading = "Embedded cluster's clock")]
 pub struct TimeOptions {
-    /// Run the embedded cluster's clock this many times faster than real time.
+    /// Run the embedded cluster's clock this many times faster than real time. It starts in the past, so far that it stays
+    /// behind real time for eight hours (from 1,097 times on for less, as it starts a year ago at most).
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = scale)]
     time_scale: f64,
-    /// When cluster time and real time were the same (RFC 3339). Processes of one cluster whose clock is scaled need the
-    /// same; `berth apiserver` prints it. Default: now, or where the data folder's time goes on from where it was.
+    /// When cluster time and real time are the same (RFC 3339). Processes of one cluster whose clock is scaled need the
+    /// same; `berth apiserver` prints it. Default: in eight hours, or so that the data folder's time goes on from where it was.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -52,13 +55,19 @@ impl TimeOptions {
                 None => ClusterTime { clock: system, scale: 1.0, options: Shared::System, file: None },
             });
         }
-        let origin = match (self.time_origin, ahead) {
-            (Some(origin), _) => origin,
-            (None, None) => now,
-            (None, Some(kept)) => {
-                let ahead = kept.duration_since(now).as_secs_f64() / (self.time_scale - 1.0);
-                let ahead = SignedDuration::try_from_secs_f64(ahead).context("--time-scale is too close to 1")?;
-                now.checked_sub(ahead).context("--time-scale is too close to 1")?
+        let origin = match self.time_origin {
+            Some(origin) => origin,
+            None => {
+                let fresh = now.checked_add(self.behind_for()).unwrap_or(Timestamp::MAX);
+                match kept.filter(|kept| *kept > self.shown(fresh, now)) {
+                    Some(kept) => {
+                        let ahead = kept.duration_since(now).as_secs_f64() / (self.time_scale - 1.0);
+                        let ahead =
+                            SignedDuration::try_from_secs_f64(ahead).context("--time-scale is too close to 1")?;
+                        now.checked_sub(ahead).context("--time-scale is too close to 1")?
+                    }
+                    None => fresh,
+                }
             }
         };
         let shown = self.shown(origin, now);
@@ -73,6 +82,16 @@ impl TimeOptions {
         let options = format!("--time-scale {} --time-origin {origin}", self.time_scale);
         let clock = Clock::scaled(shown, self.time_scale);
         Ok(ClusterTime { clock, scale: self.time_scale, options: Shared::Options(options), file })
+    }
+
+    /// For how much real time a new cluster's clock stays behind real time. A slower one does so by itself.
+    fn behind_for(&self) -> SignedDuration {
+        let gain = self.time_scale - 1.0;
+        if gain <= 0.0 {
+            return SignedDuration::ZERO;
+        }
+        let most = SignedDuration::try_from_secs_f64(BEHIND_MAX.as_secs_f64() / gain).unwrap_or(SignedDuration::MAX);
+        most.min(BEHIND_FOR)
     }
 
     /// Cluster time when it is `now`.
@@ -93,6 +112,11 @@ impl TimeOptions {
         Ok(self.clock(None)?.clock)
     }
 }
+
+/// For how much real time a faster clock stays behind real time: a working day.
+const BEHIND_FOR: SignedDuration = SignedDuration::from_hours(8);
+/// How far cluster time starts in the past at most.
+const BEHIND_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// File of a data folder: a time that cluster time has not passed yet (RFC 3339), so that it need not be written each time
 /// somebody looks at the clock; and, unless it has been stopped there, what cluster time was at which real time, and how
@@ -296,7 +320,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let real = Clock::system();
         let start = |scale: f64| options(scale).clock(Some(folder.path())).unwrap();
-        let first = start(100_000.0);
+        // Ahead of real time.
+        let origin = real.now().checked_sub(SignedDuration::from_secs(100)).unwrap();
+        let first = TimeOptions { time_scale: 100_000.0, time_origin: Some(origin) };
+        let first = first.clock(Some(folder.path())).unwrap();
         let keeper = first.keep().unwrap();
         real.sleep(Duration::from_millis(50)).await;
         let killed = first.clock.now();
@@ -324,6 +351,30 @@ mod tests {
         let back = TimeOptions { time_scale: 2.0, time_origin: Some(real.now()) }.clock(Some(folder.path()));
         let error = back.err().unwrap().to_string();
         assert!(error.contains("--time-origin") && error.contains("already"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_faster_clock_stays_behind_real_time_and_goes_on_from_where_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = Clock::system();
+        let first = options(10.0).clock(Some(folder.path())).unwrap();
+        let behind = real.now().duration_since(first.clock.now()).as_secs();
+        assert!((72 * 3600 - 60..=72 * 3600).contains(&behind), "{behind}");
+        let stopped = first.clock.now();
+        first.keep().unwrap().close().await;
+        let second = options(10.0).clock(Some(folder.path())).unwrap();
+        let passed = second.clock.now().duration_since(stopped).as_secs();
+        assert!((0..600).contains(&passed), "{passed}");
+        // Processes apart agree although the two times are the same only later.
+        let printed = second.options().unwrap().unwrap();
+        let origin: Timestamp = printed.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(origin > real.now(), "{origin}");
+        let joined = TimeOptions { time_scale: 10.0, time_origin: Some(origin) }.joining_clock().unwrap();
+        let apart = joined.now().duration_since(second.clock.now()).as_secs_f64().abs();
+        assert!(apart < 60.0, "{apart}");
+        // Without the option the folder is as any other: real time is later.
+        let unscaled = options(1.0).clock(Some(folder.path())).unwrap();
+        assert!(matches!(unscaled.options, Shared::System));
     }
 
     #[tokio::test]
@@ -358,9 +409,14 @@ mod tests {
         std::fs::write(&file, "2020-01-01T00:00:00Z\n").unwrap();
         let time = options(1.0).clock(Some(folder.path())).unwrap();
         assert!(matches!(time.options, Shared::System) && time.file.is_none());
-        let real = Clock::system().now();
-        let scaled = options(60.0).clock(Some(folder.path())).unwrap().clock.now().duration_since(real).as_secs();
-        assert!((0..600).contains(&scaled), "{scaled}");
+        let hours_behind = |scale: f64| {
+            let time = options(scale).clock(Some(folder.path())).unwrap();
+            Clock::system().now().duration_since(time.clock.now()).as_secs_f64() / 3600.0
+        };
+        for (scale, hours) in [(60.0, 59.0 * 8.0), (1.001, 0.008), (0.5, 0.0), (100_000.0, 365.0 * 24.0)] {
+            let behind = hours_behind(scale);
+            assert!((behind - hours).abs() < 0.1 * scale.max(1.0) / 3.0, "{scale}: {behind} h behind, not {hours}");
+        }
         std::fs::write(&file, "soon").unwrap();
         let error = options(1.0).clock(Some(folder.path())).err().unwrap().to_string();
         assert!(error.contains(FILE) && error.contains("\"soon\""), "{error}");

@@ -19,7 +19,8 @@ fn client(answer: impl Fn(&str) -> Value + Clone + Send + Sync + 'static) -> Cli
         let code = value["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(200);
         async move {
             let body = Body::from(value.to_string().into_bytes());
-            let response = Response::builder().status(code).header("Content-Type", "application/json").body(body);
+            let response = Response::builder().status(code).header("Content-Type", "application/json");
+            let response = response.header("Date", "Mon, 05 Jan 2026 09:00:00 GMT").body(body);
             Ok::<_, Infallible>(response.expect("a response"))
         }
     });
@@ -123,6 +124,18 @@ async fn whatever_the_cluster_says_is_text() {
     let refused = dashboard(client(|_| refusal(403, HOSTILE)), clock());
     let page = ask(&refused, Method::GET, "/", "localhost").await;
     assert!(page.status() == StatusCode::FORBIDDEN && !page.body().contains("<script"), "{}", page.body());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ages_are_counted_by_the_clock_of_the_api_server() {
+    let workload = json!({"metadata": {"name": "job", "namespace": "team", "creationTimestamp": "2026-01-05T08:58:30Z"},
+        "spec": {"podSets": []}});
+    let api = move |path: &str| if path.ends_with("/workloads/job") { workload.clone() } else { refusal(404, "none") };
+    for own in ["2026-01-05T09:00:00Z", "2025-12-01T00:00:00Z", "2027-01-01T00:00:00Z"] {
+        let own = Clock::scaled(own.parse().expect("a timestamp"), 1.0);
+        let page = get(&dashboard(client(api.clone()), own), "/workloads/team/job").await;
+        assert!(page.contains("90s"), "{page}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

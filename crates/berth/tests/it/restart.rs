@@ -18,7 +18,8 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
         return;
     }
     let data = tempfile::tempdir().expect("a temporary folder");
-    let arguments = ["--time-scale", "20"];
+    // An hour of a job is fifteen seconds.
+    let arguments = ["--time-scale", "240"];
     let cluster = Cluster::durable(data.path(), &arguments);
     cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
