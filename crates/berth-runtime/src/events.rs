@@ -1,14 +1,14 @@
 //! Kubernetes Events: what a person sees under "Events:" in `kubectl describe`.
 //!
-//! Recording never waits and never fails a reconcile: events go through bounded channels to one task that writes them, in
-//! order for each object, a few objects at once. The same event about the same object is counted up in one Event object, as
+//! Recording never waits and never fails a reconcile: events go through bounded rows to one task that writes them, in
+//! order for each object, a few objects at once, and of each namespace in turn. The same event about the same object is counted up in one Event object, as
 //! client-go does. Telling comes after doing: the writer rests as long as each write took, so that the busier the API is
 //! the less of it events take, and what cannot be written in time is dropped.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -18,16 +18,16 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
+use crate::turns::Turns;
 use crate::{Clock, write};
 
 /// Events being written at once, each about another object. All of them are one task's, which no more than one processor
 /// works on.
 const LANES: usize = 8;
-/// Events of a lane waiting to be written, at most; beyond it new ones are dropped, because a flood of events must never
-/// slow the work they describe.
+/// Events of a lane waiting to be written, at most; beyond it the newest of the namespace with the most are dropped, because a
+/// flood of events must never slow the work they describe, nor hide what is said to other tenants.
 const PENDING_MAX: usize = 4096;
 /// Series of a lane remembered for counting repeats; beyond it the oldest keys are dropped and start a new Event.
 const SERIES_MAX: usize = 1024;
@@ -48,12 +48,41 @@ pub enum EventType {
 pub struct Recorder {
     component: String,
     clock: Clock,
-    lanes: Arc<[mpsc::Sender<Entry>]>,
+    lanes: Arc<[Sender]>,
     /// Events recorded so far.
     recorded: Arc<AtomicU64>,
     /// Events dropped so far.
     dropped: Arc<AtomicU64>,
 }
+
+/// A lane as recorders see it: what waits, and a token for each entry that does.
+struct Sender {
+    waiting: Waiting,
+    tokens: mpsc::Sender<()>,
+}
+
+type Waiting = Arc<Mutex<Turns<Entry>>>;
+
+impl Sender {
+    /// Adds an entry. Returns whether one had to be dropped for want of room.
+    fn send(&self, entry: Entry) -> bool {
+        let namespace = entry.regarding.namespace.clone().unwrap_or_default();
+        let mut waiting = self.waiting.lock().expect(LOCK);
+        if waiting.len() < PENDING_MAX {
+            waiting.push(&namespace, entry);
+            // A closed lane means that the process stops; there is a token for each entry, and room for as many.
+            let _ = self.tokens.try_send(());
+            return false;
+        }
+        // The token of the one that is dropped stands for the new one.
+        if waiting.take_from_longest(&namespace).is_some() {
+            waiting.push(&namespace, entry);
+        }
+        true
+    }
+}
+
+const LOCK: &str = "no code panics while holding the lock of a lane of events";
 
 struct Entry {
     component: String,
@@ -69,7 +98,12 @@ struct Entry {
 impl Recorder {
     /// The recorder and the task that writes what it records; the task ends when all recorders are gone.
     pub(crate) fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
-        let (lanes, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::channel(PENDING_MAX)).unzip();
+        let lane = |_| {
+            let (tokens, received) = mpsc::channel(PENDING_MAX);
+            let waiting = Waiting::default();
+            (Sender { waiting: waiting.clone(), tokens }, (waiting, received))
+        };
+        let (lanes, receivers): (Vec<_>, Vec<_>) = (0..LANES).map(lane).unzip();
         let (recorded, dropped) = Default::default();
         let recorder = Self { component: "berth".into(), clock, lanes: lanes.into(), recorded, dropped };
         let posts = receivers.into_iter().map(move |receiver| post(client.clone(), receiver));
@@ -106,8 +140,7 @@ impl Recorder {
         let mut hasher = DefaultHasher::new();
         (&entry.regarding.uid, &entry.regarding.namespace, &entry.regarding.name).hash(&mut hasher);
         let lane = (hasher.finish() % LANES as u64) as usize;
-        // A closed lane means that the process stops: nobody waits for its last words.
-        if let Err(TrySendError::Full(_)) = self.lanes[lane].try_send(entry) {
+        if self.lanes[lane].send(entry) {
             // A flood would otherwise be one of warnings.
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
@@ -133,9 +166,10 @@ fn truncate(message: &str) -> String {
 type Series = (String, String, String, String, String);
 
 /// Writes the events of one lane; ends when all recorders are gone.
-async fn post(client: Client, mut receiver: mpsc::Receiver<Entry>) {
+async fn post(client: Client, (waiting, mut tokens): (Waiting, mpsc::Receiver<()>)) {
     let mut lane = Lane { client, series: BTreeMap::new() };
-    while let Some(entry) = receiver.recv().await {
+    while tokens.recv().await.is_some() {
+        let Some(entry) = waiting.lock().expect(LOCK).next() else { continue };
         let started = Instant::now();
         lane.write(entry).await;
         // In virtual time writes take none.
@@ -211,7 +245,6 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::time::Duration;
 
     use http::{Request, Response};
@@ -273,5 +306,21 @@ mod tests {
         drop(recorder);
         post.await;
         assert_eq!(answered.lock().unwrap().len(), PENDING_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_namespace_hides_no_event_of_another() {
+        let (client, answered) = slow();
+        let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
+        let (recorder, post) = Recorder::new(client, clock);
+        // More than all lanes hold.
+        for number in 0..PENDING_MAX * LANES * 2 {
+            let flood = ObjectReference { namespace: Some("blue".into()), ..about(&number.to_string()) };
+            recorder.event_about(flood, EventType::Normal, "Said", "flood");
+        }
+        let green = ObjectReference { namespace: Some("green".into()), ..about("train") };
+        recorder.event_about(green, EventType::Normal, "Said", "green");
+        tokio::select! { () = post => {}, () = tokio::time::sleep(Duration::from_secs(10)) => {} }
+        assert!(answered.lock().unwrap().iter().any(|(said, _)| said == "green"), "it waits for one turn");
     }
 }

@@ -19,6 +19,7 @@ mod packing;
 mod projection;
 mod queue;
 mod takeover;
+mod turns;
 mod wire;
 pub mod write;
 

@@ -5,13 +5,14 @@
 //! forty thousand objects change at once delays another tenant's one object by one reconcile, not by forty thousand. Keys of one
 //! namespace leave in the order they became due, and those due at the same instant in the order they came.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::turns::Turns;
 use crate::{Clock, ObjectKey};
 
 /// First retry delay after a failed reconcile, in cluster time; doubles per failure.
@@ -36,10 +37,8 @@ struct State {
     sequence: u64,
     /// Keys that are not due yet, or were not when last looked at.
     later: BTreeMap<(Instant, u64), ObjectKey>,
-    /// Keys that are due, by namespace; no list is empty.
-    due: HashMap<String, VecDeque<ObjectKey>>,
-    /// The namespaces of `due`, the one whose turn is next first.
-    turns: VecDeque<String>,
+    /// Keys that are due.
+    due: Turns<ObjectKey>,
     // By key things are only looked up, never gone through: their order does not matter.
     place: HashMap<ObjectKey, Place>,
     running: HashSet<ObjectKey>,
@@ -155,26 +154,13 @@ impl State {
         {
             let key = first.remove();
             self.place.insert(key.clone(), Place::Due);
-            match self.due.get_mut(&key.namespace) {
-                Some(others) => others.push_back(key),
-                None => {
-                    self.turns.push_back(key.namespace.clone());
-                    self.due.insert(key.namespace.clone(), VecDeque::from([key]));
-                }
-            }
+            self.due.push(&key.namespace.clone(), key);
         }
     }
 
     /// The first key of the namespace whose turn it is, marked running.
     fn take_turn(&mut self) -> Option<ObjectKey> {
-        let namespace = self.turns.pop_front()?;
-        let keys = self.due.get_mut(&namespace)?;
-        let key = keys.pop_front()?;
-        if keys.is_empty() {
-            self.due.remove(&namespace);
-        } else {
-            self.turns.push_back(namespace);
-        }
+        let key = self.due.next()?;
         self.place.remove(&key);
         self.running.insert(key.clone());
         Some(key)
@@ -243,7 +229,7 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::from_secs(1));
         assert_eq!(queue.next().await, key("b"));
         assert_eq!(begun.elapsed(), Duration::from_secs(3));
-        assert!(queue.lock().place.is_empty() && queue.lock().later.is_empty() && queue.lock().due.is_empty());
+        assert!(queue.lock().place.is_empty() && queue.lock().later.is_empty() && queue.lock().due.len() == 0);
     }
 
     #[tokio::test(start_paused = true)]
