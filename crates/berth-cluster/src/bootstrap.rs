@@ -17,7 +17,7 @@ pub fn install(manager: &mut Manager, pools: Vec<NamedNodePool>) {
     let (client, clock) = (manager.client(), manager.clock());
     manager.task("bootstrap", async move {
         while let Err(error) = make(&client, &pools).await {
-            tracing::debug!(%error, "cluster not furnished yet, retrying");
+            tracing::debug!(error = berth_runtime::brief(&error), "cluster not furnished yet, retrying");
             wait(&clock).await;
         }
     });

@@ -203,7 +203,7 @@ impl Lane {
                 // The Event expired or was deleted: start a new one below.
                 Err(error) if crate::is_not_found(&error) => {}
                 Err(error) => {
-                    tracing::debug!(%error, reason = entry.reason, "event not counted");
+                    tracing::debug!(error = crate::brief(&error), reason = entry.reason, "event not counted");
                     return;
                 }
             }
@@ -238,7 +238,7 @@ impl Lane {
                 }
             }
             // The namespace is going away, or the API is: an event is not worth a retry.
-            Err(error) => tracing::debug!(%error, "event not written"),
+            Err(error) => tracing::debug!(error = crate::brief(&error), "event not written"),
         }
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! What is deliberately absent: any clock but the [`Clock`] that is handed in, and any random draw.
 
+mod brief;
 mod cache;
 mod clock;
 mod events;
@@ -23,6 +24,7 @@ mod turns;
 mod wire;
 pub mod write;
 
+pub use brief::brief;
 pub use cache::{Cache, Delta, Index};
 pub use clock::Clock;
 pub use events::{EventType, Recorder};
@@ -117,7 +119,7 @@ pub fn is_not_found(error: &kube::Error) -> bool {
 }
 
 /// What an error says to people, in events and conditions: the API's message alone when the API refused, as clients of
-/// Kubernetes show it (the whole Status that [`kube::Error`] displays besides is for logs).
+/// Kubernetes show it. Logs say [`brief`] instead.
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

@@ -395,7 +395,8 @@ impl Controller {
                 if conflict {
                     tracing::debug!(controller = self.name, %key, ?retry, "conflict, retrying");
                 } else {
-                    tracing::warn!(controller = self.name, %key, ?retry, error, "reconcile failed, retrying");
+                    let error = crate::brief(error.as_ref());
+                    tracing::warn!(controller = self.name, %key, ?retry, %error, "reconcile failed, retrying");
                 }
             }
         }
@@ -437,6 +438,7 @@ where
                 if optional {
                     let _ = synced.send(true);
                 }
+                let error = crate::brief(&error);
                 // One lost watch is an everyday matter; one that does not come back is not.
                 if backoff >= WATCH_BACKOFF_WARN && !optional {
                     tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");

@@ -27,6 +27,7 @@ where
 {
     let mut backoff = BACKOFF_BASE;
     while let Err(error) = read(&api, &cache).await {
+        let error = crate::brief(&error);
         tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "cannot read what there is before acting, retrying");
         clock.sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);

@@ -89,7 +89,7 @@ impl Watching {
             match self.kinds.discover(&self.client).await {
                 Ok(positions) => break positions,
                 Err(error) => {
-                    tracing::debug!(%error, "discovery failed, retrying");
+                    tracing::debug!(error = berth_runtime::brief(&error), "discovery failed, retrying");
                     self.clock.sleep(RETRY).await;
                 }
             }
@@ -171,7 +171,9 @@ impl Watching {
                     self.removed(uid);
                 }
             }
-            Err(error) => tracing::debug!(%error, "a watch of the garbage collector broke"),
+            Err(error) => {
+                tracing::debug!(error = berth_runtime::brief(&error), "a watch of the garbage collector broke")
+            }
         }
     }
 

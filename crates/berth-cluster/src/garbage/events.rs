@@ -25,7 +25,7 @@ pub fn install(manager: &mut Manager) {
             wait = match sweep(&client, &clock).await {
                 Ok(oldest) => until_next(oldest, clock.now()),
                 Err(error) => {
-                    tracing::debug!(%error, "old events not removed, trying again later");
+                    tracing::debug!(error = berth_runtime::brief(&error), "old events not removed, trying again later");
                     INTERVAL
                 }
             };

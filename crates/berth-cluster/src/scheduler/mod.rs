@@ -109,13 +109,14 @@ impl Scheduler {
             Decision::Wait { pod, message, nominated, victims } => {
                 for victim in victims.iter().filter(|victim| !victim.is_terminating()) {
                     if let Err(error) = self.evict(victim, &pod, nominated.as_deref().unwrap_or_default()).await {
+                        let error = berth_runtime::brief(&error);
                         tracing::warn!(victim = %victim.key, %error, "preemption failed");
                     }
                 }
                 match self.explain(&pod, &message, nominated.as_deref()).await {
                     Ok(()) => true,
                     Err(error) => {
-                        tracing::debug!(pod = %pod.key, %error, "condition not written");
+                        tracing::debug!(pod = %pod.key, error = berth_runtime::brief(&error), "condition not written");
                         true
                     }
                 }
@@ -145,6 +146,7 @@ impl Scheduler {
             }
             Err(error) => {
                 if !is_not_found(&error) && !is_conflict(&error) {
+                    let error = berth_runtime::brief(&error);
                     tracing::warn!(pod = %pod.key, node, %error, "binding failed");
                 }
                 lock(&self.state).binding_failed(&pod.key);

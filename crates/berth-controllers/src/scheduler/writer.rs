@@ -299,6 +299,7 @@ impl Writer {
         let mut pause = RETRY_BASE;
         while let Err(error) = self.attempt(key, &change).await {
             if pause >= RETRY_WARN {
+                let error = berth_runtime::brief(&error);
                 tracing::warn!(%key, %error, ?pause, "a decision could not be written yet, retrying");
             }
             self.writes.lock().retrying += 1;
@@ -361,7 +362,7 @@ impl Writer {
             }
             Err(error) if berth_runtime::is_not_found(&error) => Ok(()),
             Err(error) if is_permanent(&error) => {
-                tracing::warn!(%key, %error, "a decision could not be written");
+                tracing::warn!(%key, error = berth_runtime::brief(&error), "a decision could not be written");
                 if matches!(change, Change::Admit(admit) if !admit.second_pass) {
                     self.put_off(key, &before, &error);
                 }

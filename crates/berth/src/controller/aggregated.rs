@@ -261,7 +261,10 @@ pub async fn advertise(client: Client, namespace: String, address: Option<Socket
         match api.patch(aggregated::SERVICE, &params, &Patch::Apply(&slice)).await {
             Ok(_) => return tracing::info!("serving pending workloads to the API server at {address}"),
             Err(error) => {
-                tracing::warn!(%error, "cannot tell the API server where pending workloads are served");
+                tracing::warn!(
+                    error = berth_runtime::brief(&error),
+                    "cannot tell the API server where pending workloads are served"
+                );
                 clock.sleep(wait).await;
                 wait = (wait * 2).min(LOOK);
             }

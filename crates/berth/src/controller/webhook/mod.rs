@@ -228,7 +228,7 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             Ok(()) => certificates.as_ref().map_or(LOOK, |(_, lifetime)| LOOK.min(*lifetime / 6)),
             Err(error) if error.chain().any(is_conflict) => RETRY_CONFLICT,
             Err(error) => {
-                tracing::warn!("webhook certificate: {error:#}");
+                tracing::warn!("webhook certificate: {}", berth_runtime::brief(error.as_ref()));
                 RETRY
             }
         };
