@@ -9,7 +9,7 @@
 //! | saying what is wrong | [`field`], [`status`] |
 //! | reading objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
 //! | single values | [`quantity`], [`int_or_string`], [`times`], [`names`] |
-//! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`] |
+//! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`], [`meaning`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
 //! | who is asked, what is left | [`rules`], [`quota`] |
@@ -24,6 +24,7 @@ pub mod int_or_string;
 mod json;
 pub mod jsonpath;
 pub mod managed_text;
+pub mod meaning;
 pub mod meta;
 pub mod names;
 pub mod openapi;

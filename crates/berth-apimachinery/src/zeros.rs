@@ -11,10 +11,19 @@ use crate::builtin;
 /// The fields of a definition whose false, zero or empty text is written. `None` for what is no message: texts, numbers and
 /// whatever is raw JSON.
 pub(crate) fn kept(definition: &str) -> Option<BTreeSet<&'static str>> {
+    fields(definition, true)
+}
+
+/// The fields of a definition whose false, zero or empty text is another thing than none. `None` as for [`kept`].
+pub(crate) fn pointers(definition: &str) -> Option<BTreeSet<&'static str>> {
+    fields(definition, false)
+}
+
+fn fields(definition: &str, with_shown: bool) -> Option<BTreeSet<&'static str>> {
     let third_from_last = definition.rmatch_indices('.').nth(2);
     let message = third_from_last.map_or(definition, |(dot, _)| &definition[dot + 1..]);
-    let mut kept = BTreeSet::new();
-    add(message, &mut kept).then_some(kept)
+    let mut found = BTreeSet::new();
+    add(message, with_shown, &mut found).then_some(found)
 }
 
 fn messages() -> &'static BTreeMap<&'static str, &'static str> {
@@ -25,8 +34,8 @@ fn messages() -> &'static BTreeMap<&'static str, &'static str> {
     })
 }
 
-/// Adds the fields of a message; whether there is such a message.
-fn add(message: &str, kept: &mut BTreeSet<&'static str>) -> bool {
+/// Adds the fields of a message: pointers, and those that are always shown if they are wanted. Whether there is such a message.
+fn add(message: &str, with_shown: bool, kept: &mut BTreeSet<&'static str>) -> bool {
     let Some(fields) = messages().get(message) else { return false };
     for field in fields.split(',') {
         let Some((name, kind)) = field.split_once('=').and_then(|(_, rest)| rest.split_once(':')) else { continue };
@@ -34,14 +43,14 @@ fn add(message: &str, kept: &mut BTreeSet<&'static str>) -> bool {
         if name.is_empty() {
             // A message whose fields are this one's.
             match (kind.strip_prefix('.'), message.rsplit_once('.')) {
-                (Some(name), Some((package, _))) => add(&format!("{package}.{name}"), kept),
-                _ => add(kind, kept),
+                (Some(name), Some((package, _))) => add(&format!("{package}.{name}"), with_shown, kept),
+                _ => add(kind, with_shown, kept),
             };
             continue;
         }
         // Of bytes and lists it is only in protobuf that none differs from empty.
         let is_pointer = kind.strip_prefix('?').is_some_and(|kind| !matches!(kind, "bytes" | "List"));
-        if is_shown || is_pointer {
+        if (is_shown && with_shown) || is_pointer {
             kept.insert(name);
         }
     }

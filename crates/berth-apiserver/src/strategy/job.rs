@@ -9,7 +9,7 @@ use super::job_policies;
 use super::pod_defaults;
 use super::pod_validation;
 use super::rules::supported;
-use super::{Context, Strategy, immutable, non_negative, same, set_default, set_default_text, spec_mut};
+use super::{Context, Strategy, immutable, non_negative, same_as, set_default, set_default_text, spec_mut};
 
 const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
 const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
@@ -113,7 +113,7 @@ impl Strategy for Jobs {
             }
             adopt_requests(&mut template, &old["spec"]["template"]);
         }
-        if !same(&template, &old["spec"]["template"]) {
+        if !same_as("io.k8s.api.core.v1.PodTemplateSpec", &template, &old["spec"]["template"]) {
             let path = Path::new("spec.template");
             errors.push(Error::invalid(&path, new["spec"]["template"].clone(), "field is immutable"));
         }

@@ -8,7 +8,7 @@ use berth_apimachinery::{names, selector};
 use serde_json::{Value, json};
 
 use super::rules::{items, named, required, supported, text};
-use super::{Strategy, immutable, pod_placement};
+use super::{Strategy, immutable, pod_placement, same};
 
 /// Custom resources: the schema says everything.
 pub(crate) struct Custom;
@@ -269,7 +269,7 @@ impl Strategy for Bindings {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
-        if new["roleRef"] != old["roleRef"] {
+        if !same(&new["roleRef"], &old["roleRef"]) {
             let empty = json!({});
             let value = new.get("roleRef").unwrap_or(&empty).clone();
             errors.push(Error::invalid(&Path::new("roleRef"), value, "cannot change roleRef"));

@@ -45,6 +45,7 @@ pub(crate) use rules::ERRORS_MAX;
 pub(crate) use service::{RANGE as SERVICE_RANGE, free_address};
 
 use berth_apimachinery::field::{Error, Path};
+pub(crate) use berth_apimachinery::meaning::{same, same_as};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
@@ -272,34 +273,9 @@ pub(crate) fn spec_mut(object: &mut Value) -> &mut Map<String, Value> {
 pub(crate) fn immutable(new: &Value, old: &Value, path: &[&str], errors: &mut Vec<Error>) {
     let at = |object: &Value| path.iter().try_fold(object, |value, step| value.get(step)).cloned().unwrap_or_default();
     let (new, old) = (at(new), at(old));
-    if new != old {
+    if !same(&new, &old) {
         errors.push(Error::invalid(&Path::new(&path.join(".")), new, "field is immutable"));
     }
-}
-
-/// Equality that takes nothing, null and empty maps or lists for the same, as comparing decoded objects does.
-pub(crate) fn same(a: &Value, b: &Value) -> bool {
-    fn bare(value: &Value) -> Value {
-        match value {
-            Value::Object(map) => Value::Object(
-                map.iter()
-                    .map(|(key, value)| (key.clone(), bare(value)))
-                    .filter(|(_, value)| !is_empty(value))
-                    .collect::<Map<String, Value>>(),
-            ),
-            Value::Array(list) => Value::Array(list.iter().map(bare).collect()),
-            scalar => scalar.clone(),
-        }
-    }
-    fn is_empty(value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::Object(map) => map.is_empty(),
-            Value::Array(list) => list.is_empty(),
-            _ => false,
-        }
-    }
-    bare(a) == bare(b)
 }
 
 /// An error when a number is below zero.

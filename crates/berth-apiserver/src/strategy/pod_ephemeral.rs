@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::pod::MIRROR;
 use super::pod_validation::{Of, pod_spec};
 use super::rules::{items, text};
+use super::same;
 
 const LIST: &str = "ephemeralContainers";
 /// Metadata such a write leaves alone.
@@ -37,7 +38,7 @@ fn put(object: &mut Value, field: &str, value: Option<Value>) {
 pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     let spec = Path::new("spec");
     let mut errors = pod_spec(&new["spec"], Of::Pod(meta::name(new)), &spec);
-    if !old["metadata"]["annotations"][MIRROR].is_null() && new["spec"] != old["spec"] {
+    if !old["metadata"]["annotations"][MIRROR].is_null() && !same(&new["spec"], &old["spec"]) {
         errors.push(Error::forbidden(&Path::root(), "static pods do not support ephemeral containers"));
     }
     let path = spec.child(LIST);
@@ -50,7 +51,7 @@ pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     for before in items(&old["spec"][LIST]) {
         let name = text(before, "name");
         let what = match by_name.get(name).copied() {
-            Some(container) if container == before => continue,
+            Some(container) if same(container, before) => continue,
             Some(_) => "changed",
             None => "removed",
         };

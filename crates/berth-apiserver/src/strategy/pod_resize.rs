@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::pod_defaults::qos_class;
 use super::pod_validation::{Of, pod_spec};
+use super::same;
 
 /// What a resize may change in a container.
 const FIELDS: [&str; 2] = ["resources", "resizePolicy"];
@@ -80,7 +81,7 @@ fn check_container(new: &Value, old: &Value, is_main: bool, path: &Path<'_>, err
     let resources = path.child("resources");
     let is_sidecar = new["restartPolicy"] == "Always";
     if !is_main && !is_sidecar {
-        if new["resources"] != old["resources"] {
+        if !same(&new["resources"], &old["resources"]) {
             let detail = "only cpu and memory resources for sidecar containers are mutable";
             errors.push(Error::forbidden(&resources, detail));
         }
@@ -98,7 +99,7 @@ fn check_container(new: &Value, old: &Value, is_main: bool, path: &Path<'_>, err
             errors.push(Error::forbidden(&resources.child(list), "only cpu and memory resources are mutable"));
         }
     }
-    if new["resources"]["claims"] != old["resources"]["claims"] {
+    if !same(&new["resources"]["claims"], &old["resources"]["claims"]) {
         errors.push(Error::forbidden(&resources.child("claims"), "only cpu and memory resources are mutable"));
     }
 }

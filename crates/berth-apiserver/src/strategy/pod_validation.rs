@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::pod_container::{Pod, container, ephemeral_container, host_ports, init_container};
 use super::rules::{items, named, supported, text};
-use super::{pod_placement, pod_security, pod_volumes};
+use super::{pod_placement, pod_security, pod_volumes, same_as};
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
@@ -270,7 +270,7 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             }
         }
     }
-    if munged != *old_spec {
+    if !same_as("io.k8s.api.core.v1.PodSpec", &munged, old_spec) {
         let detail = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
         errors.push(Error::forbidden(&path, detail));
     }

@@ -6,7 +6,7 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{meta, names};
 use serde_json::{Map, Value};
 
-use super::{Context, Strategy, immutable, set_default_text};
+use super::{Context, Strategy, immutable, same, set_default_text};
 use crate::auth::tokens;
 
 /// Bytes of data an object may hold.
@@ -157,7 +157,7 @@ fn check_frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Vec<Erro
         errors.push(Error::forbidden(&Path::new("immutable"), "field is immutable when `immutable` is set"));
     }
     for field in fields {
-        if new[*field] != old[*field] {
+        if !same(&new[*field], &old[*field]) {
             errors.push(Error::forbidden(&Path::new(field), "field is immutable when `immutable` is set"));
         }
     }

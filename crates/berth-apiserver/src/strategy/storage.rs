@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 use super::pod_defaults::amounts;
 use super::pod_volumes::PERSISTENT;
 use super::rules::{items, named, required, supported, text};
-use super::{Context, Strategy, immutable, pod_placement, pod_volumes, same, set_default, set_default_text, spec_mut};
+use super::{
+    Context, Strategy, immutable, pod_placement, pod_volumes, same, same_as, set_default, set_default_text, spec_mut,
+};
 
 /// What a claim says when nothing is said, also inside templates.
 pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
@@ -192,7 +194,7 @@ impl Strategy for Claims {
             put(&mut before, "volumeName", new["spec"].get("volumeName"));
         }
         let path = Path::new("spec");
-        if !same(&before, &after) {
+        if !same_as("io.k8s.api.core.v1.PersistentVolumeClaimSpec", &before, &after) {
             let detail = "spec is immutable after creation except resources.requests and \
                           volumeAttributesClassName for bound claims";
             errors.push(Error::forbidden(&path, detail));
@@ -269,7 +271,7 @@ impl Strategy for Volumes {
         {
             put(&mut given["csi"], "controllerExpandSecretRef", None);
         }
-        if !same(&given, &before) {
+        if !same_as("io.k8s.api.core.v1.PersistentVolumeSpec", &given, &before) {
             let detail = "spec.persistentvolumesource is immutable after creation";
             errors.push(Error::forbidden(&Path::new("spec.persistentvolumesource"), detail));
         }

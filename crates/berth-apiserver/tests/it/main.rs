@@ -30,6 +30,7 @@ mod protobuf;
 mod quota_races;
 mod quotas;
 mod races;
+mod round_trips;
 mod subresources;
 mod tokens;
 mod updates;

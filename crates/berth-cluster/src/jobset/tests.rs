@@ -355,3 +355,23 @@ fn where_pods_run_may_change_only_while_a_set_stands_still() {
         assert!(errors[0].to_string().contains("field is immutable"));
     }
 }
+
+#[test]
+fn a_set_that_a_typed_client_writes_back_is_unchanged() {
+    let set = |template: serde_json::Value, env: serde_json::Value, cpu: &str| -> JobSet {
+        let containers = json!([{"name": "c", "env": [env], "resources": {"requests": {"cpu": cpu}}}]);
+        let mut template = json!({"spec": {"template": template}});
+        template["spec"]["template"]["spec"]["containers"] = containers;
+        let entry = json!({"name": "worker", "replicas": 1, "template": template});
+        serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"replicatedJobs": [entry]}}))
+            .expect("a JobSet")
+    };
+    let stored = set(json!({}), json!({"name": "A", "value": ""}), "1000m");
+    let metadata = json!({"creationTimestamp": null, "labels": {}});
+    let read =
+        set(json!({"metadata": metadata, "spec": {"volumes": [], "hostNetwork": false}}), json!({"name": "A"}), "1");
+    assert_eq!(super::webhook::validate_update(&stored, &read, Gates::default()), []);
+    assert_eq!(super::webhook::validate_update(&read, &stored, Gates::default()), []);
+    let other = set(json!({}), json!({"name": "A"}), "2");
+    assert_eq!(super::webhook::validate_update(&stored, &other, Gates::default()).len(), 1);
+}

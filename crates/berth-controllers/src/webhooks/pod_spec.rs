@@ -2,11 +2,26 @@
 //! where pods fit.
 
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meaning::same_as;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const IMMUTABLE: &str = "field is immutable";
+/// The type the fields are read as.
+const POD_SPEC: &str = "io.k8s.api.core.v1.PodSpec";
+/// Fields of a pod's specification that stay as they are.
+const FIELDS: [&str; 10] = [
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "runtimeClassName",
+    "priority",
+    "priorityClassName",
+    "topologySpreadConstraints",
+    "overhead",
+    "resourceClaims",
+    "resources",
+];
 
 /// What a changed pod spec may not change. Images, commands and the like may.
 pub fn validate_immutable_pod_spec(new: &PodSpec, old: &PodSpec, path: &Path<'_>) -> Vec<Error> {
@@ -15,29 +30,15 @@ pub fn validate_immutable_pod_spec(new: &PodSpec, old: &PodSpec, path: &Path<'_>
     }
     let mut errors = containers(&new.containers, &old.containers, &path.child("containers"));
     errors.extend(containers(init(new), init(old), &path.child("initContainers")));
-    let mut same = |field: &str, new: serde_json::Value, old: serde_json::Value| {
-        if new != old {
-            errors.push(Error::invalid(&path.child(field), new, IMMUTABLE));
+    let (new, old) = (json!(new), json!(old));
+    for field in FIELDS {
+        // Alone, but as the type reads it: a zero that it does not write says nothing.
+        let alone = |spec: &Value| json!({"containers": [], field: spec[field]});
+        if !same_as(POD_SPEC, &alone(&new), &alone(&old)) {
+            errors.push(Error::invalid(&path.child(field), new[field].clone(), IMMUTABLE));
         }
-    };
-    same("nodeSelector", list(&new.node_selector), list(&old.node_selector));
-    same("affinity", json!(new.affinity), json!(old.affinity));
-    same("tolerations", list(&new.tolerations), list(&old.tolerations));
-    same("runtimeClassName", json!(new.runtime_class_name), json!(old.runtime_class_name));
-    same("priority", json!(new.priority), json!(old.priority));
-    same("priorityClassName", json!(new.priority_class_name), json!(old.priority_class_name));
-    same("topologySpreadConstraints", list(&new.topology_spread_constraints), list(&old.topology_spread_constraints));
-    same("overhead", list(&new.overhead), list(&old.overhead));
-    same("resourceClaims", list(&new.resource_claims), list(&old.resource_claims));
-    same("resources", json!(new.resources), json!(old.resources));
+    }
     errors
-}
-
-/// A list or map as a value; none is the same as an empty one.
-fn list<T: Serialize>(value: &Option<T>) -> serde_json::Value {
-    let value = json!(value);
-    let empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty);
-    if empty { serde_json::Value::Null } else { value }
 }
 
 fn containers(new: &[Container], old: &[Container], path: &Path<'_>) -> Vec<Error> {
@@ -46,10 +47,9 @@ fn containers(new: &[Container], old: &[Container], path: &Path<'_>) -> Vec<Erro
     }
     let mut errors = Vec::new();
     for (index, (new, old)) in new.iter().zip(old).enumerate() {
-        let requests = |container: &Container| {
-            list(&container.resources.as_ref().and_then(|resources| resources.requests.clone()))
-        };
-        if requests(new) != requests(old) {
+        let requests = |container: &Container| json!(container.resources.as_ref().map(|it| it.requests.as_ref()));
+        let alone = |container: &Container| json!({"requests": requests(container)});
+        if !same_as("io.k8s.api.core.v1.ResourceRequirements", &alone(new), &alone(old)) {
             let at = path.index(index);
             let at = at.child("resources");
             errors.push(Error::invalid(&at.child("requests"), requests(new), IMMUTABLE));

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::kueue::v1beta2::{CheckState, PodSet, Workload};
+use berth_api::kueue::v1beta2::{CheckState, PodSet, PodSetUpdate, Workload};
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meaning::{same, same_as};
 use berth_apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -14,6 +15,8 @@ use crate::gates::Gates;
 use crate::keys;
 use crate::priority;
 use crate::workload::status::has_quota_reservation;
+
+const IMMUTABLE: &str = "field is immutable";
 
 /// Rules of a new Workload.
 pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
@@ -67,18 +70,7 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
     errors.extend(checks(new, &status.child("admissionChecks"), &names));
     let both = has_quota_reservation(new) && has_quota_reservation(old);
     if both {
-        for (index, (new_set, old_set)) in new.spec.pod_sets.iter().zip(&old.spec.pod_sets).enumerate() {
-            let same = match elastic {
-                true => PodSet { count: old_set.count, ..new_set.clone() } == *old_set,
-                false => new_set == old_set,
-            };
-            if !same {
-                let path = spec.child("podSets");
-                let position = index.to_string();
-                let value = serde_json::to_value(new_set).unwrap_or_default();
-                errors.push(Error::invalid(&path.child(&position), value, "field is immutable"));
-            }
-        }
+        errors.extend(same_pod_sets(&new.spec.pod_sets, &old.spec.pod_sets, elastic, &spec.child("podSets")));
         errors.extend(reclaimable_update(new, old, &status.child("reclaimablePods"), elastic));
         let assigned = |workload: &Workload| -> Vec<String> {
             let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
@@ -99,11 +91,11 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
         if known.is_some_and(|known| {
             known.state == CheckState::Ready
                 && state.state == CheckState::Ready
-                && known.pod_set_updates != state.pod_set_updates
+                && !same_updates(&known.pod_set_updates, &state.pod_set_updates)
         }) {
             let at = list.index(index);
             let value = serde_json::to_value(&state.pod_set_updates).unwrap_or_default();
-            errors.push(Error::invalid(&at.child("podSetUpdates"), value, "field is immutable"));
+            errors.push(Error::invalid(&at.child("podSetUpdates"), value, IMMUTABLE));
         }
     }
     if gates.on("AdmissionGatedBy") {
@@ -115,6 +107,54 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
         ));
     }
     errors
+}
+
+// -- what stays as it is ---------------------------------------------------------------------------------------------
+
+/// What quota was given for stays what it is; only counts may go down where workloads are elastic.
+fn same_pod_sets(new: &[PodSet], old: &[PodSet], elastic: bool, path: &Path<'_>) -> Vec<Error> {
+    if new.len() != old.len() {
+        return vec![Error::invalid(path, new.len() as u64, IMMUTABLE)];
+    }
+    let mut errors = Vec::new();
+    for (index, (new, old)) in new.iter().zip(old).enumerate() {
+        if !same_pod_set(new, old, elastic && new.count < old.count) {
+            let position = index.to_string();
+            errors.push(Error::invalid(&path.child(&position), json!(new), IMMUTABLE));
+        }
+    }
+    errors
+}
+
+/// By what they say: a client may have written an empty struct where there was none.
+fn same_pod_set(new: &PodSet, old: &PodSet, shrinks: bool) -> bool {
+    if new == old {
+        return true;
+    }
+    let apart = |set: &PodSet| {
+        let mut rest = json!(set);
+        let template = rest["template"].take();
+        if shrinks {
+            rest["count"].take();
+        }
+        (rest, template)
+    };
+    let ((new, template), (old, old_template)) = (apart(new), apart(old));
+    same(&new, &old) && same_as("io.k8s.api.core.v1.PodTemplateSpec", &template, &old_template)
+}
+
+fn same_updates(new: &[PodSetUpdate], old: &[PodSetUpdate]) -> bool {
+    // Tolerations are read as those of a pod.
+    let apart = |update: &PodSetUpdate| {
+        let mut rest = json!(update);
+        let tolerations = rest["tolerations"].take();
+        (rest, json!({"containers": [], "tolerations": tolerations}))
+    };
+    new.len() == old.len()
+        && new.iter().zip(old).all(|(new, old)| {
+            let ((new, pod), (old, old_pod)) = (apart(new), apart(old));
+            same(&new, &old) && same_as("io.k8s.api.core.v1.PodSpec", &pod, &old_pod)
+        })
 }
 
 // -- pod sets --------------------------------------------------------------------------------------------------------

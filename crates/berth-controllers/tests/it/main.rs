@@ -8,5 +8,6 @@ mod held;
 mod provisioning;
 mod queueing;
 mod rights;
+mod round_trips;
 mod topology;
 mod webhooks;

@@ -4,8 +4,8 @@
 use berth_api::jobset::constants::{COMPLETED, FAILED};
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob};
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::meaning::{same, same_as};
 use k8s_openapi::api::batch::v1::JobSpec;
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::jobset::conditions::true_condition;
@@ -31,7 +31,7 @@ pub fn validate_update(old: &JobSet, new: &JobSet, gates: Gates) -> Vec<Error> {
             resize(entry, old, is_terminal, &template_path.child("spec"), &mut errors);
         }
     }
-    if normalized(&entries) != normalized(&old.spec.replicated_jobs) {
+    if !same_entries(&entries, &old.spec.replicated_jobs) {
         errors.push(Error::invalid(&entries_path, Value::Null, "field is immutable"));
     }
     let manager = |set: &JobSet| set.spec.managed_by.clone();
@@ -86,24 +86,17 @@ fn resize(entry: &mut ReplicatedJob, old: &ReplicatedJob, is_terminal: bool, pat
     new.completions = old.completions;
 }
 
-/// As JSON without nulls and empty objects and lists: clients differ in writing those.
-fn normalized(value: &impl Serialize) -> Value {
-    fn prune(value: Value) -> Option<Value> {
-        match value {
-            Value::Null => None,
-            Value::Object(fields) => {
-                let fields: serde_json::Map<String, Value> =
-                    fields.into_iter().filter_map(|(key, value)| Some((key, prune(value)?))).collect();
-                (!fields.is_empty()).then_some(Value::Object(fields))
-            }
-            // Items keep their places.
-            Value::Array(items) if items.is_empty() => None,
-            Value::Array(items) => {
-                Some(Value::Array(items.into_iter().map(|item| prune(item).unwrap_or_default()).collect()))
-            }
-            other => Some(other),
-        }
-    }
-    // Types that were read from JSON can be written as JSON.
-    prune(serde_json::to_value(value).unwrap_or_default()).unwrap_or_default()
+/// Do both lists say the same? A client may have written an empty struct where there was none.
+fn same_entries(new: &[ReplicatedJob], old: &[ReplicatedJob]) -> bool {
+    let apart = |entry: &ReplicatedJob| {
+        // Types that were read from JSON can be written as JSON.
+        let mut rest = serde_json::to_value(entry).unwrap_or_default();
+        let template = rest["template"].take();
+        (rest, template)
+    };
+    new.len() == old.len()
+        && new.iter().zip(old).all(|(new, old)| {
+            let ((new, template), (old, old_template)) = (apart(new), apart(old));
+            same(&new, &old) && same_as("io.k8s.api.batch.v1.JobTemplateSpec", &template, &old_template)
+        })
 }

@@ -1,0 +1,158 @@
+//! When two values say the same, however they were written.
+//!
+//! What may not change is compared by what it says. Clients that read an object and write it back do not write what they
+//! have read: Go's types write an empty struct where there was none, and leave out a list, a text or a flag that was there and
+//! empty.
+
+use serde_json::Value;
+
+use crate::schema::{AdditionalProperties, Schema};
+use crate::{builtin, zeros};
+
+/// Do both say the same, where nothing, null, an empty map and an empty list are one? For what Kubernetes' own types
+/// hold there is [`same_as`], which knows more.
+pub fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(fields), Value::Object(others)) => {
+            fields.iter().all(|(name, field)| same(field, others.get(name).unwrap_or(&Value::Null)))
+                && others.iter().all(|(name, other)| fields.contains_key(name) || says_nothing(other))
+        }
+        (Value::Array(items), Value::Array(others)) => {
+            items.len() == others.len() && items.iter().zip(others).all(|(item, other)| same(item, other))
+        }
+        (a, b) => a == b || (says_nothing(a) && says_nothing(b)),
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().all(says_nothing),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// Do both say the same to a type of Kubernetes, for example `io.k8s.api.core.v1.PodTemplateSpec`? Beside what [`same`]
+/// takes for one, the zero of a field that is no pointer is nothing, and an amount is one however it is written.
+pub fn same_as(definition: &str, a: &Value, b: &Value) -> bool {
+    if a == b {
+        return true;
+    }
+    match (read_as(definition, a), read_as(definition, b)) {
+        (Some(a), Some(b)) => same(&a, &b),
+        _ => same(a, b),
+    }
+}
+
+/// The value as a type of Kubernetes reads and writes it. `None` for what the type cannot hold or would forget a part of.
+fn read_as(definition: &str, value: &Value) -> Option<Value> {
+    let schema = builtin::document().definition(definition)?;
+    let mut read = value.clone();
+    let forgotten = schema.read_typed(definition, &mut read).ok()?;
+    leave_out_zeros(&schema, definition, &mut read);
+    forgotten.is_empty().then_some(read)
+}
+
+/// Leaves out also the zeros that the type writes where there were none.
+fn leave_out_zeros(schema: &Schema, definition: &str, value: &mut Value) {
+    let node = schema.target();
+    match value {
+        Value::Object(fields) if !node.properties.is_empty() => {
+            let pointers = zeros::pointers(definition);
+            fields.retain(|name, field| {
+                if let Some(property) = node.properties.get(name) {
+                    leave_out_zeros(property, definition_of(property), field);
+                }
+                !is_zero(field) || pointers.as_ref().is_none_or(|pointers| pointers.contains(name.as_str()))
+            });
+        }
+        Value::Object(entries) => {
+            if let Some(AdditionalProperties::Schema(of)) = &node.additional_properties {
+                entries.values_mut().for_each(|entry| leave_out_zeros(of, definition_of(of), entry));
+            }
+        }
+        Value::Array(items) => {
+            if let Some(of) = node.items.as_deref() {
+                items.iter_mut().for_each(|item| leave_out_zeros(of, definition_of(of), item));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn definition_of(schema: &Schema) -> &str {
+    schema.reference.as_ref().map_or("", |reference| reference.name.as_str())
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TEMPLATE: &str = "io.k8s.api.core.v1.PodTemplateSpec";
+
+    #[test]
+    fn nothing_is_said_in_several_ways() {
+        let plain = json!({"a": 1, "list": [{"x": "y"}]});
+        for more in [json!({"b": {}}), json!({"b": null}), json!({"b": []}), json!({"b": {"c": {"d": null}}})] {
+            let mut wordy = plain.clone();
+            wordy.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            wordy["list"][0]["z"] = more;
+            assert!(same(&plain, &wordy) && same(&wordy, &plain), "{wordy}");
+        }
+        for other in [json!({"a": 2, "list": [{"x": "y"}]}), json!({"a": 1, "list": []}), json!({"a": 1}), json!(null)]
+        {
+            assert!(!same(&plain, &other) && !same(&other, &plain), "{other}");
+        }
+        assert!(!same(&json!([{}]), &json!([])), "items keep their places");
+        assert!(!same(&json!({"a": false}), &json!({})), "to some a flag that is off is not none");
+    }
+
+    #[test]
+    fn a_type_knows_which_zeros_say_nothing() {
+        let template = |env: Value, grace: Value, cpu: &str| {
+            json!({"metadata": {"creationTimestamp": null}, "spec": {"terminationGracePeriodSeconds": grace, "containers": [
+                {"name": "c", "env": [env], "resources": {"requests": {"cpu": cpu}}}]}})
+        };
+        let one = template(json!({"name": "A", "value": ""}), Value::Null, "1000m");
+        let mut other = template(json!({"name": "A"}), Value::Null, "1");
+        other.as_object_mut().expect("a map").remove("metadata");
+        assert!(same_as(TEMPLATE, &one, &other));
+        assert!(!same(&one, &other));
+        let at_once = template(json!({"name": "A"}), json!(0), "1");
+        assert!(!same_as(TEMPLATE, &other, &at_once), "a pointer to zero is a zero");
+        assert!(!same_as(TEMPLATE, &other, &template(json!({"name": "A"}), Value::Null, "2")));
+    }
+
+    #[test]
+    fn a_zero_that_is_always_written_says_no_more_than_none() {
+        const SET: &str = "io.k8s.api.apps.v1.StatefulSetSpec";
+        let set = |more: Value| {
+            let mut set = json!({"replicas": 1, "template": {"metadata": {"labels": {"a": ""}}}});
+            set.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            set
+        };
+        assert!(same_as(SET, &set(json!({})), &set(json!({"serviceName": "", "podManagementPolicy": ""}))));
+        assert!(!same_as(SET, &set(json!({})), &set(json!({"serviceName": "s"}))));
+        assert!(!same_as(SET, &set(json!({})), &set(json!({"replicas": 0}))));
+        assert!(!same_as(SET, &set(json!({})), &set(json!({"template": {}}))), "an empty label is one");
+    }
+
+    #[test]
+    fn what_a_type_would_forget_is_compared_as_it_stands() {
+        let (one, other) = (json!({"spec": {"later": 1}}), json!({"spec": {"later": 2}}));
+        assert!(!same_as(TEMPLATE, &one, &other));
+        assert!(!same_as(TEMPLATE, &json!({"spec": "x"}), &json!({"spec": "y"})), "nor what it cannot hold");
+    }
+}
