@@ -63,7 +63,8 @@ pub fn exact(list: Option<&BTreeMap<String, ApiQuantity>>) -> Quantities {
     list.into_iter().flatten().filter_map(|(name, quantity)| Some((name.clone(), parse(quantity)?))).collect()
 }
 
-/// A weight in thousandths; 1000 when none is given.
+/// A weight in thousandths; 1000 when none is given. A negative one, which a LocalQueue may have as in Kueue, is as good as
+/// zero: shares are divided by it, and who has less than nothing would come before all others.
 pub fn weight_milli(weight: Option<&ApiQuantity>) -> i64 {
-    weight.and_then(parse).map_or(1000, |quantity| quantity.milli_value())
+    weight.and_then(parse).map_or(1000, |quantity| quantity.milli_value().max(0))
 }

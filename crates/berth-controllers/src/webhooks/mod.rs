@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::conversion;
-use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceFlavor, Workload};
+use berth_api::kueue::v1beta2::{ClusterQueue, ResourceFlavor, Workload};
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::batch::v1::Job;
 use kube::Resource;
@@ -142,7 +142,7 @@ impl Webhooks {
                 Some(old) => validate_cluster_queue_update(new, old, gates),
                 None => validate_cluster_queue(new, gates),
             }),
-            "cohorts" => check(request, object, |new: &Cohort, _: Option<&Cohort>| validate_cohort(new)),
+            "cohorts" => check(request, object, validate_cohort),
             "resourceflavors" => {
                 check(request, object, |new: &ResourceFlavor, _: Option<&ResourceFlavor>| validate_resource_flavor(new))
             }

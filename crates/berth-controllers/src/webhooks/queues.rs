@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::kueue::v1beta2::{
-    ClusterQueue, ClusterQueueSpec, Cohort, FlavorFungibilityPolicy, QueueingStrategy, ReclaimWithinCohort,
-    ResourceFlavor, ResourceGroup,
+    ClusterQueue, ClusterQueueSpec, Cohort, FairSharing, FlavorFungibilityPolicy, QueueingStrategy,
+    ReclaimWithinCohort, ResourceFlavor, ResourceGroup,
 };
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
@@ -24,12 +24,17 @@ const COMBINATIONS_MAX: usize = 512;
 /// Flavors of a queue with concurrent admission, at most.
 const CONCURRENT_FLAVORS_MAX: usize = 16;
 
-/// What a quota without parent may not have, and how that is said.
+/// The smallest weight there can be is just above this one.
+const WEIGHT_MIN: &str = "1n";
+
+/// What limits a quota may have, and how that is said.
 struct Limits {
     /// Has it a cohort or parent?
     has_parent: bool,
     /// `cohort` or `parent`.
     word: &'static str,
+    /// Is its nominal quota all it has to lend? A cohort also lends what its members leave.
+    lends_nominal_only: bool,
 }
 
 /// Rules of a new ClusterQueue.
@@ -42,6 +47,7 @@ pub fn validate_cluster_queue(queue: &ClusterQueue, gates: &Gates) -> Vec<Error>
     }
     errors.extend(preemption(spec, &path));
     errors.extend(fungibility(spec, &path));
+    errors.extend(fair_sharing(spec.fair_sharing.as_ref(), None, &path));
     errors.extend(checks(spec, &path));
     errors.extend(concurrent(spec, &path, gates));
     errors
@@ -57,6 +63,7 @@ pub fn validate_cluster_queue_update(new: &ClusterQueue, old: &ClusterQueue, gat
     }
     errors.extend(preemption(spec, &path));
     errors.extend(fungibility(spec, &path));
+    errors.extend(fair_sharing(spec.fair_sharing.as_ref(), old.spec.fair_sharing.as_ref(), &path));
     let unchanged =
         spec.admission_checks_strategy == old.spec.admission_checks_strategy && flavors(spec).eq(flavors(&old.spec));
     if gates.on("RejectUpdatesToCQWithInvalidOnFlavors") || !unchanged {
@@ -77,7 +84,7 @@ fn flavors(spec: &ClusterQueueSpec) -> impl Iterator<Item = &str> {
 }
 
 fn groups(spec: &ClusterQueueSpec, path: &Path<'_>) -> Vec<Error> {
-    let limits = Limits { has_parent: !spec.cohort_name.is_empty(), word: "cohort" };
+    let limits = Limits { has_parent: !spec.cohort_name.is_empty(), word: "cohort", lends_nominal_only: true };
     resource_groups(&spec.resource_groups, &path.child("resourceGroups"), &limits)
 }
 
@@ -135,6 +142,7 @@ fn resource_groups(groups: &[ResourceGroup], path: &Path<'_>, limits: &Limits) -
                     errors.extend(needs_parent(&at, limit, limits));
                     let (lent, nominal) = (Quantity::parse(&limit.0), Quantity::parse(&quota.nominal_quota.0));
                     if let (Ok(lent), Ok(nominal)) = (lent, nominal)
+                        && limits.lends_nominal_only
                         && lent > nominal
                     {
                         errors.push(Error::invalid(
@@ -244,11 +252,34 @@ fn concurrent(spec: &ClusterQueueSpec, path: &Path<'_>, gates: &Gates) -> Vec<Er
     errors
 }
 
-/// Rules of a Cohort.
-pub fn validate_cohort(cohort: &Cohort) -> Vec<Error> {
+/// Rules of a Cohort, a new one or one that was `old`.
+pub fn validate_cohort(cohort: &Cohort, old: Option<&Cohort>) -> Vec<Error> {
     let path = Path::new("spec");
-    let limits = Limits { has_parent: !cohort.spec.parent_name.is_empty(), word: "parent" };
-    resource_groups(&cohort.spec.resource_groups, &path.child("resourceGroups"), &limits)
+    let spec = &cohort.spec;
+    let limits = Limits { has_parent: !spec.parent_name.is_empty(), word: "parent", lends_nominal_only: false };
+    let mut errors = resource_groups(&spec.resource_groups, &path.child("resourceGroups"), &limits);
+    errors.extend(fair_sharing(spec.fair_sharing.as_ref(), old.and_then(|old| old.spec.fair_sharing.as_ref()), &path));
+    errors
+}
+
+/// A weight divides: it is zero, or so large that something is left of it. A rule that came later does not stop changes that
+/// have nothing to do with it.
+fn fair_sharing(sharing: Option<&FairSharing>, old: Option<&FairSharing>, path: &Path<'_>) -> Option<Error> {
+    let weight = sharing?.weight.as_ref()?;
+    if old.is_some_and(|old| old.weight.as_ref() == Some(weight)) {
+        return None;
+    }
+    let at = path.child("fairSharing");
+    let at = at.child("weight");
+    let amount = Quantity::parse(&weight.0).ok()?;
+    let detail = if amount < Quantity::ZERO {
+        "must be greater than or equal to 0".to_owned()
+    } else if amount > Quantity::ZERO && Quantity::parse(WEIGHT_MIN).is_ok_and(|min| amount <= min) {
+        format!("must be 0 or greater than {WEIGHT_MIN}")
+    } else {
+        return None;
+    };
+    Some(Error::invalid(&at, weight.0.as_str(), detail))
 }
 
 /// Rules of a ResourceFlavor.

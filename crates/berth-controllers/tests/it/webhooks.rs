@@ -5,7 +5,12 @@ use berth_controllers::webhooks::{Request, Webhooks};
 use serde_json::{Value, json};
 
 fn check(object: Value) -> Vec<String> {
-    let request = Request { group: "kueue.x-k8s.io", resource: "clusterqueues", namespace: "", old_object: None };
+    check_update(object, None)
+}
+
+fn check_update(object: Value, old_object: Option<&Value>) -> Vec<String> {
+    let resource = if object["kind"] == "Cohort" { "cohorts" } else { "clusterqueues" };
+    let request = Request { group: "kueue.x-k8s.io", resource, namespace: "", old_object };
     let errors = Webhooks::new(Config::default()).validate(request, &object, &|_, _, _, _| None);
     errors.iter().map(ToString::to_string).collect()
 }
@@ -55,6 +60,46 @@ fn a_borrowing_limit_needs_a_cohort() {
     let errors = check(queue("v1beta2", json!([group("cpu", "spot", quota)])));
     assert_eq!(errors.len(), 1);
     assert!(errors[0].ends_with("must be nil when cohort is empty"), "{errors:?}");
+}
+
+#[test]
+fn a_weight_is_zero_or_something_to_divide_by() {
+    for kind in ["ClusterQueue", "Cohort"] {
+        let with = |weight: Value| {
+            json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": "o"},
+                "spec": {"fairSharing": {"weight": weight}}})
+        };
+        for (weight, detail) in [
+            ("-1", "must be greater than or equal to 0"),
+            ("-1n", "must be greater than or equal to 0"),
+            ("1n", "must be 0 or greater than 1n"),
+            ("0.0000000001", "must be 0 or greater than 1n"),
+            ("1e-10", "must be 0 or greater than 1n"),
+        ] {
+            let refused = [format!("spec.fairSharing.weight: Invalid value: {weight:?}: {detail}")];
+            assert_eq!(check(with(json!(weight))), refused, "{kind}");
+            assert_eq!(check_update(with(json!(weight)), Some(&with(json!("1")))), refused, "{kind}");
+            // One from before that was checked can still be changed and deleted.
+            assert_eq!(check_update(with(json!(weight)), Some(&with(json!(weight)))), [""; 0], "{kind}");
+        }
+        for weight in ["0", "2n", "500m", "1", "3"] {
+            assert_eq!(check(with(json!(weight))), [""; 0], "{kind} {weight}");
+        }
+    }
+}
+
+#[test]
+fn a_cohort_may_lend_more_than_its_own_quota_and_a_queue_may_not() {
+    let quota = json!({"nominalQuota": "1", "lendingLimit": "5"});
+    let groups = json!([group("cpu", "spot", quota)]);
+    let cohort = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": "c"},
+        "spec": {"parentName": "root", "resourceGroups": groups}});
+    assert_eq!(check(cohort), [""; 0]);
+    let mut queue = queue("v1beta2", groups);
+    queue["spec"]["cohortName"] = json!("c");
+    let errors = check(queue);
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].ends_with("must be less than or equal to the nominalQuota"), "{errors:?}");
 }
 
 #[test]

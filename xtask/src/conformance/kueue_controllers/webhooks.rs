@@ -34,7 +34,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         },
         "webhook-validate-cohort" => |case| {
             let cohort: Cohort = input(case, "cohort")?;
-            errors(case, "err", Compare::Exact, webhooks::validate_cohort(&cohort))
+            errors(case, "err", Compare::Exact, webhooks::validate_cohort(&cohort, None))
         },
         "webhook-validate-resource-flavor" => |case| {
             let flavor: ResourceFlavor = input(case, "rf")?;
