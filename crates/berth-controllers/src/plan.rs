@@ -81,6 +81,14 @@ impl<J> Plan<J> {
         self
     }
 
+    /// Does it say already that something is wrong?
+    pub fn warns(&self) -> bool {
+        self.steps.iter().any(|step| match step {
+            Step::Event(told) | Step::EventAbout(_, told) => told.event_type == EventType::Warning,
+            _ => false,
+        })
+    }
+
     /// Asks for another look, keeping the earliest wish.
     pub fn look_again(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |known| known.min(after)));
@@ -108,7 +116,28 @@ pub enum PlanError {
     /// Owners own each other.
     #[error("cyclic ownership")]
     CyclicOwnership,
+    /// What a job asks for cannot be made out.
+    #[error("{0}")]
+    Unclear(String),
     /// Anything else, in words.
     #[error("{0}")]
     Other(String),
+}
+
+impl PlanError {
+    /// What is said on the object because of it: what stops a look must not stop it in silence. Nothing for what passes by itself,
+    /// and for what the plan tells in its own words.
+    pub fn told(&self) -> Option<Told> {
+        let reason = match self {
+            PlanError::PrebuiltWorkloadNotFound => "PrebuiltWorkloadNotFound",
+            PlanError::CyclicOwnership => "CyclicOwnership",
+            PlanError::Unclear(_) => "ErrWorkloadCompose",
+            PlanError::Other(_) => "ReconcileFailed",
+            PlanError::NoMatchingWorkloads
+            | PlanError::ExtraWorkloads
+            | PlanError::OwnerNotFound
+            | PlanError::NestingTooDeep => return None,
+        };
+        Some(Told::warning(reason, self.to_string()))
+    }
 }

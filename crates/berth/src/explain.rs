@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use serde_json::Value;
 
 use crate::component::connect::{self, ConnectOptions};
-use crate::process;
+use crate::{process, unqueued};
 
 /// Options of `berth explain`.
 #[derive(Args)]
@@ -110,7 +110,15 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
 
 /// The API server answers, or the controllers behind it.
 async fn through_api_server(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
-    ask::api_server(client, namespace, name).await.map_err(|error| match ask::is_elsewhere(&error) {
+    let asked = ask::api_server(client, namespace, name).await;
+    if let Err(error) = &asked
+        && berth_runtime::is_not_found(error)
+        && !ask::is_elsewhere(error)
+        && let Some(explained) = unqueued::explain(client, namespace, name).await
+    {
+        return Ok(explained);
+    }
+    asked.map_err(|error| match ask::is_elsewhere(&error) {
         true => told(error, "the API server").context(
             "no controllers answer behind the API server (kubectl get apiservice v1alpha1.explain.berth.dev says why); \
              those on this machine are asked with --controller and the address of their metrics",

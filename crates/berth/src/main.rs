@@ -22,6 +22,7 @@ mod install;
 mod process;
 mod run;
 mod time;
+mod unqueued;
 mod up;
 
 use std::io::IsTerminal;

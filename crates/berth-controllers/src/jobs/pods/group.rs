@@ -56,6 +56,14 @@ impl<'a> Group<'a> {
         &self.pods[0]
     }
 
+    /// What it is called in texts.
+    pub fn name(&self) -> String {
+        match self.unit {
+            Unit::Pod { name } => format!("pod {name}"),
+            Unit::Group { name } => format!("pod group {name}"),
+        }
+    }
+
     /// Is it more than a pod that stands alone?
     pub fn is_group(&self) -> bool {
         matches!(self.unit, Unit::Group { .. })
@@ -275,6 +283,12 @@ pub fn is_terminated(pod: &Pod) -> bool {
 /// It is being deleted.
 pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// It will not run any more, or never will: it failed, or is being deleted and runs nowhere.
+pub fn is_lost(pod: &Pod) -> bool {
+    let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+    phase(pod) == "Failed" || (is_deleting(pod) && (is_terminated(pod) || !is_placed))
 }
 
 /// It fills a place of its group: it succeeded, runs, or may still run.

@@ -3,6 +3,7 @@
 //! As for other kinds of job ([`crate::jobs::reconcile`]), the questions come in a fixed order and the first whose answer is
 //! a write that changes the later ones ends the look.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,11 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
         Some(group) => {
             let mut look = Look { context, namespace, group, plan };
             if let Err(error) = look.run(workloads) {
+                look.complain(&error);
                 return look.plan.fail(error);
+            }
+            if let Some(error) = look.plan.error.clone() {
+                look.complain(&error);
             }
             look.plan
         }
@@ -104,6 +109,16 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
     }
 }
 
+/// Some of these names, and how many more there are.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 struct Look<'a> {
     context: Context<'a>,
     namespace: &'a str,
@@ -137,6 +152,20 @@ impl Look<'_> {
         self.plan.steps.push(Step::Event(told));
     }
 
+    /// What stops a look is said on a pod that waits for it.
+    fn complain(&mut self, error: &PlanError) {
+        if let Some(told) = error.told().filter(|_| !self.plan.warns()) {
+            self.tell_waiting(told);
+        }
+    }
+
+    /// Says something on the first pod that is still to run.
+    fn tell_waiting(&mut self, told: Told) {
+        let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
+        let about = waiting.unwrap_or(self.group.first());
+        self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), told));
+    }
+
     fn write_status(&mut self, workload: &Workload) {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
@@ -144,8 +173,14 @@ impl Look<'_> {
     // -- making one ----------------------------------------------------------------------------------------------
 
     fn without_workload(&mut self) -> Result<(), PlanError> {
-        if self.group.finished().is_some() {
-            self.finalize_all();
+        if let Some(finished) = self.group.finished() {
+            let ended = |pod: &Pod| group::is_terminated(pod) || group::is_lost(pod);
+            self.let_run_end(ended, &finished.message);
+            return Ok(());
+        }
+        // No place is kept for them, and nothing counts them.
+        self.finalize_lost(|_| true);
+        if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());
         }
         if self.group.started().next().is_some() {
@@ -156,7 +191,7 @@ impl Look<'_> {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
                 // The next pod, or a change of one, brings another look.
-                self.tell(Told::warning("ErrWorkloadCompose", message));
+                self.tell_waiting(Told::warning("ErrWorkloadCompose", message));
                 return Ok(());
             }
         };
@@ -264,16 +299,16 @@ impl Look<'_> {
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
+        if status::is_finished(&workload) {
+            self.with_finished(workload);
+            return Ok(());
+        }
         if workload.metadata.deletion_timestamp.is_some() {
             self.stop("WorkloadDeleted", "Workload is deleted", true);
             self.finalize_all();
             if remove_finalizer(&mut workload) {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
             }
-            return Ok(());
-        }
-        if status::is_finished(&workload) {
-            self.finalize_all();
             return Ok(());
         }
         if let Some(finished) = self.group.finished() {
@@ -316,6 +351,7 @@ impl Look<'_> {
             return Ok(());
         }
         if self.sync_status(&mut workload, surplus.absent) {
+            self.tell_kept(&surplus.kept);
             self.write_status(&workload);
             return Ok(());
         }
@@ -345,9 +381,72 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// The run this Workload stood for is over. Pods that were no part of it may have come under the group's name: they are
+    /// the next run, once nothing is left of this one.
+    fn with_finished(&mut self, mut workload: Workload) {
+        let owners: BTreeSet<String> = workload.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+        let is_of_run = |pod: &Pod| pod.uid().is_some_and(|uid| owners.contains(&uid));
+        let pods = self.group.pods();
+        let waits = |pod: &Pod| group::is_gated(pod) && !group::is_deleting(pod);
+        if workload.metadata.deletion_timestamp.is_some() {
+            for pod in pods.iter().filter(|pod| is_of_run(pod)) {
+                self.finalize(pod);
+            }
+            if remove_finalizer(&mut workload) {
+                self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
+            }
+        } else if self.group.is_group() && !pods.iter().any(|pod| is_of_run(pod)) && pods.iter().any(|pod| waits(pod)) {
+            self.delete_workload(&workload);
+        } else {
+            let how = status::condition(&workload, keys::FINISHED);
+            let how = how.map(|how| format!("{}: {}", how.reason, how.message)).unwrap_or_default();
+            self.let_run_end(is_of_run, &how);
+        }
+    }
+
+    /// Pods of a run that is over were counted and may go. Those that wait for a gate to come off say why it does not.
+    fn let_run_end(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
+        let pods = self.group.pods();
+        let of_run: Vec<String> = pods.iter().filter(|pod| is_of_run(pod)).map(|pod| pod.name_any()).collect();
+        for pod in pods.iter().filter(|pod| is_of_run(pod)) {
+            self.finalize(pod);
+        }
+        self.finalize_lost(|pod| !is_of_run(pod));
+        let name = self.group.name();
+        for pod in pods.iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
+            let told = if is_of_run(pod) {
+                let message = format!("The workload of {name} has finished ({how}): the pod is not started any more");
+                Told::warning("WorkloadFinished", message)
+            } else {
+                let message = format!(
+                    "{name} has finished ({how}), and this pod was no part of it: it waits until the pods of that run are \
+                     deleted ({}), or is to be made again in a group of another name",
+                    some_of(&of_run)
+                );
+                Told::warning("PodGroupFinished", message)
+            };
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+        }
+    }
+
+    /// A pod that is being deleted while its place is open says what keeps it.
+    fn tell_kept(&mut self, kept: &[Arc<Pod>]) {
+        let name = self.group.name();
+        for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
+            let message = format!(
+                "The pod is kept until another takes its place in {name}; deleting the group's Workload ends the group"
+            );
+            let told = Told::normal("WaitingForReplacement", message);
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+        }
+    }
+
     /// Its set was scaled up again, perhaps to another size.
     fn wake(&mut self, mut workload: Workload) {
-        let Ok(mut pod_sets) = self.group.pod_sets(self.context.gates) else { return };
+        let mut pod_sets = match self.group.pod_sets(self.context.gates) {
+            Ok(pod_sets) => pod_sets,
+            Err(message) => return self.tell_waiting(Told::warning("ErrWorkloadCompose", message)),
+        };
         sanitize(&mut pod_sets);
         let sizes =
             |sets: &[PodSet]| -> Vec<(String, i32)> { sets.iter().map(|it| (it.name.clone(), it.count)).collect() };
@@ -425,6 +524,7 @@ impl Look<'_> {
         let infos = match start::infos(self.context, &workload, false) {
             Ok(infos) => infos,
             Err(error) if error.is_permanent() => {
+                // Its end is told on the pods with the next look.
                 if status::finish(&mut workload, "FailedToStart", &error.to_string(), self.context.now) {
                     self.write_status(&workload);
                 }
@@ -525,6 +625,13 @@ impl Look<'_> {
 
     fn finalize_all(&mut self) {
         for pod in self.group.pods() {
+            self.finalize(pod);
+        }
+    }
+
+    /// Lets go of the pods among these that will not run any more.
+    fn finalize_lost(&mut self, among: impl Fn(&Pod) -> bool) {
+        for pod in self.group.pods().iter().filter(|pod| group::is_lost(pod) && among(pod)) {
             self.finalize(pod);
         }
     }

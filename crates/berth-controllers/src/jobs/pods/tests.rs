@@ -101,7 +101,7 @@ fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
 fn a_group_gets_its_workload_when_all_its_pods_are_there() {
     let world = World::new();
     let plan = world.look(&[pod("a", "x", true, "Pending")]);
-    let [Step::Event(told)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let [Step::EventAbout(_, told)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
     assert_eq!(told.message, "group has fewer runnable pods than expected: 1 of 2");
     let plan = world.look(&[pod("a", "x", true, "Pending"), pod("b", "y", true, "Pending")]);
     let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
@@ -252,4 +252,112 @@ fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
     assert_eq!(resized.spec.pod_sets[0].count, 5);
     let queued = status_of(&plan, keys::QUOTA_RESERVED).expect("the condition");
     assert_eq!(queued, "False/PendingEvaluation: The workload has pods again");
+}
+
+/// What is said on each pod, as `name: reason`.
+fn told(plan: &Plan<Pod>) -> Vec<String> {
+    let said = plan.steps.iter().filter_map(|step| match step {
+        Step::EventAbout(pod, told) => Some(format!("{}: {}", pod.name_any(), told.reason)),
+        _ => None,
+    });
+    said.collect()
+}
+
+fn freed(plan: &Plan<Pod>) -> Vec<String> {
+    let freed = patched(plan).into_iter().filter(|pod| pod.finalizers().is_empty());
+    freed.map(|pod| pod.name_any()).collect()
+}
+
+#[test]
+fn a_deleted_pod_of_an_incomplete_group_goes() {
+    let world = World::new();
+    let mut gone = pod("a", "x", true, "Pending");
+    gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+    let plan = world.look(&[gone.clone()]);
+    assert_eq!(freed(&plan), ["a"]);
+    assert_eq!(told(&plan), [""; 0], "nothing waits any more");
+    // One that waits beside it says what it waits for, and is not let go of.
+    let plan = world.look(&[gone.clone(), pod("b", "x", true, "Pending")]);
+    assert_eq!(freed(&plan), ["a"]);
+    assert_eq!(told(&plan), ["b: ErrWorkloadCompose"]);
+    // One that runs on a node, without Workload, goes when it has ended there.
+    let mut running = pod("c", "x", false, "Running");
+    running["spec"]["nodeName"] = json!("node");
+    running["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+    assert_eq!(freed(&world.look(&[gone.clone(), running.clone()])), ["a"]);
+    for phase in ["Failed", "Succeeded"] {
+        running["status"]["phase"] = json!(phase);
+        assert_eq!(freed(&world.look(&[gone.clone(), running.clone()])), ["a", "c"], "{phase}");
+    }
+}
+
+const OVER: [(&str, &str); 1] = [("Finished", "Succeeded")];
+
+#[test]
+fn a_pod_that_comes_under_the_name_of_a_finished_group_says_so_and_runs_when_that_is_gone() {
+    let world = World::new();
+    world.with_workload(&OVER);
+    let run = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")];
+    let late = [pod("c", "r", true, "Pending"), pod("d", "r", true, "Pending")];
+    let both: Vec<Value> = run.iter().chain(&late).cloned().collect();
+    let plan = world.look(&both);
+    assert_eq!(freed(&plan), ["a", "b"], "those of the finished run; the others are yet to be counted");
+    assert_eq!(told(&plan), ["c: PodGroupFinished", "d: PodGroupFinished"]);
+    assert_eq!(deleted(&plan), [""; 0]);
+    let said = plan.steps.iter().find_map(|step| match step {
+        Step::EventAbout(_, told) => Some(told.message.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        said.expect("an event"),
+        "pod group g has finished (Succeeded: why), and this pod was no part of it: it waits until the pods of that run are \
+         deleted (a, b), or is to be made again in a group of another name"
+    );
+    // Deleted, one of them goes.
+    let mut gone = both.clone();
+    gone[2]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+    assert_eq!(freed(&world.look(&gone)), ["a", "b", "c"]);
+    // Without the pods of the run its Workload says nothing about these: they get their own.
+    let plan = world.look(&late);
+    assert!(plan.steps.iter().any(|step| matches!(step, Step::DeleteWorkload(_))), "{:?}", plan.steps);
+    assert_eq!(freed(&plan), [""; 0]);
+    let fresh = World::new().look(&late);
+    assert!(matches!(fresh.steps.first(), Some(Step::CreateWorkload(_))), "{:?}", fresh.steps);
+    // The same where the Workload is gone and the pods of the run are not.
+    assert_eq!(told(&World::new().look(&both)), ["c: PodGroupFinished", "d: PodGroupFinished"]);
+}
+
+#[test]
+fn the_end_of_a_finished_workload_takes_no_pod_along_that_was_no_part_of_it() {
+    let world = World::new();
+    world.with_workload(&OVER);
+    let key = berth_runtime::ObjectKey::namespaced("ns", "g");
+    let mut going = (*world.stores.workloads.get(&key).expect("the workload")).clone();
+    going.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+    going.metadata.deletion_timestamp = read(json!("2026-01-01T00:59:00Z"));
+    world.stores.workloads.observe(going);
+    let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("c", "r", true, "Pending")]);
+    assert_eq!(deleted(&plan), [""; 0]);
+    assert_eq!(freed(&plan), ["a"]);
+    let released = plan.steps.iter().any(|step| matches!(step, Step::PatchWorkload(w) if w.finalizers().is_empty()));
+    assert!(released, "{:?}", plan.steps);
+}
+
+#[test]
+fn a_pod_that_is_never_started_or_kept_for_its_place_says_so() {
+    let world = World::new();
+    world.with_workload(&[("Finished", "FailedToStart")]);
+    let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(told(&plan), ["a: WorkloadFinished", "b: WorkloadFinished"]);
+    let world = World::new();
+    world.with_workload(&ADMITTED);
+    let mut gone = pod("a", "r", true, "Pending");
+    gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
+    let plan = world.look(&[gone, pod("b", "r", false, "Running")]);
+    assert_eq!(told(&plan), ["a: WaitingForReplacement"]);
+    // What stops a look is said on a pod that waits.
+    let mut other = pod("b", "x", true, "Pending");
+    other["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!("elsewhere");
+    let plan = World::new().look(&[pod("a", "x", true, "Pending"), other]);
+    assert_eq!(told(&plan), ["a: ReconcileFailed"]);
 }
