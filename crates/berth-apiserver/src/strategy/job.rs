@@ -93,9 +93,10 @@ impl Strategy for Jobs {
             immutable(new, old, &["spec", field], &mut errors);
         }
         let mut template = new["spec"]["template"].clone();
-        // A suspended job that is not running yet may be told where to run.
-        let suspended = old["spec"]["suspend"] == true && old["status"]["startTime"].is_null();
-        if suspended {
+        // A suspended job may be told where to run, once no pod of an earlier start is left.
+        let is_idle = old["status"]["active"].as_i64().unwrap_or(0) == 0;
+        let stands = old["status"]["startTime"].is_null() || has_condition(old, "Suspended");
+        if old["spec"]["suspend"] == true && is_idle && stands {
             for path in [
                 ["spec", "nodeSelector"],
                 ["spec", "affinity"],
@@ -126,25 +127,24 @@ impl Strategy for Jobs {
         for field in ["active", "succeeded", "failed", "ready", "terminating"] {
             non_negative(&new["status"][field], &status.child(field), &mut errors);
         }
-        let finished = |job: &Value, kind: &str| {
-            job["status"]["conditions"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .any(|c| c["type"] == kind && c["status"] == "True")
-        };
-        if finished(new, "Complete") && finished(new, "Failed") {
+        if has_condition(new, "Complete") && has_condition(new, "Failed") {
             let detail = "cannot set Complete=True and Failed=true conditions";
             errors.push(Error::invalid(&status.child("conditions"), "conditions", detail));
         }
         for kind in ["Complete", "Failed"] {
-            if finished(old, kind) && !finished(new, kind) {
+            if has_condition(old, kind) && !has_condition(new, kind) {
                 let detail = format!("cannot disable {kind}=True condition");
                 errors.push(Error::invalid(&status.child("conditions"), "conditions", detail));
             }
         }
         errors
     }
+}
+
+/// Is a condition of the job true?
+fn has_condition(job: &Value, kind: &str) -> bool {
+    let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
 /// Resource requests of a suspended job's pods may be changed too.

@@ -95,6 +95,11 @@ impl Job for BatchJob {
         podset::restore(&mut spec.template, &info) || changed
     }
 
+    /// Kubernetes takes no change of a template while pods made of it count as active.
+    fn can_be_restored(&self) -> bool {
+        !self.is_active()
+    }
+
     fn finished(&self) -> Option<Finished> {
         let conditions = self.status.as_ref()?.conditions.as_ref()?;
         conditions

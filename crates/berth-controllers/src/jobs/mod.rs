@@ -109,6 +109,11 @@ pub trait Job:
     /// Sets its pod templates back to what was recorded. Returns whether that changed anything.
     fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
 
+    /// Would the API let the templates of one that is suspended be set back now?
+    fn can_be_restored(&self) -> bool {
+        true
+    }
+
     /// How it ended, if it did.
     fn finished(&self) -> Option<Finished>;
 

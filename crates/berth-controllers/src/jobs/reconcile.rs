@@ -130,6 +130,12 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
     }
 }
 
+/// Has the pod set's template the label that admission adds?
+fn is_marked(pod_set: &PodSet) -> bool {
+    let labels = pod_set.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
+    labels.is_some_and(|labels| labels.contains_key(keys::POD_SET_LABEL))
+}
+
 /// Takes the finalizer off. Returns whether it was there.
 pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
     let finalizers = object.meta_mut().finalizers.get_or_insert_default();
@@ -247,12 +253,16 @@ impl<J: Job> Reconcile<'_, J> {
             let position = others.iter().position(|w| !status::has_quota_reservation(w) && !status::is_finished(w));
             update = position.map(|position| others.remove(position));
         }
-        if matching.is_none() && !self.job.is_suspended() && self.job.finished().is_none() {
+        if matching.is_none() && self.is_let_go(only.as_deref(), Some(&pod_sets)) {
             let message = match &only {
                 Some(_) => "No matching Workload; restoring pod templates according to existent Workload",
                 None => "Missing Workload; unable to restore pod templates",
             };
-            self.stop(only.as_deref(), message);
+            let was_suspended = self.job.is_suspended();
+            // The Workload remembers what the templates were: it stays until they are that again.
+            if !self.stop(only.as_deref(), message) || (was_suspended && !self.plan.steps.is_empty()) {
+                return Ok(Next::Stop);
+            }
         }
         let deleted = others.len();
         for other in others {
@@ -305,8 +315,8 @@ impl<J: Job> Reconcile<'_, J> {
             pod_sets => pod_sets?,
         };
         if !status::is_finished(&workload) && !self.is_equivalent(&workload, &pod_sets) {
-            if !self.job.is_suspended() {
-                self.stop(Some(&workload), "missing workload");
+            if self.is_let_go(Some(&workload), Some(&pod_sets)) && !self.stop(Some(&workload), "missing workload") {
+                return Ok(Next::Stop);
             }
             if status::finish(
                 &mut workload,
@@ -532,8 +542,8 @@ impl<J: Job> Reconcile<'_, J> {
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let (gates, now) = (self.context.gates, self.context.now);
         if workload.metadata.deletion_timestamp.is_some() {
-            if !self.job.is_suspended() && self.job.finished().is_none() {
-                self.stop(Some(&workload), "Workload is deleted");
+            if self.is_let_go(Some(&workload), None) && !self.stop(Some(&workload), "Workload is deleted") {
+                return Ok(());
             }
             if (!self.job.is_active() || self.job.finished().is_some()) && remove_finalizer(&mut workload) {
                 self.plan.steps.push(Step::PatchWorkload(Box::new(workload)));
@@ -699,13 +709,35 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
+    /// Was an unfinished job let go of, and is not all of that undone yet? What admission adds to a pod template has a label
+    /// that the template its Workload recorded has not. `pod_sets`: the job's, if they are known already.
+    fn is_let_go(&self, workload: Option<&Workload>, pod_sets: Option<&[PodSet]>) -> bool {
+        if self.job.finished().is_some() {
+            return false;
+        }
+        if !self.job.is_suspended() {
+            return true;
+        }
+        let recorded = workload.map(|workload| workload.spec.pod_sets.as_slice()).unwrap_or_default();
+        let added =
+            |pod_sets: &[PodSet]| recorded.iter().zip(pod_sets).any(|(old, new)| is_marked(new) && !is_marked(old));
+        match pod_sets {
+            Some(pod_sets) => added(pod_sets),
+            None => self.pod_sets().is_ok_and(|pod_sets| added(&pod_sets)),
+        }
+    }
+
     /// Suspends the job, clears what the run left in its status, and sets its pod templates back. In this order, because
-    /// Kubernetes lets templates of Jobs change only while they are suspended and not started.
-    fn stop(&mut self, workload: Option<&Workload>, message: &str) {
+    /// Kubernetes lets templates of Jobs change only while they are suspended and none of their pods is active. Returns
+    /// whether all of it could be done now: the change of status that tells of the last pod's end brings another look.
+    fn stop(&mut self, workload: Option<&Workload>, message: &str) -> bool {
         if !self.job.is_suspended() {
             self.job.suspend();
             self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
             self.tell(Told::normal("Stopped", message));
+        }
+        if !self.job.can_be_restored() {
+            return false;
         }
         if self.job.reset_status() {
             self.plan.steps.push(Step::PatchStatus(Box::new(self.job.clone())));
@@ -716,5 +748,6 @@ impl<J: Job> Reconcile<'_, J> {
                 self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
             }
         }
+        true
     }
 }

@@ -254,6 +254,9 @@ async fn what_kueue_left_goes_on_where_it_is() {
     cluster.pass(5).await;
     let stopped = cluster.get("batch/v1", "Job", Some("team"), "second").await;
     assert_eq!(stopped["spec"]["suspend"], true);
+    cluster.patch_status(&stopped, json!({"status": {"active": 0, "ready": 0}})).await;
+    cluster.pass(5).await;
+    let stopped = cluster.get("batch/v1", "Job", Some("team"), "second").await;
     let template = &stopped["spec"]["template"];
     assert!(template["spec"]["nodeSelector"].is_null(), "{template:#}");
     let uid = &stopped["metadata"]["uid"];

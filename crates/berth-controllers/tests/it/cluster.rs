@@ -1,6 +1,6 @@
 //! A server with Berth's controllers and nothing else: no Job controller, no kubelet. Tests play those.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 pub struct Cluster {
     pub client: Client,
     pub clock: Clock,
+    /// `422 PATCH /path` for each request of the controllers that the API refused for good.
+    pub refused: Arc<Mutex<Vec<String>>>,
 }
 
 impl Cluster {
@@ -38,9 +40,22 @@ impl Cluster {
             let definition: CustomResourceDefinition = serde_json::from_value(definition.clone()).unwrap();
             definitions.create(&PostParams::default(), &definition).await.unwrap();
         }
-        let mut manager = Manager::new(client.clone(), clock.clone());
+        let refused: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (seen, service) = (refused.clone(), server.in_process(UserInfo::master("controllers")));
+        let watched = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (seen, service) = (seen.clone(), service.clone());
+            let asked = format!("{} {}", request.method(), request.uri().path());
+            async move {
+                let answer = tower::ServiceExt::oneshot(service, request).await?;
+                if matches!(answer.status().as_u16(), 400 | 403 | 422) {
+                    seen.lock().unwrap().push(format!("{} {asked}", answer.status().as_u16()));
+                }
+                Ok::<_, std::convert::Infallible>(answer)
+            }
+        });
+        let mut manager = Manager::new(Client::new(watched, "default"), clock.clone());
         berth_controllers::install(&mut manager, config);
-        (Cluster { client, clock }, manager)
+        (Cluster { client, clock, refused }, manager)
     }
 
     /// The API of an object's kind, in its namespace.

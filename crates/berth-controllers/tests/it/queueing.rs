@@ -134,12 +134,17 @@ async fn a_preempted_job_is_stopped_restored_and_starts_again_later() {
     let victim = cluster.workload_of("team", "low").await;
     assert_eq!(condition(&victim, "Evicted"), "True/Preempted");
     assert_eq!(condition(&victim, "Preempted"), "True/InClusterQueue");
+    // Kubernetes takes no change of a template while pods of it are active: it is not asked to.
+    cluster.pass(30).await;
     let stopped = cluster.get("batch/v1", "Job", Some("team"), "low").await;
-    assert_eq!(stopped["spec"]["template"]["spec"]["nodeSelector"], Value::Null);
-    assert_eq!(stopped["status"]["startTime"], Value::Null);
+    assert_eq!(stopped["spec"]["template"]["spec"]["nodeSelector"]["pool"], "spot");
 
     cluster.patch_status(&low, json!({"status": {"active": 0, "ready": 0}})).await;
     cluster.pass(2).await;
+    let stopped = cluster.get("batch/v1", "Job", Some("team"), "low").await;
+    assert_eq!(stopped["spec"]["template"]["spec"]["nodeSelector"], Value::Null);
+    assert_eq!(stopped["status"]["startTime"], Value::Null);
+    assert_eq!(*cluster.refused.lock().unwrap(), [""; 0]);
     assert!(!is_suspended(&cluster, "high").await);
     let victim = cluster.workload_of("team", "low").await;
     assert_eq!(condition(&victim, "QuotaReserved"), "False/WaitingForQuota");
@@ -148,6 +153,32 @@ async fn a_preempted_job_is_stopped_restored_and_starts_again_later() {
     cluster.patch_status(&high, json!({"status": {"conditions": done}})).await;
     cluster.pass(3).await;
     assert!(!is_suspended(&cluster, "low").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_job_that_is_changed_keeps_its_workload_until_its_template_is_set_back() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "4", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    cluster.pass(1).await;
+    let mut grown = job("grown", "lq", "1");
+    grown["spec"]["completions"] = json!(4);
+    let running = cluster.create(grown).await;
+    cluster.pass(1).await;
+    cluster.patch_status(&running, json!({"status": {"active": 1, "startTime": "2026-01-01T00:00:01Z"}})).await;
+    cluster.patch(&running, json!({"spec": {"parallelism": 2}})).await;
+    cluster.pass(30).await;
+    assert!(is_suspended(&cluster, "grown").await, "it is not what it was admitted as");
+    let workload = cluster.workload_of("team", "grown").await;
+    assert_eq!(workload["spec"]["podSets"][0]["count"], 1, "what its template was is remembered: {workload:#}");
+    cluster.patch_status(&running, json!({"status": {"active": 0}})).await;
+    cluster.pass(2).await;
+    let workload = cluster.workload_of("team", "grown").await;
+    assert_eq!(workload["spec"]["podSets"][0]["count"], 2);
+    assert_eq!(workload["spec"]["podSets"][0]["template"]["spec"]["nodeSelector"], Value::Null, "{workload:#}");
+    assert!(!is_suspended(&cluster, "grown").await);
+    assert_eq!(*cluster.refused.lock().unwrap(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
