@@ -205,8 +205,11 @@ where
                     let made = match berth_runtime::write::create(&api, &params, &workload).await {
                         Ok(made) => made,
                         Err(error) => {
-                            if let Some(object) = object.filter(|_| berth_runtime::is_already_exists(&error)) {
-                                self.tell_conflict(object, &api, &workload.name_any()).await;
+                            if let Some(object) = object {
+                                if berth_runtime::is_already_exists(&error) {
+                                    self.tell_conflict(object, &api, &workload.name_any()).await;
+                                }
+                                self.tell_refused(object, &format!("Workload {}", workload.name_any()), &error);
                             }
                             return Err(error.into());
                         }
@@ -247,16 +250,24 @@ where
     }
 
     /// Says on an object that is held since the controllers were away why it stays so, if the API refused what they would make
-    /// of it; an API that is busy, or an object that has changed, is no refusal.
+    /// of it.
     fn tell_unsettled(&self, object: &J, error: &kube::Error) {
-        let kube::Error::Api(status) = error else { return };
-        if matches!(status.code, 400 | 403 | 422) {
+        if is_refusal(error) {
             let message = format!(
                 "It is held since it was made while the controllers were away, and what they would make of it now is refused: {}; \
                  delete it and make it again",
-                status.message
+                berth_runtime::message(error)
             );
             self.recorder.event(object, EventType::Warning, "StaysHeld", &truncate(&message, EVENT_MESSAGE_MAX));
+        }
+    }
+
+    /// Says on an object what the API refuses, without which the object goes on waiting: a policy, a quota or a webhook of
+    /// somebody else's may be in the way.
+    fn tell_refused(&self, object: &J, what: &str, error: &kube::Error) {
+        if is_refusal(error) {
+            let message = format!("The API server refuses {what}: {}", berth_runtime::brief(error));
+            self.recorder.event(object, EventType::Warning, "WriteRefused", &truncate(&message, EVENT_MESSAGE_MAX));
         }
     }
 
@@ -287,6 +298,8 @@ where
             Err(error) => {
                 if held::is_unsettled(&before.state) {
                     self.tell_unsettled(&before.state, &error);
+                } else {
+                    self.tell_refused(&before.state, &format!("a change of this {}", J::kind(&())), &error);
                 }
                 return Err(error.into());
             }
@@ -340,6 +353,11 @@ where
         }
         Ok(())
     }
+}
+
+/// Refused for what it was. An API that is busy, or an object that has changed, is no refusal.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
 }
 
 /// Deletes an object unless it was replaced by another of the same name; dependents go in the background.

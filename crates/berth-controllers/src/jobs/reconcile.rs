@@ -60,17 +60,20 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
                 plan.steps.push(Step::Patch(Box::new(settled)));
                 plan.steps.extend(told.map(Step::Event));
             }
-            Err(error) => return plan.fail(error),
+            Err(error) => {
+                plan.steps.extend(error.told().map(Step::Event));
+                return plan.fail(error);
+            }
         }
         return plan;
     }
     let config = context.config;
-    let queue = queue_name(job);
-    match managed_ancestor(job.meta(), config, |reference| lookup(context.stores, &key.namespace, reference)) {
-        Ok(None) => {}
+    let owner_of = |reference: &OwnerReference| lookup(context.stores, &key.namespace, reference);
+    let (part, outside) = match managed_ancestor(job.meta(), config, owner_of) {
+        Ok(None) => (None, outside_of_queues(context, key, job)),
         Ok(Some(ancestor)) => {
-            follow_ancestor(context, &key.namespace, job, &ancestor, &mut plan);
-            return plan;
+            let owner = format!("{} {}", ancestor.reference.kind, ancestor.reference.name);
+            (Some(ancestor), Ok(Some(format!("the job is part of {owner}"))))
         }
         Err(error) => {
             if error == PlanError::NestingTooDeep {
@@ -79,19 +82,20 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
                 );
                 plan.steps.push(Step::Event(Told::warning("JobNestingTooDeep", message)));
             }
+            plan.steps.extend(error.told().map(Step::Event));
             return plan.fail(error);
         }
-    }
-    if (queue.is_empty() && !config.manage_jobs_without_queue_name) || !job.is_queued() {
-        return plan;
-    }
-    if queue.is_empty() || context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
-        let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
-            return plan.fail(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
-        };
-        if !selector::matches(&config.managed_jobs_namespace_selector, &labels) {
+    };
+    match outside {
+        Err(error) => return plan.fail(error),
+        // What runs on quota of its own keeps it until it ends: given back, it would be used twice.
+        Ok(Some(why)) if !give_up_workloads(context, key, job, &why, &mut plan) => {
+            if let Some(ancestor) = &part {
+                follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
+            }
             return plan;
         }
+        Ok(_) => {}
     }
     let mut job = job.clone();
     job.resolve(context.stores);
@@ -148,6 +152,54 @@ pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
     removed
 }
 
+/// Why a job that is part of no other is not queued; nothing if it is.
+fn outside_of_queues<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<String>, PlanError> {
+    let config = context.config;
+    let is_named = !queue_name(job).is_empty();
+    if !is_named && !config.manage_jobs_without_queue_name {
+        return Ok(Some("the job names no queue".to_owned()));
+    }
+    if !job.is_queued() {
+        return Ok(Some("a job like this is not queued".to_owned()));
+    }
+    if is_named && !context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
+        return Ok(None);
+    }
+    let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
+        return Err(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
+    };
+    let is_selected = selector::matches(&config.managed_jobs_namespace_selector, &labels);
+    Ok((!is_selected).then(|| format!("jobs of namespace {} are not queued", key.namespace)))
+}
+
+/// A job that is not queued (any more) needs none of the Workloads that were made for it: they would wait for ever, or take
+/// quota that nothing uses. Returns whether it keeps one, because it runs on its quota or has just ended.
+fn give_up_workloads<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J, why: &str, plan: &mut Plan<J>) -> bool {
+    let kind = kind_of::<J>();
+    let name = job.name_any();
+    let Some(uid) = job.meta().uid.as_deref() else { return false };
+    let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
+    let mut own = context.stores.workloads_of(&key.namespace, &owner);
+    // One that somebody made for purposes of their own has not the label.
+    own.retain(|it| it.labels().get(keys::JOB_UID_LABEL).is_some_and(|of| of == uid) && !status::is_finished(it));
+    let is_over = job.finished().is_some();
+    if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
+        return true;
+    }
+    for workload in own {
+        let mut gone = (*workload).clone();
+        if remove_finalizer(&mut gone) {
+            plan.steps.push(Step::PatchWorkload(Box::new(gone.clone())));
+        }
+        if gone.metadata.deletion_timestamp.is_none() {
+            let message = format!("Deleted Workload {}: {why}", ObjectKey::of(&gone));
+            plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
+            plan.steps.push(Step::Event(Told::normal("DeletedWorkload", message)));
+        }
+    }
+    false
+}
+
 /// A part of a managed job runs only while that job's workload is admitted.
 fn follow_ancestor<J: Job>(context: Context<'_>, namespace: &str, job: &J, ancestor: &Ancestor, plan: &mut Plan<J>) {
     if job.is_suspended() || job.finished().is_some() {
@@ -187,21 +239,27 @@ impl<J: Job> Reconcile<'_, J> {
         let workload = match self.ensure_one_workload() {
             Ok(Next::Go(workload)) => workload,
             Ok(Next::Stop) => return self.plan,
-            Err(error) => return self.plan.fail(error),
+            Err(error) => return self.complain(error),
         };
-        match workload {
-            Some(workload) => {
-                if let Err(error) = self.with_workload(workload) {
-                    return self.plan.fail(error);
-                }
-            }
-            None => {
-                if let Err(error) = self.without_workload() {
-                    return self.plan.fail(error);
-                }
-            }
+        let done = match workload {
+            Some(workload) => self.with_workload(workload),
+            None => self.without_workload(),
+        };
+        match done {
+            Ok(()) => match self.plan.error.take() {
+                Some(error) => self.complain(error),
+                None => self.plan,
+            },
+            Err(error) => self.complain(error),
         }
-        self.plan
+    }
+
+    /// What stops a look at a job that is not over is said on the job.
+    fn complain(mut self, error: PlanError) -> Plan<J> {
+        if let Some(told) = error.told().filter(|_| self.job.finished().is_none() && !self.plan.warns()) {
+            self.tell(told);
+        }
+        self.plan.fail(error)
     }
 
     fn tell(&mut self, told: Told) {
@@ -294,6 +352,11 @@ impl<J: Job> Reconcile<'_, J> {
             if !self.job.is_suspended() && self.job.finished().is_none() {
                 self.stop(None, "missing workload");
             }
+            let message = format!(
+                "Workload {name}, which {} names, is not there; the job stays suspended until it is made",
+                keys::PREBUILT_WORKLOAD_LABEL
+            );
+            self.tell(Told::warning("PrebuiltWorkloadNotFound", message));
             return Err(PlanError::PrebuiltWorkloadNotFound);
         };
         let mut workload = (*workload).clone();
@@ -318,14 +381,11 @@ impl<J: Job> Reconcile<'_, J> {
             if self.is_let_go(Some(&workload), Some(&pod_sets)) && !self.stop(Some(&workload), "missing workload") {
                 return Ok(Next::Stop);
             }
-            if status::finish(
-                &mut workload,
-                "OutOfSync",
-                "The prebuilt workload is out of sync with its user job",
-                self.context.now,
-            ) {
+            const OUT_OF_SYNC: &str = "The prebuilt workload is out of sync with its user job";
+            if status::finish(&mut workload, "OutOfSync", OUT_OF_SYNC, self.context.now) {
                 self.write_status(&workload);
             }
+            // Why the job stays as it is, is told by what becomes of a finished Workload.
             return Ok(Next::Stop);
         }
         Ok(Next::Go(Some(workload)))
@@ -384,7 +444,7 @@ impl<J: Job> Reconcile<'_, J> {
     }
 
     fn pod_sets(&self) -> Result<Vec<PodSet>, PlanError> {
-        let mut pod_sets = self.job.pod_sets(self.context.gates).map_err(PlanError::Other)?;
+        let mut pod_sets = self.job.pod_sets(self.context.gates).map_err(PlanError::Unclear)?;
         sanitize(&mut pod_sets);
         if !self.context.gates.on("PartialAdmission") {
             for pod_set in &mut pod_sets {
@@ -559,7 +619,17 @@ impl<J: Job> Reconcile<'_, J> {
             }
             return Ok(());
         }
-        if status::is_finished(&workload) {
+        if let Some(how) = status::true_condition(&workload, keys::FINISHED) {
+            if self.job.is_suspended() {
+                let message = format!(
+                    "Workload {} of this job has finished ({}: {}), so the job is not started any more; it is queued again when \
+                     that Workload is deleted",
+                    workload.name_any(),
+                    how.reason,
+                    how.message
+                );
+                self.tell(Told::warning("WorkloadFinished", message));
+            }
             return Ok(());
         }
         if self.follow_priority_label(&mut workload)? || self.follow_admission_gates(&mut workload) {

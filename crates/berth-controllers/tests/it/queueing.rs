@@ -385,3 +385,95 @@ async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too
     assert!(!cluster.events("team", "nested-10").await.contains(&deep.to_owned()));
     assert!(!cluster.workload_of("team", "nested-10").await.is_null());
 }
+
+/// A job whose events name this reason; `what` is what the first of them says.
+async fn says(cluster: &Cluster, name: &str, reason: &str, what: &str) {
+    let events = cluster.events("team", name).await;
+    let said = events.iter().find(|event| event.starts_with(&format!("{reason}: ")));
+    assert!(said.is_some_and(|said| said.contains(what)), "{name}: {events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_job_that_becomes_part_of_another_or_leaves_its_queue_gives_its_workload_up() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "2", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    let mut by_hand = job("by-hand", "lq", "1");
+    by_hand["metadata"]["labels"] = json!({});
+    let by_hand = cluster.create(by_hand).await;
+    let owner = |of: &Value| {
+        json!([{"apiVersion": "batch/v1", "kind": "Job", "controller": true, "name": of["metadata"]["name"],
+            "uid": of["metadata"]["uid"]}])
+    };
+    cluster
+        .create(json!({"apiVersion": KUEUE, "kind": "Workload", "spec": {"podSets": [{"name": "main", "count": 1,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}]},
+            "metadata": {"name": "of-others", "namespace": "team", "ownerReferences": owner(&by_hand)}}))
+        .await;
+    let running = cluster.create(job("running", "lq", "2")).await;
+    cluster.pass(2).await;
+    cluster.patch_status(&running, json!({"status": {"active": 1}})).await;
+    let child = cluster.create(job("child", "lq", "2")).await;
+    let leaver = cluster.create(job("leaver", "lq", "2")).await;
+    cluster.pass(2).await;
+    assert!(!cluster.workload_of("team", "child").await.is_null());
+    assert!(!cluster.workload_of("team", "leaver").await.is_null());
+    cluster.patch(&child, json!({"metadata": {"ownerReferences": owner(&running)}})).await;
+    cluster.patch(&leaver, json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": null}}})).await;
+    cluster.pass(2).await;
+    assert_eq!(cluster.workload_of("team", "child").await, Value::Null);
+    assert_eq!(cluster.workload_of("team", "leaver").await, Value::Null);
+    says(&cluster, "child", "DeletedWorkload", "the job is part of Job running").await;
+    says(&cluster, "leaver", "DeletedWorkload", "the job names no queue").await;
+    assert!(!cluster.workload_of("team", "by-hand").await.is_null(), "it was not made for the queues");
+    // One that runs on quota of its own keeps it until it ends, whatever it becomes part of.
+    let other = cluster.create(job("other", "lq", "2")).await;
+    cluster.patch(&running, json!({"metadata": {"ownerReferences": owner(&other)}})).await;
+    cluster.pass(2).await;
+    assert_eq!(condition(&cluster.workload_of("team", "running").await, "Admitted"), "True/Admitted");
+    assert!(is_suspended(&cluster, "other").await);
+    let done = json!([{"type": "Complete", "status": "True"}]);
+    cluster.patch_status(&running, json!({"status": {"active": 0, "conditions": done}})).await;
+    cluster.pass(3).await;
+    assert_eq!(condition(&cluster.workload_of("team", "running").await, "Finished"), "True/Succeeded");
+    assert!(!is_suspended(&cluster, "other").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_not_queued_or_not_started_says_why() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster.create(cluster_queue("cq", "9", json!({}))).await;
+    cluster.create(local_queue("lq", "cq")).await;
+    let mut prebuilt = job("prebuilt", "lq", "1");
+    prebuilt["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = json!("nowhere");
+    cluster.create(prebuilt).await;
+    let mut unclear = job("unclear", "lq", "1");
+    unclear["spec"]["template"]["metadata"] = json!({"annotations": {"kueue.x-k8s.io/podset-slice-size": "many", "kueue.x-k8s.io/podset-slice-required-topology": "rack"}});
+    cluster.create(unclear).await;
+    // What admission adds is in the way of what the template has.
+    let mut clashing = job("clashing", "lq", "1");
+    clashing["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "other"});
+    clashing["spec"]["template"]["spec"]["nodeSelector"]["pool"] = json!("spot");
+    clashing["spec"]["template"]["metadata"] = json!({"labels": {"kueue.x-k8s.io/podset": "another"}});
+    cluster.create(clashing).await;
+    cluster.pass(10).await;
+    says(&cluster, "prebuilt", "PrebuiltWorkloadNotFound", "Workload nowhere").await;
+    says(&cluster, "unclear", "ErrWorkloadCompose", "").await;
+    says(&cluster, "clashing", "WorkloadFinished", "FailedToStart").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_says_what_the_api_refuses_to_make_for_it() {
+    let cluster = Cluster::start(Config::default()).await;
+    team(&cluster).await;
+    cluster
+        .create(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": "team"},
+            "spec": {"hard": {"count/workloads.kueue.x-k8s.io": "0"}}}))
+        .await;
+    cluster.pass(1).await;
+    cluster.create(job("held", "lq", "1")).await;
+    cluster.pass(5).await;
+    says(&cluster, "held", "WriteRefused", "exceeded quota: none").await;
+}
