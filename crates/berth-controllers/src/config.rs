@@ -186,6 +186,7 @@ impl Config {
                 external_frameworks: integrations.external_frameworks,
                 label_keys_to_copy: integrations.label_keys_to_copy,
                 annotations_to_copy: integrations.annotations_to_copy,
+                owner_reference_writers: integrations.owner_reference_writers,
             },
             fair_sharing: file.fair_sharing.as_ref().map(|fair| FairSharing {
                 preemption_strategies: fair
@@ -413,6 +414,18 @@ pub struct Integrations {
     pub label_keys_to_copy: Vec<String>,
     /// Annotation keys copied from jobs to their workloads.
     pub annotations_to_copy: Vec<String>,
+    /// Accounts that may make an object part of another that is queued; absent: any.
+    pub owner_reference_writers: Option<Accounts>,
+}
+
+/// Accounts by name and by group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Accounts {
+    /// Names, for example `system:serviceaccount:jobset-system:jobset-controller-manager`.
+    pub users: Vec<String>,
+    /// Groups, for example `system:serviceaccounts:kube-system`.
+    pub groups: Vec<String>,
 }
 
 impl Default for Integrations {
@@ -422,6 +435,7 @@ impl Default for Integrations {
             external_frameworks: Vec::new(),
             label_keys_to_copy: Vec::new(),
             annotations_to_copy: Vec::new(),
+            owner_reference_writers: None,
         }
     }
 }

@@ -58,7 +58,12 @@ impl AdmissionPlugin for KueueWebhook {
         let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {
             request.objects.get(group, resource, namespace, name)
         };
-        refuse(request, self.0.validate(seen, object, &lookup))
+        let mut errors = self.0.validate(seen, object, &lookup);
+        if request.subresource.is_empty() {
+            let account = webhooks::Account { name: &request.user.name, groups: &request.user.groups };
+            errors.extend(self.0.validate_account(seen, account, object));
+        }
+        refuse(request, errors)
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::file::*;
 use super::*;
+use crate::config::Accounts;
 
 /// What becomes of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,7 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
         fair.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
         json!({ "admissionFairSharing": fair })
     };
+    let writers = |accounts: Value| json!({"integrations": {"ownerReferenceWriters": accounts}});
     let certificates = json!({"webhook": {"certDir": "/certs"}, "internalCertManagement": {"enable": false}});
     vec![
         ("apiVersion", json!({"apiVersion": "config.kueue.x-k8s.io/v1beta1"}), Honoured),
@@ -105,6 +107,8 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
         ),
         ("integrations.labelKeysToCopy", json!({"integrations": {"labelKeysToCopy": ["team"]}}), Honoured),
         ("integrations.annotationsToCopy", json!({"integrations": {"annotationsToCopy": ["team"]}}), Honoured),
+        ("integrations.ownerReferenceWriters.users", writers(json!({"users": ["operator"]})), Honoured),
+        ("integrations.ownerReferenceWriters.groups", writers(json!({"groups": ["operators"]})), Honoured),
         ("multiKueue", json!({"multiKueue": {"origin": "here"}}), Refused),
         (
             "fairSharing.preemptionStrategies",
@@ -232,6 +236,7 @@ fn full() -> File {
             external_frameworks: vec!["x".to_owned()],
             label_keys_to_copy: vec!["x".to_owned()],
             annotations_to_copy: vec!["x".to_owned()],
+            owner_reference_writers: Some(Accounts { users: vec!["x".to_owned()], groups: vec!["x".to_owned()] }),
         }),
         multi_kueue: Some(MultiKueue {
             gc_interval: second,

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::Accounts;
 use crate::duration;
 
 /// The whole file.
@@ -239,6 +240,9 @@ pub struct Integrations {
     pub label_keys_to_copy: Vec<String>,
     /// Berth's own: annotation keys copied to workloads.
     pub annotations_to_copy: Vec<String>,
+    /// Berth's own: accounts that may make an object part of another that is queued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_reference_writers: Option<Accounts>,
 }
 
 /// `multiKueue`.

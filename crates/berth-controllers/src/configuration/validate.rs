@@ -174,6 +174,16 @@ fn integrations(integrations: Option<&Integrations>) -> Vec<Error> {
             }
         }
     }
+    if let Some(writers) = &integrations.owner_reference_writers {
+        let at = path.child("ownerReferenceWriters");
+        for (field, names) in [("users", &writers.users), ("groups", &writers.groups)] {
+            let at = at.child(field);
+            let empty = names.iter().position(String::is_empty);
+            errors.extend(
+                empty.map(|index| Error::required(&at.index(index), "must be the name of an account or group")),
+            );
+        }
+    }
     let at = path.child("externalFrameworks");
     for (index, name) in integrations.external_frameworks.iter().enumerate() {
         let at = at.index(index);

@@ -37,6 +37,38 @@ pub fn managing_kinds() -> &'static [(&'static str, &'static str)] {
     KNOWN
 }
 
+/// What objects of these kinds make, as (owner, what it makes), each by group and kind. AppWrappers, and kinds that the
+/// configuration names, make anything.
+const MADE: &[((&str, &str), &[(&str, &str)])] = &[
+    (("batch", "Job"), &[POD]),
+    (("jobset.x-k8s.io", "JobSet"), &[JOB]),
+    (("ray.io", "RayJob"), &[("ray.io", "RayCluster"), JOB]),
+    // A Job cleans up after a cluster that can be recovered.
+    (("ray.io", "RayCluster"), &[POD, JOB]),
+    (("ray.io", "RayService"), &[("ray.io", "RayCluster")]),
+    (("kubeflow.org", "MPIJob"), &[JOB, POD]),
+    (("kubeflow.org", "PyTorchJob"), &[POD]),
+    (("kubeflow.org", "TFJob"), &[POD]),
+    (("kubeflow.org", "XGBoostJob"), &[POD]),
+    (("kubeflow.org", "PaddleJob"), &[POD]),
+    (("kubeflow.org", "JAXJob"), &[POD]),
+    (("trainer.kubeflow.org", "TrainJob"), &[("jobset.x-k8s.io", "JobSet")]),
+    (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"), &[("apps", "StatefulSet"), POD]),
+    (("sparkoperator.k8s.io", "SparkApplication"), &[POD]),
+    (("apps", "Deployment"), &[("apps", "ReplicaSet")]),
+    (("apps", "ReplicaSet"), &[POD]),
+    (("apps", "StatefulSet"), &[POD]),
+];
+
+/// Group and kind of pods.
+pub const POD: (&str, &str) = ("", "Pod");
+const JOB: (&str, &str) = ("batch", "Job");
+
+/// Does an object of the owner's kind make objects of this kind? Of kinds nobody knows here that is not known.
+fn makes(owner: (&str, &str), child: (&str, &str)) -> bool {
+    MADE.iter().find(|(known, _)| *known == owner).is_none_or(|(_, made)| made.contains(&child))
+}
+
 /// A kind among them that carries its pods' labels without being queued itself.
 const BETWEEN: (&str, &str) = ("apps", "ReplicaSet");
 
@@ -61,12 +93,16 @@ pub struct Ancestor {
     pub metadata: ObjectMeta,
 }
 
-/// The topmost managed owner of an object, if there is one.
+/// The topmost managed owner of an object, if there is one. `kind`: the object's own, by group and kind. Where the
+/// configuration says which accounts may make an object part of another, an owner of a kind that makes no such objects is none.
 pub fn managed_ancestor(
+    kind: (&str, &str),
     metadata: &ObjectMeta,
     config: &Config,
     lookup: impl Fn(&OwnerReference) -> Lookup,
 ) -> Result<Option<Ancestor>, PlanError> {
+    let is_guarded = config.integrations.owner_reference_writers.is_some();
+    let mut kind = (kind.0.to_owned(), kind.1.to_owned());
     let mut top: Option<Ancestor> = None;
     let mut seen = vec![metadata.uid.clone().unwrap_or_default()];
     let mut current = metadata.clone();
@@ -77,6 +113,9 @@ pub fn managed_ancestor(
         }
         seen.push(reference.uid.clone());
         let group = group_of(&reference.api_version);
+        if is_guarded && !makes((group, &reference.kind), (&kind.0, &kind.1)) {
+            return Ok(top);
+        }
         let parent = match lookup(&reference) {
             Lookup::Found(parent) => *parent,
             Lookup::Missing => return Err(PlanError::OwnerNotFound),
@@ -88,8 +127,9 @@ pub fn managed_ancestor(
         let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::QUEUE_NAME_LABEL));
         let between = BETWEEN == (group, reference.kind.as_str());
         if !between && (queue || config.manage_jobs_without_queue_name) {
-            top = Some(Ancestor { reference, metadata: parent.clone() });
+            top = Some(Ancestor { reference: reference.clone(), metadata: parent.clone() });
         }
+        kind = (group.to_owned(), reference.kind.clone());
         current = parent;
     }
     // Who is above is not known: to guess could queue a part of a job beside the job.

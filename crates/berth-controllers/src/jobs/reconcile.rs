@@ -68,8 +68,9 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
         return plan;
     }
     let config = context.config;
+    let kind = kind_of::<J>();
     let owner_of = |reference: &OwnerReference| lookup(context.stores, &key.namespace, reference);
-    let (part, outside) = match managed_ancestor(job.meta(), config, owner_of) {
+    let (part, outside) = match managed_ancestor((&kind.group, &kind.kind), job.meta(), config, owner_of) {
         Ok(None) => (None, outside_of_queues(context, key, job)),
         Ok(Some(ancestor)) => {
             let owner = format!("{} {}", ancestor.reference.kind, ancestor.reference.name);

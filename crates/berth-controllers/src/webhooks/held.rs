@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::jobs::{ancestor_of, default_job};
 use super::pods::default_pod;
 use crate::jobs::Job;
-use crate::jobs::ancestors::managed_ancestor;
+use crate::jobs::ancestors::{POD, managed_ancestor};
 use crate::jobs::described::set_at;
 use crate::jobs::reconcile::{self, Context};
 use crate::keys;
@@ -114,7 +114,7 @@ fn remove_at(object: &mut Value, steps: &[&str]) -> Option<Value> {
 pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
     let namespace = pod.namespace().unwrap_or_default();
     let owner = |reference: &_| reconcile::lookup(context.stores, &namespace, reference);
-    if let Err(error @ PlanError::OwnerNotFound) = managed_ancestor(&pod.metadata, context.config, owner) {
+    if let Err(error @ PlanError::OwnerNotFound) = managed_ancestor(POD, &pod.metadata, context.config, owner) {
         return Err(error);
     }
     let lookup = |group: &str, resource: &str, namespace: &str, name: &str| {

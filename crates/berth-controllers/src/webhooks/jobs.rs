@@ -119,17 +119,18 @@ pub(super) fn ancestor_of<J: Job>(
     namespace: &str,
     lookup: Lookup<'_>,
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
-    ancestor_of_metadata(job.meta(), config, namespace, lookup)
+    ancestor_of_metadata((&J::group(&()), &J::kind(&())), job.meta(), config, namespace, lookup)
 }
 
-/// The topmost managed owner of the object with this metadata, if there is one.
+/// The topmost managed owner of the object with this group, kind and metadata, if there is one.
 pub(super) fn ancestor_of_metadata(
+    kind: (&str, &str),
     metadata: &kube::core::ObjectMeta,
     config: &Config,
     namespace: &str,
     lookup: Lookup<'_>,
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
-    managed_ancestor(metadata, config, |reference| {
+    managed_ancestor(kind, metadata, config, |reference| {
         let group = group_of(&reference.api_version);
         // Others manage nobody's pods: a pod, or a kind whose integration is off. They stop the walk, and stop nothing else.
         let known = frameworks::find_kind(group, &reference.kind).filter(|known| {

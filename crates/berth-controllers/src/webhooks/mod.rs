@@ -7,6 +7,7 @@
 pub mod held;
 mod jobs;
 pub(crate) mod labels;
+mod owners;
 mod pod_owners;
 mod pod_spec;
 mod pods;
@@ -22,6 +23,7 @@ pub use jobs::{
     validate_described_update, validate_job_on_create, validate_job_on_update, validate_job_set,
     validate_job_set_update, validate_train_job,
 };
+pub use owners::Account;
 pub use pod_spec::validate_immutable_pod_spec;
 pub use queues::{validate_cluster_queue, validate_cluster_queue_update, validate_cohort, validate_resource_flavor};
 pub use topology::{annotations as validate_topology_annotations, slice_size as validate_slice_size};
@@ -120,6 +122,14 @@ impl Webhooks {
             }
         }
         Ok(())
+    }
+
+    /// What an object says that the account that writes it may not say of it.
+    pub fn validate_account(&self, request: Request<'_>, account: Account<'_>, object: &Value) -> Vec<Error> {
+        if request.group == "kueue.x-k8s.io" || !self.concerns(request.group, request.resource) {
+            return Vec::new();
+        }
+        owners::validate(account, object, request.old_object, &self.config).into_iter().collect()
     }
 
     /// What is wrong with an object; nothing when it is fine.

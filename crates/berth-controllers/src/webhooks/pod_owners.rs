@@ -37,6 +37,15 @@ impl PodOwner {
         })
     }
 
+    /// Its group and kind.
+    fn kind(self) -> (&'static str, &'static str) {
+        match self {
+            PodOwner::Deployment => ("apps", "Deployment"),
+            PodOwner::StatefulSet => ("apps", "StatefulSet"),
+            PodOwner::LeaderWorkerSet => ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+        }
+    }
+
     /// Name of the integration.
     pub(super) fn framework(self) -> &'static str {
         match self {
@@ -88,7 +97,7 @@ pub(super) fn default_pod_owner(
         return;
     }
     let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
-    if !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None)) {
+    if !matches!(ancestor_of_metadata(owner.kind(), &metadata, config, namespace, lookup), Ok(None)) {
         return;
     }
     if let Some(default) = default {

@@ -12,6 +12,7 @@ use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::{Lookup, held};
 use crate::config::Config;
 use crate::gates::Gates;
+use crate::jobs::ancestors::POD;
 use crate::jobs::naming;
 use crate::jobs::pods::shape;
 use crate::keys;
@@ -74,7 +75,7 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     }
     // What is made of a template that says so is queued by itself, although its owner names a queue too.
     let by_parent = !annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION).is_empty();
-    let part = !by_parent && !matches!(ancestor_of_metadata(&metadata, config, namespace, lookup), Ok(None));
+    let part = !by_parent && !matches!(ancestor_of_metadata(POD, &metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
     }

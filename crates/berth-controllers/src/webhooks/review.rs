@@ -6,7 +6,7 @@ use berth_api::kueue::conversion;
 use berth_apimachinery::field;
 use serde_json::{Value, json};
 
-use super::{Lookup, Request, Webhooks, is_validated};
+use super::{Account, Lookup, Request, Webhooks, is_validated};
 
 /// Which webhook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,15 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
     let mut response = json!({"uid": uid, "allowed": true});
     if let Some(object) = object {
         let errors = match stage {
-            Stage::Validate => webhooks.validate(request, object, lookup),
+            Stage::Validate => {
+                let groups = asked["userInfo"]["groups"].as_array().into_iter().flatten();
+                let groups: Vec<String> = groups.filter_map(|group| group.as_str().map(str::to_owned)).collect();
+                let mut errors = webhooks.validate(request, object, lookup);
+                if part.is_empty() {
+                    errors.extend(webhooks.validate_account(request, Account { name: user, groups: &groups }, object));
+                }
+                errors
+            }
             Stage::Mutate => {
                 let mut changed = object.clone();
                 let result = webhooks.mutate(request, &mut changed, lookup);
@@ -175,6 +183,26 @@ mod tests {
         assert!(message.contains("status.admissionChecks[0].podSetUpdates"), "{refused}");
         assert_eq!(ask("status", crate::rights::USER)["allowed"], true, "the controllers follow the rules anyway");
         assert_eq!(ask("scale", "a-check-controller")["allowed"], true);
+    }
+
+    #[test]
+    fn an_account_that_may_not_make_parts_of_jobs_is_refused() {
+        let mut config = Config::default();
+        let ask = |config: &Config, groups: &[&str]| {
+            let mut object = job(json!({}));
+            object["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "mine", "uid": "u", "controller": true}]);
+            let mut review = review(object);
+            review["request"]["userInfo"] = json!({"username": "tenant", "groups": groups});
+            let webhooks = Webhooks::new(config.clone());
+            let answer = admission(&webhooks, Stage::Validate, &review, &|_, _, _, _| None).unwrap();
+            answer["response"]["allowed"] == true
+        };
+        assert!(ask(&config, &["tenants"]));
+        let groups = vec!["controllers".to_owned()];
+        config.integrations.owner_reference_writers = Some(crate::config::Accounts { users: Vec::new(), groups });
+        assert!(!ask(&config, &["tenants"]));
+        assert!(ask(&config, &["tenants", "controllers"]));
     }
 
     #[test]

@@ -441,6 +441,28 @@ async fn a_waiting_job_that_becomes_part_of_another_or_leaves_its_queue_gives_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_owner_that_makes_no_such_jobs_is_none_where_owners_are_checked() {
+    for guarded in [false, true] {
+        let mut config = Config::default();
+        config.integrations.owner_reference_writers = guarded.then(Default::default);
+        let cluster = Cluster::start(config).await;
+        team(&cluster).await;
+        cluster.create(cluster_queue("cq", "2", json!({}))).await;
+        cluster.create(local_queue("lq", "cq")).await;
+        let running = cluster.create(job("running", "lq", "2")).await;
+        cluster.pass(2).await;
+        let mut child = job("child", "lq", "2");
+        child["spec"]["suspend"] = json!(false);
+        child["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "running",
+            "uid": running["metadata"]["uid"], "controller": true}]);
+        cluster.create(child).await;
+        cluster.pass(3).await;
+        assert_eq!(is_suspended(&cluster, "child").await, guarded, "beyond the quota");
+        assert_eq!(cluster.workload_of("team", "child").await.is_null(), !guarded);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_that_is_not_queued_or_not_started_says_why() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;

@@ -208,7 +208,7 @@ fn ancestor(case: &Case) -> Verdict {
         Some(meta) => Lookup::Found(Box::new(meta.clone())),
     };
     let want = &case.want;
-    match (managed_ancestor(&job, &config, lookup), want["err"].as_str()) {
+    match (managed_ancestor(("batch", "Job"), &job, &config, lookup), want["err"].as_str()) {
         (Err(error), Some(wanted)) if error.to_string() == wanted => Ok(()),
         (Ok(found), None) => {
             let found = found.and_then(|ancestor| ancestor.metadata.name);

@@ -1,0 +1,107 @@
+//! Which accounts may make an object part of another that is queued.
+//!
+//! A part of a queued job is not queued itself: its quota is its owner's. A controller reference is all that makes it a part, and
+//! by default, as with Kueue, any account that may write the object may write that. The configuration can name the accounts that
+//! may; a reference of another one is refused as it is written, for then the API server says which account that is. Afterwards
+//! nothing tells: the managers in `managedFields` are names that clients choose.
+
+use berth_apimachinery::field::{Error, Path};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::config::{Accounts, Config};
+use crate::jobs::ancestors::is_managed_kind;
+use crate::rights;
+
+/// Accounts of this group may do everything anyway.
+const MASTERS: &str = "system:masters";
+
+/// The account that writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Account<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The groups it is in.
+    pub groups: &'a [String],
+}
+
+impl Account<'_> {
+    fn is_among(self, accounts: &Accounts) -> bool {
+        self.name == rights::USER
+            || accounts.users.iter().any(|user| user == self.name)
+            || self.groups.iter().any(|group| group == MASTERS || accounts.groups.contains(group))
+    }
+}
+
+/// What is wrong with the controller reference of a written object.
+pub(super) fn validate(account: Account<'_>, object: &Value, old: Option<&Value>, config: &Config) -> Option<Error> {
+    let accounts = config.integrations.owner_reference_writers.as_ref()?;
+    let (index, reference) = controller_reference(object)?;
+    let is_new = old.and_then(controller_reference).is_none_or(|(_, old)| !same_owner(&reference, &old));
+    if !is_new || !is_managed_kind(config, &reference) || account.is_among(accounts) {
+        return None;
+    }
+    let metadata = Path::new("metadata");
+    let list = metadata.child("ownerReferences");
+    let detail = format!(
+        "{} is not among the accounts that may make an object part of a {} (integrations.ownerReferenceWriters of the \
+         controllers' configuration); leave the reference out, or set controller to false",
+        account.name, reference.kind
+    );
+    Some(Error::forbidden(&list.index(index), detail))
+}
+
+fn controller_reference(object: &Value) -> Option<(usize, OwnerReference)> {
+    let references = object["metadata"]["ownerReferences"].as_array()?;
+    let index = references.iter().position(|reference| reference["controller"] == true)?;
+    Some((index, OwnerReference::deserialize(&references[index]).ok()?))
+}
+
+/// The version says only how the owner is read.
+fn same_owner(a: &OwnerReference, b: &OwnerReference) -> bool {
+    (&a.uid, &a.kind, &a.name) == (&b.uid, &b.kind, &b.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn owned(kind: &str, uid: &str, controller: bool) -> Value {
+        let version = if kind == "Custom" { "example.com/v1" } else { "batch/v1" };
+        let reference = json!({"apiVersion": version, "kind": kind, "name": "o", "uid": uid, "controller": controller});
+        json!({"metadata": {"name": "child", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}, reference]}})
+    }
+
+    fn refused(config: &Config, name: &str, groups: &[&str], object: &Value, old: Option<&Value>) -> Option<String> {
+        let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+        validate(Account { name, groups: &groups }, object, old, config).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_the_accounts_that_are_named_make_an_object_part_of_another() {
+        let mut config = Config::default();
+        let child = owned("Job", "u", true);
+        assert_eq!(refused(&config, "tenant", &[], &child, None), None, "as with Kueue, unless it is configured");
+        config.integrations.owner_reference_writers =
+            Some(Accounts { users: vec!["operator".to_owned()], groups: vec!["controllers".to_owned()] });
+        let why = refused(&config, "tenant", &["tenants"], &child, None).expect("refused");
+        assert!(why.starts_with("metadata.ownerReferences[1]: Forbidden: tenant is not among the accounts"), "{why}");
+        for (name, groups) in
+            [("operator", &["x"][..]), ("c", &["controllers"]), ("a", &["system:masters"]), (rights::USER, &[])]
+        {
+            assert_eq!(refused(&config, name, groups, &child, None), None, "{name}");
+        }
+        // What was there may be written back, and what says nothing about quota may be written.
+        assert_eq!(refused(&config, "tenant", &[], &child, Some(&child)), None);
+        assert!(refused(&config, "tenant", &[], &child, Some(&owned("Job", "other", true))).is_some());
+        assert!(refused(&config, "tenant", &[], &child, Some(&owned("Job", "u", false))).is_some());
+        assert_eq!(refused(&config, "tenant", &[], &owned("Job", "u", false), Some(&child)), None);
+        assert_eq!(refused(&config, "tenant", &[], &owned("Custom", "u", true), None), None, "a kind no queue manages");
+        config.integrations.external_frameworks = vec!["Custom.v1.example.com".to_owned()];
+        assert!(refused(&config, "tenant", &[], &owned("Custom", "u", true), None).is_some());
+    }
+}
