@@ -40,7 +40,7 @@ pub use stores::Stores;
 
 use std::sync::Arc;
 
-use berth_runtime::Manager;
+use berth_runtime::{Kinds, Manager};
 use k8s_openapi::api::apps::v1::StatefulSet;
 
 /// What installed controllers can tell.
@@ -53,6 +53,15 @@ pub struct Installed {
     pub visibility: visibility::Visibility,
     /// The caches they look at.
     pub stores: Stores,
+    /// Which of the kinds that a cluster need not have it serves.
+    pub kinds: Kinds,
+}
+
+impl Installed {
+    /// All figures in the Prometheus text format, of a process of this role.
+    pub fn figures(&self, role: metrics::Role) -> String {
+        self.metrics.text(role) + &self.kinds.text()
+    }
 }
 
 /// Registers every controller with the manager: the one entry point of all ways to run.
@@ -61,7 +70,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     configuration::limit_concurrency(&config, manager);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
     let mut stores = Stores::watched(manager, job_sets);
-    // Their operators bring these kinds; a cluster that has none of them is fine.
+    // Their operators bring these kinds, and take them away again; a cluster that has none of them is fine.
     jobs::described::for_each_foreign!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             stores.add_owners(manager.cache_if_served::<Kind>());
@@ -114,5 +123,5 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     });
     let explain = explain::Explain::new(brain.clone(), stores.clone());
     let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
-    Installed { metrics, explain, visibility, stores }
+    Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
 }

@@ -45,6 +45,8 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "patch"]),
+    // Not a write: whether a kind that a cluster need not have is served is read from its definition.
+    ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
     ("batch", "jobs", &["delete", "patch"]),
     ("batch", "jobs/status", &["patch"]),
@@ -133,6 +135,7 @@ pub fn watched() -> Vec<(String, String)> {
         ("", "namespaces"),
         ("", "nodes"),
         ("", "pods"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
         ("apps", "statefulsets"),
         ("autoscaling.x-k8s.io", "provisioningrequests"),
         ("batch", "jobs"),

@@ -49,7 +49,7 @@ pub struct Stores {
     pub training_runtimes: Cache<TrainingRuntime>,
     /// The same for all namespaces.
     pub cluster_training_runtimes: Cache<ClusterTrainingRuntime>,
-    /// JobSets; stays empty when the integration is off.
+    /// JobSets; stays empty when the integration is off, and while the cluster has no such kind.
     pub job_sets: Cache<JobSet>,
     /// Metadata of objects of other kinds that are watched, by group and kind.
     others: BTreeMap<(String, String), Other>,
@@ -65,7 +65,7 @@ struct Other {
 }
 
 impl Stores {
-    /// The manager's caches. JobSets are only watched when `job_sets` says so, because a cluster need not have them.
+    /// The manager's caches. JobSets are only watched when `job_sets` says so, and while the cluster has them.
     pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
         let (workloads, jobs) = (manager.cache_to_decide_by::<Workload>(), manager.cache::<Job>());
         // There may be a hundred thousand of them, waiting.
@@ -86,7 +86,7 @@ impl Stores {
             jobs,
             training_runtimes: Cache::for_tests([]),
             cluster_training_runtimes: Cache::for_tests([]),
-            job_sets: if job_sets { manager.cache() } else { Cache::for_tests([]) },
+            job_sets: if job_sets { manager.cache_if_served() } else { Cache::for_tests([]) },
             others: BTreeMap::new(),
         }
     }

@@ -8,7 +8,7 @@
 //! [`Cache::pack_idle`]. A cache of a kind of which only a part is ever asked for keeps that part: see [`Cache::project`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use berth_apimachinery::condensed::Condensed;
 use kube::{Resource, ResourceExt};
@@ -33,7 +33,8 @@ impl<K> Delta<K> {
     }
 }
 
-type Subscriber<K> = Arc<dyn Fn(&Delta<K>) + Send + Sync>;
+/// Hears of every change for as long as it is held.
+pub(crate) type Subscriber<K> = dyn Fn(&Delta<K>) + Send + Sync;
 type IndexFn<K> = Arc<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 /// All objects of one kind, in key order; clones share it.
@@ -49,7 +50,8 @@ impl<K> Clone for Cache<K> {
 
 struct Inner<K> {
     state: RwLock<State<K>>,
-    subscribers: RwLock<Vec<Subscriber<K>>>,
+    /// Their controllers hold them: what has stopped acting hears of nothing.
+    subscribers: RwLock<Vec<Weak<Subscriber<K>>>>,
     /// Takes out of an object what nobody asks the cache for.
     projection: OnceLock<fn(&mut K)>,
 }
@@ -59,7 +61,8 @@ struct State<K> {
     objects: HashMap<Arc<ObjectKey>, Entry<K>>,
     /// The keys of `objects`.
     order: BTreeSet<Arc<ObjectKey>>,
-    indexes: Vec<IndexState<K>>,
+    /// Those that are still asked.
+    indexes: Vec<Weak<RwLock<IndexState<K>>>>,
     /// The highest resourceVersion a deletion was seen at, per key, while the watch may still replay older states.
     forgotten: BTreeMap<Arc<ObjectKey>, u64>,
     /// How objects are packed that nobody touches; without it they are not.
@@ -89,12 +92,13 @@ enum Keys {
 /// Objects by a computed value, such as pods by node; see [`Cache::index`].
 pub struct Index<K> {
     cache: Cache<K>,
-    position: usize,
+    /// Written with the cache's state locked, and read so: the two are never seen apart.
+    state: Arc<RwLock<IndexState<K>>>,
 }
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        Self { cache: self.cache.clone(), position: self.position }
+        Self { cache: self.cache.clone(), state: self.state.clone() }
     }
 }
 
@@ -208,15 +212,18 @@ impl<K: Resource + 'static> Cache<K> {
         self.len() == 0
     }
 
-    /// Makes an index: objects can then be found by any value `values` returns for them, at O(log n).
+    /// Makes an index: objects can then be found by any value `values` returns for them, at O(log n). It is kept up for as long
+    /// as it is held.
     pub fn index(&self, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
         let mut state = self.inner.state.write().expect(LOCK);
         let mut index = IndexState { values: Arc::new(values), keys: HashMap::new() };
         for (key, entry) in state.entries() {
             index.insert(key, &state.whole(entry));
         }
-        state.indexes.push(index);
-        Index { cache: self.clone(), position: state.indexes.len() - 1 }
+        let index = Arc::new(RwLock::new(index));
+        state.indexes.retain(|known| known.strong_count() > 0);
+        state.indexes.push(Arc::downgrade(&index));
+        Index { cache: self.clone(), state: index }
     }
 
     /// Takes in an object this process was handed by the API (the answer to a create, update or patch), unless the
@@ -259,7 +266,8 @@ impl<K: Resource + 'static> Cache<K> {
             let new = Arc::new(object);
             let entry = Entry { version, whole: Some(new.clone()), packed: None };
             let old = state.objects.insert(key.clone(), entry).map(|old| state.whole(&old));
-            for index in &mut state.indexes {
+            for index in state.indexes.iter().filter_map(Weak::upgrade) {
+                let mut index = index.write().expect(LOCK);
                 if let Some(old) = &old {
                     index.remove(&key, old);
                 }
@@ -295,8 +303,8 @@ impl<K: Resource + 'static> Cache<K> {
             }
             state.objects.remove(&key);
             state.order.remove(&key);
-            for index in &mut state.indexes {
-                index.remove(&key, &old);
+            for index in state.indexes.iter().filter_map(Weak::upgrade) {
+                index.write().expect(LOCK).remove(&key, &old);
             }
             if let Some(seen) = known.max(version) {
                 state.forgotten.insert(key, seen);
@@ -338,12 +346,24 @@ impl<K: Resource + 'static> Cache<K> {
         }
     }
 
-    pub(crate) fn subscribe(&self, subscriber: Subscriber<K>) {
-        self.inner.subscribers.write().expect(LOCK).push(subscriber);
+    /// Lets the subscriber hear of every change until its last owner lets go of it.
+    pub(crate) fn subscribe(&self, subscriber: &Arc<Subscriber<K>>) {
+        let mut subscribers = self.inner.subscribers.write().expect(LOCK);
+        subscribers.retain(|known| known.strong_count() > 0);
+        subscribers.push(Arc::downgrade(subscriber));
+    }
+
+    /// Shows the subscribers every object as if it had just come. Nothing else may change the cache meanwhile, or they could be
+    /// shown an older state after a newer one.
+    pub(crate) fn replay(&self) {
+        for object in self.iter() {
+            self.notify(&Delta { old: None, new: Some(object) });
+        }
     }
 
     fn notify(&self, delta: &Delta<K>) {
-        let subscribers = self.inner.subscribers.read().expect(LOCK).clone();
+        let subscribers = self.inner.subscribers.read().expect(LOCK);
+        let subscribers: Vec<_> = subscribers.iter().filter_map(Weak::upgrade).collect();
         for subscriber in subscribers {
             subscriber(delta);
         }
@@ -425,24 +445,26 @@ impl<K> State<K> {
 impl<K: Resource + 'static> Index<K> {
     /// The objects with this value, in key order.
     pub fn get(&self, value: &str) -> Vec<Arc<K>> {
-        self.cache.read(|state| {
-            let keys = state.indexes[self.position].keys.get(value);
-            let entries = keys.into_iter().flat_map(Keys::iter).filter_map(|key| state.objects.get(key));
-            entries.map(|entry| state.whole(entry)).collect()
+        self.read(value, |state, keys| {
+            keys.filter_map(|key| state.objects.get(key)).map(|entry| state.whole(entry)).collect()
         })
     }
 
     /// The keys of the objects with this value, in order.
     pub fn keys(&self, value: &str) -> Vec<ObjectKey> {
-        self.cache.read(|state| {
-            let keys = state.indexes[self.position].keys.get(value);
-            keys.into_iter().flat_map(Keys::iter).map(|key| key.as_ref().clone()).collect()
-        })
+        self.read(value, |_, keys| keys.map(|key| key.as_ref().clone()).collect())
     }
 
     /// How many objects have this value.
     pub fn count(&self, value: &str) -> usize {
-        self.cache.read(|state| state.indexes[self.position].keys.get(value).map_or(0, |keys| keys.iter().count()))
+        self.read(value, |_, keys| keys.count())
+    }
+
+    fn read<T>(&self, value: &str, f: impl FnOnce(&State<K>, &mut dyn Iterator<Item = &Arc<ObjectKey>>) -> T) -> T {
+        self.cache.read(|state| {
+            let index = self.state.read().expect(LOCK);
+            f(state, &mut index.keys.get(value).into_iter().flat_map(Keys::iter))
+        })
     }
 }
 
@@ -548,6 +570,28 @@ mod tests {
         cache.remove(&config_map("b", 3));
         assert_eq!(by_name.count("b"), 0);
         assert_eq!(by_name.get("a").len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_held_any_more_hears_of_nothing_and_is_not_kept_up() {
+        let cache = Cache::for_tests([config_map("a", 1)]);
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = heard.clone();
+        let subscriber: Arc<Subscriber<ConfigMap>> = Arc::new(move |delta: &Delta<ConfigMap>| {
+            log.lock().unwrap().push((delta.latest().name_any(), delta.old.is_some()));
+        });
+        cache.subscribe(&subscriber);
+        let index = cache.index(|c: &ConfigMap| vec![c.name_any()]);
+        cache.apply(config_map("b", 2));
+        cache.replay();
+        let all = [("b", false), ("a", false), ("b", false)].map(|(name, changed)| (name.to_owned(), changed));
+        assert_eq!(*heard.lock().unwrap(), all, "a change, and then all there is as if it were new");
+
+        drop((subscriber, index));
+        cache.apply(config_map("a", 3));
+        assert_eq!(heard.lock().unwrap().len(), 3);
+        let _other = cache.index(|c: &ConfigMap| vec![c.name_any()]);
+        assert_eq!(cache.read(|state| state.indexes.len()), 1);
     }
 
     #[test]

@@ -6,24 +6,21 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::watcher;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 
+use crate::cache::Subscriber;
+use crate::inform::Source;
+use crate::kinds::{Kinds, Serving};
 use crate::wire::Seen;
 use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, projection, takeover};
 
-/// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
-const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
-const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// From this delay on failures are shown to the operator.
-const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 /// How many reconciles of one controller may be in flight unless it says otherwise.
 const CONCURRENCY_DEFAULT: usize = 8;
 
@@ -45,17 +42,28 @@ pub enum ManagerError {
 }
 
 /// Owns the caches and controllers of one process.
+///
+/// Caches are filled and followed for as long as the manager is there. Controllers act for a term: until the process ends, or
+/// until another replica leads. A term leaves nothing behind but the caches: [`Manager::renew`] puts new controllers over them.
 pub struct Manager {
     client: Client,
     clock: Clock,
     recorder: Recorder,
-    events: BoxFuture<()>,
+    events: Option<BoxFuture<()>>,
     caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
+    /// For each cache: shows its subscribers all there is.
+    replays: Vec<Box<dyn Fn() + Send>>,
+    kinds: Kinds,
+    informers: Vec<Informer>,
+    /// Held by informers while they change a cache.
+    gate: Arc<RwLock<()>>,
+    /// What keeps the caches, by the name it is known under.
+    following: JoinSet<()>,
+    names: BTreeMap<tokio::task::Id, String>,
     /// Fresh reads of kinds, for who has just been elected.
-    catching_up: Vec<BoxFuture<()>>,
+    catching_up: BTreeMap<TypeId, Box<dyn Fn() -> BoxFuture<()> + Send>>,
     /// Controllers, by name, that may reconcile fewer keys at once than they would.
     concurrency_max: BTreeMap<String, usize>,
-    informers: Vec<Informer>,
     controllers: Vec<Controller>,
     tasks: Vec<(String, BoxFuture<()>)>,
 }
@@ -64,7 +72,8 @@ struct Informer {
     group: String,
     plural: String,
     synced: watch::Receiver<bool>,
-    run: BoxFuture<()>,
+    /// Taken when it is started.
+    run: Option<BoxFuture<()>>,
 }
 
 struct Controller {
@@ -72,6 +81,8 @@ struct Controller {
     queue: Queue,
     concurrency: usize,
     reconcile: ReconcileFn,
+    /// What hears of changes for it, for as long as it is there.
+    subscriptions: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Manager {
@@ -82,11 +93,16 @@ impl Manager {
             client,
             clock,
             recorder,
-            events: Box::pin(events),
+            events: Some(Box::pin(events)),
             caches: BTreeMap::new(),
-            catching_up: Vec::new(),
-            concurrency_max: BTreeMap::new(),
+            replays: Vec::new(),
+            kinds: Kinds::default(),
             informers: Vec::new(),
+            gate: Arc::default(),
+            following: JoinSet::new(),
+            names: BTreeMap::new(),
+            catching_up: BTreeMap::new(),
+            concurrency_max: BTreeMap::new(),
             controllers: Vec::new(),
             tasks: Vec::new(),
         }
@@ -122,13 +138,24 @@ impl Manager {
         cache
     }
 
-    /// The same for a kind the cluster need not have: while it has not, the cache is empty and nobody waits for it. It fills
-    /// when the kind appears.
+    /// The same for a kind the cluster need not have. While its definition is not there, the cache is empty and nobody waits for
+    /// it; it fills when the kind appears, whenever that is, and is emptied when its definition goes. While the definition is
+    /// there but does not serve the version that is read, what is known stays.
     pub fn cache_if_served<K>(&mut self) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         self.cache_of(false)
+    }
+
+    /// Whether the cluster serves a kind that [`Manager::cache_if_served`] was asked for, now and from now on.
+    pub fn serving<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
+        self.kinds.ask::<K>()
+    }
+
+    /// The kinds a cluster need not have that were asked for, and which of them it serves.
+    pub fn kinds(&self) -> Kinds {
+        self.kinds.clone()
     }
 
     fn cache_of<K>(&mut self, required: bool) -> Cache<K>
@@ -139,12 +166,37 @@ impl Manager {
             return known.clone();
         }
         let cache: Cache<K> = Cache::new();
-        let (sender, synced) = watch::channel(false);
-        let (group, plural) = (K::group(&()).into_owned(), K::plural(&()).into_owned());
-        let run = inform(Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone(), sender, required);
-        self.informers.push(Informer { group, plural, synced, run: Box::pin(run) });
+        let source = Source {
+            api: Api::<Seen<K>>::all(self.client.clone()),
+            cache: cache.clone(),
+            clock: self.clock.clone(),
+            gate: self.gate.clone(),
+        };
+        let run: Box<dyn FnOnce(watch::Sender<bool>) -> BoxFuture<()>> = if required {
+            Box::new(move |synced| Box::pin(async move { source.inform(&synced).await }))
+        } else {
+            if self.kinds.is_empty() {
+                let kinds = self.kinds.clone().follow(self.client.clone(), self.clock.clone());
+                let definitions = (Definition::group(&()).into_owned(), Definition::plural(&()).into_owned());
+                self.add_informer(definitions, |synced| Box::pin(kinds.run(synced)));
+            }
+            let serving = self.kinds.ask::<K>();
+            Box::new(move |synced| Box::pin(source.inform_while_served(synced, serving)))
+        };
+        self.add_informer((K::group(&()).into_owned(), K::plural(&()).into_owned()), run);
         self.caches.insert(TypeId::of::<K>(), Box::new(cache.clone()));
+        let shown = cache.clone();
+        self.replays.push(Box::new(move || shown.replay()));
         cache
+    }
+
+    fn add_informer(
+        &mut self,
+        (group, plural): (String, String),
+        run: impl FnOnce(watch::Sender<bool>) -> BoxFuture<()>,
+    ) {
+        let (sender, synced) = watch::channel(false);
+        self.informers.push(Informer { group, plural, synced, run: Some(run(sender)) });
     }
 
     /// The cache of a kind that decisions rest on: a replica that takes over reads its most recent state before its controllers
@@ -154,8 +206,9 @@ impl Manager {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         let cache = self.cache::<K>();
-        let api = Api::<Seen<K>>::all(self.client.clone());
-        self.catching_up.push(Box::pin(takeover::catch_up(api, cache.clone(), self.clock.clone())));
+        let (api, kept, clock) = (Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone());
+        let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), kept.clone(), clock.clone())) };
+        self.catching_up.insert(TypeId::of::<K>(), Box::new(read));
         cache
     }
 
@@ -168,7 +221,13 @@ impl Manager {
     /// Starts describing a controller; it is added when [`ControllerBuilder::run`] is called.
     pub fn controller(&mut self, name: &str) -> ControllerBuilder<'_> {
         let queue = Queue::new(self.clock.clone());
-        ControllerBuilder { manager: self, name: name.to_owned(), queue, concurrency: CONCURRENCY_DEFAULT }
+        ControllerBuilder {
+            manager: self,
+            name: name.to_owned(),
+            queue,
+            concurrency: CONCURRENCY_DEFAULT,
+            subscriptions: Vec::new(),
+        }
     }
 
     /// Adds a background task that runs beside the controllers until shutdown, once all caches are filled.
@@ -201,24 +260,32 @@ impl Manager {
     /// meanwhile: a replica that stands by takes over with what it knows, and what it reads of
     /// [`Manager::cache_to_decide_by`].
     pub async fn run_when(
-        self,
+        mut self,
         elected: impl Future<Output = ()>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), ManagerError> {
         let mut shutdown = pin!(shutdown);
-        let mut elected = pin!(elected);
-        let mut set: JoinSet<()> = JoinSet::new();
-        let mut names = BTreeMap::new();
-        names.insert(set.spawn(self.events).id(), "events".to_owned());
-        let mut synced = Vec::new();
-        for informer in self.informers {
-            let name = informer.name();
-            synced.push(informer.synced);
-            names.insert(set.spawn(informer.run).id(), name);
+        tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(()),
+            filled = self.fill() => filled?,
         }
-        let ready = async {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(()),
+            () = elected => {}
+            died = self.follow() => return Err(died),
+        }
+        self.act(shutdown).await
+    }
+
+    /// Starts filling the caches; returns once all are.
+    pub async fn fill(&mut self) -> Result<(), ManagerError> {
+        self.start_following();
+        let synced: Vec<_> = self.informers.iter().map(|informer| informer.synced.clone()).collect();
+        let filled = async {
             for mut receiver in synced {
-                // An error means the informer died, which the join below reports.
+                // An error means the informer died, which is reported below.
                 if receiver.wait_for(|done| *done).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -226,58 +293,87 @@ impl Manager {
         };
         tokio::select! {
             biased;
-            () = &mut shutdown => return Ok(()),
-            () = ready => {}
+            died = self.follow() => Err(died),
+            () = filled => Ok(()),
         }
+    }
+
+    /// Keeps the caches; ends only when that is not possible any more.
+    pub async fn follow(&mut self) -> ManagerError {
         loop {
-            tokio::select! {
-                biased;
-                () = &mut shutdown => return Ok(()),
-                () = &mut elected => break,
-                ended = set.join_next_with_id() => died(ended, &mut names)?,
+            if let Some(Err(source)) = self.following.join_next_with_id().await {
+                return died(source, &mut self.names);
+            }
+            if self.following.is_empty() {
+                // What follows caches never ends by itself; without caches there is nothing to follow.
+                std::future::pending::<()>().await;
             }
         }
-        let mut caught_up = pin!(futures::future::join_all(self.catching_up));
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut shutdown => return Ok(()),
-                _ = &mut caught_up => break,
-                ended = set.join_next_with_id() => died(ended, &mut names)?,
-            }
+    }
+
+    /// Reads once more what decisions rest on and runs every controller until `until` resolves. All have stopped when this
+    /// returns. For the next term they are made anew: [`Manager::renew`].
+    pub async fn act(&mut self, until: impl Future<Output = ()>) -> Result<(), ManagerError> {
+        let mut until = pin!(until);
+        let caught_up = futures::future::join_all(self.catching_up.values().map(|read| read()));
+        tokio::select! {
+            biased;
+            () = &mut until => return Ok(()),
+            _ = caught_up => {}
+            died = self.follow() => return Err(died),
         }
-        for controller in self.controllers {
+        let (mut acting, mut names) = (JoinSet::new(), BTreeMap::new());
+        for controller in std::mem::take(&mut self.controllers) {
             let name = controller.name.clone();
-            names.insert(set.spawn(controller.run()).id(), name);
+            names.insert(acting.spawn(controller.run()).id(), name);
         }
-        for (name, task) in self.tasks {
-            names.insert(set.spawn(task).id(), name);
+        for (name, task) in std::mem::take(&mut self.tasks) {
+            names.insert(acting.spawn(task).id(), name);
         }
-        loop {
+        let ended = loop {
             tokio::select! {
                 biased;
-                () = &mut shutdown => return Ok(()),
-                ended = set.join_next_with_id() => match ended {
-                    None => return Ok(()),
-                    ended => died(ended, &mut names)?,
+                () = &mut until => break Ok(()),
+                ended = acting.join_next_with_id(), if !acting.is_empty() => if let Some(Err(source)) = ended {
+                    break Err(died(source, &mut names));
                 },
+                died = self.follow() => break Err(died),
+            }
+        };
+        // Another replica may act next: nothing of this one may be at it still.
+        acting.shutdown().await;
+        ended
+    }
+
+    /// Forgets the controllers there were, and has `install` put new ones over the caches, which stay as they are. They are
+    /// shown all there is as if it had just come. Informers wait meanwhile.
+    pub async fn renew(&mut self, install: impl FnOnce(&mut Self)) {
+        self.controllers.clear();
+        self.tasks.clear();
+        let gate = self.gate.clone();
+        let _closed = gate.write().await;
+        install(self);
+        for replay in &self.replays {
+            replay();
+        }
+    }
+
+    fn start_following(&mut self) {
+        if let Some(events) = self.events.take() {
+            self.names.insert(self.following.spawn(events).id(), "events".to_owned());
+        }
+        for informer in &mut self.informers {
+            if let Some(run) = informer.run.take() {
+                let name = informer.name();
+                self.names.insert(self.following.spawn(run).id(), name);
             }
         }
     }
 }
 
 /// The error when a task ended by a panic.
-fn died(
-    ended: Option<Result<(tokio::task::Id, ()), tokio::task::JoinError>>,
-    names: &mut BTreeMap<tokio::task::Id, String>,
-) -> Result<(), ManagerError> {
-    match ended {
-        Some(Err(source)) => {
-            let name = names.remove(&source.id()).unwrap_or_default();
-            Err(ManagerError::TaskDied { name, source })
-        }
-        _ => Ok(()),
-    }
+fn died(source: tokio::task::JoinError, names: &mut BTreeMap<tokio::task::Id, String>) -> ManagerError {
+    ManagerError::TaskDied { name: names.remove(&source.id()).unwrap_or_default(), source }
 }
 
 impl Informer {
@@ -304,21 +400,24 @@ pub struct ControllerBuilder<'a> {
     name: String,
     queue: Queue,
     concurrency: usize,
+    subscriptions: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl ControllerBuilder<'_> {
     /// Reconciles the keys `map` returns whenever an object of this cache changes.
-    pub fn watch<K, I>(self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
+    pub fn watch<K, I>(mut self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
     where
         K: Resource + 'static,
         I: IntoIterator<Item = ObjectKey>,
     {
         let queue = self.queue.clone();
-        cache.subscribe(Arc::new(move |delta: &Delta<K>| {
+        let subscriber: Arc<Subscriber<K>> = Arc::new(move |delta: &Delta<K>| {
             for key in map(delta) {
                 queue.add(key);
             }
-        }));
+        });
+        cache.subscribe(&subscriber);
+        self.subscriptions.push(Box::new(subscriber));
         self
     }
 
@@ -366,12 +465,14 @@ impl ControllerBuilder<'_> {
             queue: self.queue,
             concurrency: self.concurrency.min(concurrency_max),
             reconcile,
+            subscriptions: self.subscriptions,
         });
     }
 }
 
 impl Controller {
     async fn run(self) {
+        let _heard_of_until_dropped = &self.subscriptions;
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -401,81 +502,4 @@ impl Controller {
             }
         }
     }
-}
-
-/// Keeps a cache equal to the server's state: list, watch, and list again when the watch was lost too long.
-async fn inform<K>(api: Api<Seen<K>>, cache: Cache<K>, clock: Clock, synced: watch::Sender<bool>, required: bool)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-{
-    let mut stream = pin!(watcher(api, watcher::Config::default()));
-    let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
-    let mut backoff = WATCH_BACKOFF_BASE;
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(object)) => {
-                listed.insert(ObjectKey::of(&object));
-                take(&cache, &object);
-            }
-            Ok(watcher::Event::InitDone) => {
-                cache.retain(&listed);
-                listed.clear();
-                // Nobody listening any more only means that the manager is stopping.
-                let _ = synced.send(true);
-                backoff = WATCH_BACKOFF_BASE;
-            }
-            Ok(watcher::Event::Apply(object)) => {
-                backoff = WATCH_BACKOFF_BASE;
-                take(&cache, &object);
-            }
-            Ok(watcher::Event::Delete(object)) => {
-                backoff = WATCH_BACKOFF_BASE;
-                cache.remove(&object);
-            }
-            Err(error) => {
-                let optional = !required && is_not_served(&error);
-                if optional {
-                    let _ = synced.send(true);
-                }
-                let error = crate::brief(&error);
-                // One lost watch is an everyday matter; one that does not come back is not.
-                if backoff >= WATCH_BACKOFF_WARN && !optional {
-                    tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
-                } else {
-                    tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
-                }
-                clock.sleep(backoff).await;
-                backoff = (backoff * 2).min(WATCH_BACKOFF_MAX);
-            }
-        }
-    }
-}
-
-/// Takes in what a watch has shown, decoding it only if it is news.
-pub(crate) fn take<K>(cache: &Cache<K>, object: &Seen<K>)
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
-{
-    if cache.knows(object) {
-        return;
-    }
-    match object.decode() {
-        Ok(object) => cache.apply(object),
-        // One object that is not what its schema promises must not blind the controllers to all others.
-        Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot read an object");
-        }
-    }
-}
-
-/// Does this answer mean that the cluster has no such kind (yet)?
-fn is_not_served(error: &watcher::Error) -> bool {
-    let source = match error {
-        watcher::Error::InitialListFailed(source)
-        | watcher::Error::WatchStartFailed(source)
-        | watcher::Error::WatchFailed(source) => source,
-        _ => return false,
-    };
-    matches!(source, kube::Error::Api(status) if status.code == 404)
 }

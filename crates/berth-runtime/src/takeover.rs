@@ -9,7 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::manager::take;
+use crate::inform::take;
 use crate::wire::Seen;
 use crate::{Cache, Clock, ObjectKey};
 

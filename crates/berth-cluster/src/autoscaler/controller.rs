@@ -32,7 +32,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();
-    let requests: Cache<ProvisioningRequest> = manager.cache();
+    let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let autoscaler = Autoscaler {
         active: pods.index(|pod| {
             let info = PodPlace::of(pod);

@@ -41,7 +41,7 @@ pub fn install(manager: &mut Manager) {
 
 /// Adds the controllers to the manager.
 pub fn install_with(manager: &mut Manager, gates: Gates) {
-    let sets = manager.cache::<JobSet>();
+    let sets = manager.cache_if_served::<JobSet>();
     let jobs = manager.cache::<Job>();
     let pods = manager.cache::<Pod>();
     let jobs_of_set = jobs.index(|job: &Job| {

@@ -18,7 +18,7 @@ use crate::scheduling::{PodInfo, consumed_request};
 
 /// Adds the provider.
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
-    let requests: Cache<ProvisioningRequest> = manager.cache();
+    let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();

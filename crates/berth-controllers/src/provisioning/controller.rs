@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
-use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving};
 use k8s_openapi::api::core::v1::PodTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::watch;
 
 use super::decide::{Step, View, decide};
 use super::{CONTROLLER_NAME, check, requests};
@@ -21,18 +22,24 @@ use crate::keys;
 use crate::stores::Stores;
 use crate::workload::{checks, status};
 
+/// Why a check that is right is not active.
+const NOT_SERVED: &str = "the cluster does not serve provisioningrequests.autoscaling.x-k8s.io in version v1, which come with an \
+                          autoscaler that takes them";
 /// Longest message of a check state.
 const CHECK_MESSAGE_MAX: usize = 32 * 1024;
 
 /// Adds the check's two controllers to the manager: one for AdmissionChecks, one for workloads.
 pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     let configs: Cache<ProvisioningRequestConfig> = manager.cache();
-    let requests: Cache<ProvisioningRequest> = manager.cache();
+    // An autoscaler brings the kind; until it does, and when it takes it away, checks are not active.
+    let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
+    let serving = manager.serving::<ProvisioningRequest>();
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-provisioning"));
 
     let all = stores.admission_checks.clone();
-    manager
-        .controller("provisioning-check")
+    let builder = manager.controller("provisioning-check");
+    let (checks, each_check) = (builder.queue(), all.clone());
+    builder
         .watch_self(&stores.admission_checks)
         .watch(&configs, move |_| all.list().iter().map(|c| ObjectKey::of(c.as_ref())).collect::<Vec<_>>())
         .run(CheckController {
@@ -40,6 +47,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
             clock: clock.clone(),
             checks: stores.admission_checks.clone(),
             configs: configs.clone(),
+            serving: serving.clone(),
         });
 
     let by_check = stores.workloads.index(requests::checks_of);
@@ -50,9 +58,9 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     let requests_of = requests.index(|request: &ProvisioningRequest| {
         request.owner_references().iter().filter(|o| o.kind == "Workload").map(|o| o.uid.clone()).collect()
     });
-    manager
-        .controller("provisioning")
-        .concurrency(16)
+    let builder = manager.controller("provisioning").concurrency(16);
+    let (workloads, of_workloads, with_check) = (builder.queue(), stores.workloads.clone(), requests::checks_of);
+    builder
         .watch_self(&stores.workloads)
         .watch(&requests, |delta| {
             let request = delta.latest();
@@ -80,13 +88,29 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
             configs,
             requests,
             requests_of,
+            serving: serving.clone(),
         });
+    manager.task("provisioning-kind", async move {
+        let mut serving = serving;
+        serving.mark_unchanged();
+        while serving.changed().await.is_ok() {
+            each_check.iter().for_each(|check| checks.add(ObjectKey::of(check.as_ref())));
+            let waiting = of_workloads.iter().filter(|workload| !with_check(workload).is_empty());
+            waiting.for_each(|workload| workloads.add(ObjectKey::of(workload.as_ref())));
+        }
+    });
 }
 
-/// The check with the condition it should have; nothing when another controller serves it.
+fn is_served(serving: &watch::Receiver<Serving>) -> bool {
+    *serving.borrow() == Serving::Served
+}
+
+/// The check with the condition it should have; nothing when another controller serves it. `served`: whether the cluster serves
+/// ProvisioningRequests.
 pub fn refreshed(
     check: &AdmissionCheck,
     find: impl Fn(&str) -> Option<Arc<ProvisioningRequestConfig>>,
+    served: bool,
     now: jiff::Timestamp,
 ) -> Option<AdmissionCheck> {
     if check.spec.controller_name != CONTROLLER_NAME {
@@ -94,6 +118,7 @@ pub fn refreshed(
     }
     let found = check::config(check, find);
     let (active, reason, message) = match &found {
+        Ok(_) if !served => (false, "ProvisioningRequestsNotServed", NOT_SERVED),
         Ok(_) => (true, "Active", "The admission check is active"),
         Err(message) => (false, "BadParametersRef", message.as_str()),
     };
@@ -109,13 +134,16 @@ struct CheckController {
     clock: Clock,
     checks: Cache<AdmissionCheck>,
     configs: Cache<ProvisioningRequestConfig>,
+    serving: watch::Receiver<Serving>,
 }
 
 impl Reconciler for CheckController {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(check) = self.checks.get(&key) else { return Ok(Action::Wait) };
         let find = |name: &str| self.configs.get(&ObjectKey::cluster(name));
-        let Some(wanted) = refreshed(&check, find, self.clock.now()) else { return Ok(Action::Wait) };
+        let Some(wanted) = refreshed(&check, find, is_served(&self.serving), self.clock.now()) else {
+            return Ok(Action::Wait);
+        };
         let api: Api<AdmissionCheck> = Api::all(self.client.clone());
         if let Some(answer) = patch(&api, check.as_ref(), &wanted, Part::Status, None).await? {
             self.checks.observe(answer);
@@ -133,10 +161,15 @@ struct Controller {
     configs: Cache<ProvisioningRequestConfig>,
     requests: Cache<ProvisioningRequest>,
     requests_of: Index<ProvisioningRequest>,
+    serving: watch::Receiver<Serving>,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        if !is_served(&self.serving) {
+            // What was asked for cannot be seen, and nothing can be asked for: what was decided stays.
+            return Ok(Action::Wait);
+        }
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
         let own = self.requests_of.get(workload.metadata.uid.as_deref().unwrap_or_default());
         let checks = self.checks_of(&workload);

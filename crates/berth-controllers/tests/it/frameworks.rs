@@ -1,16 +1,16 @@
-//! Kinds of other projects: queued once the cluster has them, whatever else their specs say.
+//! Kinds of other projects: queued while the cluster has them, whatever else their specs say.
 
 use berth_controllers::Config;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, Patch, PostParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, condition};
 
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
-/// Longer than a watch of a kind that is not there waits before it looks again.
-const UNTIL_SEEN: u64 = 40;
+/// A kind that appears is watched at once.
+const UNTIL_SEEN: u64 = 2;
 
 async fn with_queue(cluster: &Cluster) {
     cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
@@ -28,10 +28,16 @@ async fn with_queue(cluster: &Cluster) {
 
 async fn define(cluster: &Cluster, kind: &str) {
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let all = berth_api::frameworks::crds();
-    let definition = all.into_iter().find(|definition| definition["spec"]["names"]["kind"] == kind).unwrap();
+    let mut all = berth_api::frameworks::crds().into_iter().chain(berth_api::crds().iter().cloned());
+    let definition = all.find(|definition| definition["spec"]["names"]["kind"] == kind).unwrap();
     let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
     definitions.create(&PostParams::default(), &definition).await.unwrap();
+    cluster.pass(UNTIL_SEEN).await;
+}
+
+async fn undefine(cluster: &Cluster, name: &str) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    definitions.delete(name, &DeleteParams::default()).await.unwrap();
     cluster.pass(UNTIL_SEEN).await;
 }
 
@@ -70,6 +76,78 @@ async fn a_training_job_is_queued_once_its_kind_appears() {
     cluster.pass(2).await;
     let workload = cluster.workload_of("team", "train").await;
     assert_eq!(condition(&workload, "Finished"), "True/Succeeded");
+}
+
+const JOB_SETS: &str = "jobsets.jobset.x-k8s.io";
+
+async fn job_set(cluster: &Cluster, name: &str) -> Value {
+    let set = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": {"name": name, "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        "spec": {"suspend": true, "replicatedJobs": [{"name": "a", "template": {"spec": {"parallelism": 3,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [
+                {"name": "c", "image": "train", "resources": {"requests": {"cpu": "1"}}}]}}}}}]}});
+    let set = cluster.create(set).await;
+    cluster.pass(2).await;
+    set
+}
+
+/// Whether a JobSet was let go, and its workload's admission.
+async fn of_job_set(cluster: &Cluster, name: &str) -> (Value, String) {
+    let set = cluster.get("jobset.x-k8s.io/v1alpha2", "JobSet", Some("team"), name).await;
+    (set["spec"]["suspend"].clone(), condition(&cluster.workload_of("team", name).await, "Admitted"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there() {
+    let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
+    undefine(&cluster, JOB_SETS).await;
+    let kinds = manager.kinds();
+    let served = || kinds.text().contains("berth_kind_served{group=\"jobset.x-k8s.io\",resource=\"jobsets\"} 1\n");
+    let caches = manager.cache_state();
+    tokio::spawn(manager.run(std::future::pending()));
+    with_queue(&cluster).await;
+    cluster.pass(2).await;
+    assert!(!served() && caches.pending().is_empty(), "{:?}", caches.pending());
+
+    let admitted = (json!(false), "True/Admitted".to_owned());
+    define(&cluster, "JobSet").await;
+    assert!(served());
+    job_set(&cluster, "first").await;
+    assert_eq!(of_job_set(&cluster, "first").await, admitted);
+
+    // Its objects go with the definition, and the quota they hold; a watch that is cut off meanwhile is no excuse.
+    undefine(&cluster, JOB_SETS).await;
+    assert!(!served() && caches.pending().is_empty());
+    cluster.pass(5).await;
+    let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
+    let used = &queue["status"]["flavorsUsage"][0]["resources"][0]["total"];
+    assert!(used == "0" || used.is_null(), "{queue:#}");
+
+    // What was made before the controllers have seen the kind again is taken up.
+    define(&cluster, "JobSet").await;
+    let second = job_set(&cluster, "second").await;
+    assert_eq!(of_job_set(&cluster, "second").await, admitted);
+
+    // A definition that stops serving the version leaves what runs alone.
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let other = |served: bool| {
+        let mut definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == JOB_SETS).unwrap().clone();
+        definition["spec"]["versions"][0]["served"] = json!(served);
+        json!({"spec": {"versions": definition["spec"]["versions"]}})
+    };
+    definitions.patch(JOB_SETS, &Default::default(), &Patch::Merge(&other(false))).await.unwrap();
+    cluster.pass(UNTIL_SEEN).await;
+    assert!(!served());
+    let kept = cluster.workload_of("team", "second").await;
+    assert_eq!(condition(&kept, "Admitted"), "True/Admitted", "{kept:#}");
+    definitions.patch(JOB_SETS, &Default::default(), &Patch::Merge(&other(true))).await.unwrap();
+    cluster.pass(UNTIL_SEEN).await;
+    assert!(served());
+    assert_eq!(cluster.workload_of("team", "second").await["metadata"]["uid"], kept["metadata"]["uid"]);
+    cluster.delete(&second).await;
+    cluster.pass(2).await;
+    let third = job_set(&cluster, "third").await;
+    assert_eq!(of_job_set(&cluster, "third").await, admitted, "{third:#}");
 }
 
 #[tokio::test(start_paused = true)]

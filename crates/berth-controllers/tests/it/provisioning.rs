@@ -1,6 +1,8 @@
 //! The ProvisioningRequest check: the vectors of the semantics that need no autoscaler of their own.
 
 use berth_controllers::Config;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, condition};
@@ -280,4 +282,30 @@ async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
     let request = requests(&cluster).await.pop().expect("a request");
     let own = cluster.get("v1", "PodTemplate", Some("team"), &name).await;
     assert_eq!(own["metadata"]["ownerReferences"][0]["uid"], request["metadata"]["uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_is_active_while_there_is_somebody_to_ask_for_capacity() {
+    const KIND: &str = "provisioningrequests.autoscaling.x-k8s.io";
+    let cluster = start().await;
+    let check = || async {
+        let check = cluster.get(KUEUE, "AdmissionCheck", None, "prov").await;
+        condition(&check, "Active")
+    };
+    assert_eq!(check().await, "True/Active");
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    definitions.delete(KIND, &Default::default()).await.unwrap();
+    cluster.pass(2).await;
+    assert_eq!(check().await, "False/ProvisioningRequestsNotServed");
+    submit(&cluster, "nvidia.com/gpu", json!({})).await;
+    let events = cluster.events("team", "train").await;
+    assert!(!events.iter().any(|event| event.starts_with("FailedCreate")), "{events:?}");
+
+    // Somebody brings the kind: what waits is asked for.
+    let definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == KIND).unwrap().clone();
+    let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
+    definitions.create(&Default::default(), &definition).await.unwrap();
+    cluster.pass(5).await;
+    assert_eq!(check().await, "True/Active");
+    assert_eq!(requests(&cluster).await.len(), 1);
 }

@@ -130,7 +130,7 @@ fn admission_check(case: &Case) -> Verdict {
     let object: AdmissionCheck = input(case, "check")?;
     let configs: Vec<ProvisioningRequestConfig> = input(case, "configs")?;
     let find = |name: &str| configs.iter().find(|c| c.name_any() == name).cloned().map(Arc::new);
-    let conditions = controller::refreshed(&object, find, now(case))
+    let conditions = controller::refreshed(&object, find, true, now(case))
         .and_then(|check| check.status)
         .map(|status| status.conditions)
         .unwrap_or_default();
