@@ -5,9 +5,14 @@
 //! duration, counted from when it looked and not by anybody's wall clock. A holder that cannot renew within the renew
 //! deadline, which is shorter than the lease, stops acting before anyone else may start. Writes are guarded by
 //! resourceVersion.
+//!
+//! Where client-go waits for the answer to one request, a request that is not answered soon is sent once more beside it, on a
+//! connection of its own: a server that is slow gets the whole deadline to answer, and a connection that is dead costs a third.
+//! One that stands by looks again at the moment the lease runs out, not a retry period later.
 
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
@@ -19,6 +24,8 @@ use crate::Clock;
 
 /// Replicas wait up to this much longer than the retry period between attempts, so that they do not all ask at once.
 const JITTER_FACTOR: f64 = 1.2;
+/// How often a request is sent that is not answered, evenly over the renew deadline.
+const TRIES: u32 = 3;
 
 /// Which Lease, in whose name, and how patiently. Durations are cluster time of the clock the elector is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,14 +94,23 @@ impl Elector {
 
     /// Waits until this replica is the leader.
     pub async fn acquire(&mut self) {
-        let wait = self.settings.retry_period.mul_f64(self.jitter());
+        let jitter = self.jitter();
+        let mut said = String::new();
         loop {
             match self.attempt(self.settings.renew_deadline).await {
                 Ok(true) => return,
+                Ok(false) if said != *self.holder.borrow() => {
+                    said = self.holder.borrow().clone();
+                    tracing::info!(lease = %self.lease(), holder = said, "the lease is held by another replica");
+                }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(lease = %self.lease(), error, "the lease cannot be acquired, retrying"),
             }
-            self.clock.sleep(wait).await;
+            let wait = self.settings.retry_period.mul_f64(jitter);
+            let ends = self.observed.as_ref().map(|(lease, seen)| self.valid_for(lease, *seen));
+            // Not all replicas at the same moment.
+            let ends = ends.map(|left| left + self.settings.retry_period.mul_f64(jitter - 1.0));
+            self.clock.sleep(ends.filter(|left| *left < wait && !left.is_zero()).unwrap_or(wait)).await;
         }
     }
 
@@ -182,7 +198,7 @@ impl Elector {
                 Err(error) => return Err(error),
             }
         }
-        let Some(lease) = self.api.get_opt(&self.settings.name).await? else {
+        let Some(lease) = self.insistently(|| self.api.get_opt(&self.settings.name)).await? else {
             return self.create().await;
         };
         let seen = match self.observed.take() {
@@ -209,9 +225,41 @@ impl Elector {
 
     /// Whether the holder may still believe to be the leader.
     fn is_valid(&self, lease: &Lease, seen: Instant) -> bool {
+        !self.valid_for(lease, seen).is_zero()
+    }
+
+    /// How long the holder may still believe so.
+    fn valid_for(&self, lease: &Lease, seen: Instant) -> Duration {
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        seen.elapsed() < self.clock.to_tokio(duration)
+        duration.saturating_sub(self.clock.of_tokio(seen.elapsed()))
+    }
+
+    /// Sends a request that does no harm when it is carried out twice, and once more when there is no answer for a while, and so
+    /// on; the first that succeeds counts. Of two writes guarded by one resourceVersion the server refuses the second: somebody has
+    /// written, perhaps this replica, which a look at the Lease tells at once.
+    async fn insistently<T, F>(&self, send: impl Fn() -> F) -> Result<T, kube::Error>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        let pause = self.clock.to_tokio(self.settings.renew_deadline / TRIES);
+        let mut sent = FuturesUnordered::from_iter([send()]);
+        let mut tries = 1;
+        loop {
+            tokio::select! {
+                biased;
+                Some(answer) = sent.next() => match answer {
+                    Err(error) if !sent.is_empty() && !crate::is_conflict(&error) => {
+                        tracing::debug!(lease = %self.lease(), %error, "another request for the lease is under way");
+                    }
+                    answer => return answer,
+                },
+                () = tokio::time::sleep(pause), if tries < TRIES => {
+                    tries += 1;
+                    sent.push(send());
+                }
+            }
+        }
     }
 
     async fn create(&mut self) -> Result<bool, kube::Error> {
@@ -229,7 +277,8 @@ impl Elector {
 
     async fn write(&mut self, before: &Lease) -> Result<(), kube::Error> {
         let lease = Lease { metadata: before.metadata.clone(), spec: Some(self.spec(before.spec.as_ref())) };
-        let written = self.api.replace(&self.settings.name, &PostParams::default(), &lease).await?;
+        let params = PostParams::default();
+        let written = self.insistently(|| self.api.replace(&self.settings.name, &params, &lease)).await?;
         self.took(written);
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
@@ -136,8 +136,7 @@ impl Apiserver {
 
     /// Serves what these controllers can tell: their figures under `/metrics`, and who waits.
     pub fn serve(&self, installed: Installed) {
-        // Filled once: there is one set of controllers to a server.
-        let _ = self.installed.0.set(installed);
+        self.installed.set(installed);
     }
 }
 
@@ -161,33 +160,31 @@ impl Converter for KueueConverter {
 }
 
 /// What the controllers can tell; they exist only after the server whose client they use, and not at all where they run
-/// in another process.
+/// in another process. A replica that has lost the lead has new ones. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Controllers(Arc<OnceLock<Installed>>);
+pub struct Controllers(Arc<RwLock<Option<Arc<Installed>>>>);
 
 impl Controllers {
+    /// These are the controllers of this process from now on.
+    pub fn set(&self, installed: Installed) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(installed));
+    }
+
     /// The controllers of this process, if they run here.
-    pub(crate) fn installed(&self) -> Option<&Installed> {
-        self.0.get()
+    pub fn installed(&self) -> Option<Arc<Installed>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl berth_apiserver::Metrics for Controllers {
     fn text(&self) -> String {
-        self.0.get().map(|installed| installed.metrics.text(Role::Standalone)).unwrap_or_default()
+        self.installed().map(|installed| installed.figures(Role::Standalone)).unwrap_or_default()
     }
 }
 
-/// The groups that tell what the controllers know.
-fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
+/// The groups that tell what the controllers know, also for a process that serves them behind an API server elsewhere.
+pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
     vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
-}
-
-/// The same of controllers that are there, for whoever serves them behind an API server in another process.
-pub fn extensions_of(installed: Installed) -> Vec<Arc<dyn Extension>> {
-    let controllers = Controllers::default();
-    let _ = controllers.0.set(installed);
-    extensions(&controllers)
 }
 
 /// `visibility.kueue.x-k8s.io`, as an aggregated API server serves it in a real cluster.
@@ -220,7 +217,7 @@ impl Extension for PendingWorkloads {
         }
         let resource = GroupResource::new(visibility::GROUP, &info.resource);
         let missing = || Status::not_found(&resource, &info.name);
-        let Some(installed) = self.0.0.get() else {
+        let Some(installed) = self.0.installed() else {
             return Err(Status::service_unavailable("the controllers are starting"));
         };
         let page = Page::parse(query).map_err(Status::bad_request)?;

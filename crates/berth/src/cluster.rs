@@ -12,6 +12,7 @@ use berth_simulator::embedded::cluster_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
 
+use crate::component::candidate::Candidate;
 use crate::component::connect::{self, Requests};
 use crate::component::endpoints::Endpoints;
 use crate::component::limit::Limiter;
@@ -46,15 +47,15 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let root_ca = connect::authority_pem(&config);
     let bound = options.endpoints.bind(Places::at(BindAddress::Off, BindAddress::Off)).await?;
     let requests = Requests::default();
+    let candidate = election.map(|election| Candidate::new(config.clone(), election)).transpose()?;
     let client = connect::client(config, &requests, &Limiter::new(None))?;
     connect::wait_for_groups(&client, &clock, &GROUPS).await?;
 
-    let mut manager = Manager::new(client.clone(), clock);
+    let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
-    berth_cluster::install(
-        &mut manager,
-        berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca },
-    );
+    let cluster = berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca };
+    let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
+    install(&mut manager);
     let caches = manager.cache_state();
     let leading = Leading::default();
     let leads = leading.clone();
@@ -65,5 +66,5 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let mut tasks = JoinSet::new();
     bound.serve(&endpoints, &mut tasks);
-    component::run(manager, client, election, &leading).await
+    component::run(manager, candidate, &leading, install).await
 }

@@ -130,11 +130,11 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long others wait when nothing is said. Component-base has 15 s; a killed leader is replaced sooner here, at the
-    /// price of one small write a second.
-    pub const LEASE_DURATION: Duration = Duration::from_secs(6);
-    /// See [`Election::LEASE_DURATION`].
-    pub const RENEW_DEADLINE: Duration = Duration::from_secs(4);
+    /// How long others wait when nothing is said. Component-base has 15 s; a killed leader is replaced within ten seconds here, of
+    /// which this is what waiting for the lease to run out may take.
+    pub const LEASE_DURATION: Duration = Duration::from_secs(8);
+    /// As long as the lease allows: a server that is slow is waited for, and losing the lead costs little.
+    pub const RENEW_DEADLINE: Duration = Duration::from_secs(7);
     /// See [`Election::LEASE_DURATION`].
     pub const RETRY_PERIOD: Duration = Duration::from_secs(1);
 

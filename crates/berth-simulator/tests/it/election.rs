@@ -1,12 +1,19 @@
 //! Leader election against an API, in virtual time: client-go's semantics.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use berth_apiserver::{Body, InProcess, UserInfo};
 use berth_runtime::{Clock, Elector, LeaderElection};
 use berth_simulator::embedded::Embedded;
+use http::{Method, Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -16,6 +23,10 @@ const LEASE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(2);
 
 fn elector(embedded: &Embedded, clock: &Clock, identity: &str) -> Elector {
+    elector_of(embedded.admin_client(), clock, identity)
+}
+
+fn elector_of(client: Client, clock: &Clock, identity: &str) -> Elector {
     let settings = LeaderElection {
         namespace: "berth-system".to_owned(),
         name: "test".to_owned(),
@@ -25,7 +36,7 @@ fn elector(embedded: &Embedded, clock: &Clock, identity: &str) -> Elector {
         retry_period: RETRY,
     };
     assert_eq!(settings.problem(), None);
-    Elector::new(embedded.admin_client(), clock.clone(), settings)
+    Elector::new(client, clock.clone(), settings)
 }
 
 fn leases(embedded: &Embedded) -> Api<Lease> {
@@ -51,7 +62,8 @@ async fn a_replica_takes_over_when_the_leader_has_been_silent_for_the_lease() {
     let silent = Instant::now();
     second.acquire().await;
     let waited = silent.elapsed();
-    assert!(waited <= LEASE + 2 * RETRY.mul_f64(1.2), "{waited:?}");
+    // It looks again when the lease ends, and has seen the last renewal at most a retry period late.
+    assert!(waited <= LEASE + RETRY.mul_f64(1.2 + 0.2), "{waited:?}");
     let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
     assert_eq!(spec.holder_identity.as_deref(), Some("second"));
     assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(1), Some(15)));
@@ -92,5 +104,56 @@ async fn a_leader_whose_lease_was_taken_stops() {
     first.release().await;
     let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
     assert_eq!(spec.holder_identity.as_deref(), Some("other"));
+    embedded.stop().await;
+}
+
+/// A connection on which every third write goes out and is never answered: half of those are carried out.
+#[derive(Clone)]
+struct Deaf {
+    inner: InProcess,
+    writes: Arc<AtomicUsize>,
+}
+
+impl tower::Service<Request<kube::client::Body>> for Deaf {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.inner, context)
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let number = if request.method() == Method::PUT { self.writes.fetch_add(1, Ordering::SeqCst) } else { 1 };
+        match number % 6 {
+            0 => Box::pin(std::future::pending()),
+            3 => {
+                let carried_out = self.inner.call(request);
+                Box::pin(async move {
+                    let _ = carried_out.await;
+                    std::future::pending().await
+                })
+            }
+            _ => self.inner.call(request),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_never_answered_costs_nobody_the_lead() {
+    let (embedded, clock) = cluster().await;
+    let connection = embedded.server().in_process(UserInfo::master("replica"));
+    let deaf = Deaf { inner: connection, writes: Arc::default() };
+    let writes = deaf.writes.clone();
+    let mut first = elector_of(Client::new(deaf, "default"), &clock, "first");
+    first.acquire().await;
+    let mut second = elector(&embedded, &clock, "second");
+    let hold = first.hold();
+    let wait = tokio::time::timeout(Duration::from_secs(600), second.acquire());
+    tokio::select! {
+        reason = hold => panic!("lost: {reason}"),
+        won = wait => assert!(won.is_err(), "two leaders"),
+    }
+    assert!(writes.load(Ordering::SeqCst) > 100);
     embedded.stop().await;
 }

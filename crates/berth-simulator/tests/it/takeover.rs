@@ -1,16 +1,21 @@
-//! A replica that takes over while its watches lag: what it has not been shown is still there.
+//! A replica that takes over while its watches lag: what it has not been shown is still there. One that has lost the lead stands
+//! by with what it knows and nothing that it thought.
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_apiserver::{Body, InProcess, UserInfo};
+use berth_controllers::Installed;
+use berth_controllers::visibility::Page;
 use berth_runtime::{Clock, Manager};
 use berth_simulator::api::{ApiOptions, Apiserver};
 use berth_simulator::embedded::Storage;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -86,9 +91,8 @@ fn controllers(
     })
 }
 
-#[tokio::test(start_paused = true)]
-async fn quota_that_was_given_unseen_is_not_given_again() {
-    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+/// An API server with two queues of one CPU each.
+async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
     let api = Apiserver::start(ApiOptions {
         clock: clock.clone(),
         seed: 1,
@@ -111,6 +115,13 @@ async fn quota_that_was_given_unseen_is_not_given_again() {
         create(&client, "ClusterQueue", None, queue, spec).await;
         create(&client, "LocalQueue", Some("default"), queue, json!({"clusterQueue": queue})).await;
     }
+    (api, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_that_was_given_unseen_is_not_given_again() {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+    let (api, client) = two_queues(&clock).await;
     workload(&client, SHOWN, "main", 0).await;
 
     // The second replica fills its caches, and then sees no more than this workload: it could admit it.
@@ -134,4 +145,84 @@ async fn quota_that_was_given_unseen_is_not_given_again() {
     // It acts, on what it has read, and gives nothing away twice.
     assert_eq!(admitted(&client).await, ["late", "urgent"]);
     second.abort();
+}
+
+/// How often kinds were listed, and that writes are never answered.
+#[derive(Clone)]
+struct Counting {
+    inner: InProcess,
+    lists: Arc<AtomicUsize>,
+    mute: Arc<AtomicBool>,
+}
+
+impl tower::Service<Request<kube::client::Body>> for Counting {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.inner, context)
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let (query, path) = (request.uri().query().unwrap_or_default(), request.uri().path());
+        if request.method() == Method::GET && !query.contains("watch=true") && path.ends_with("/jobs") {
+            self.lists.fetch_add(1, Ordering::SeqCst);
+        }
+        if request.method() != Method::GET && self.mute.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
+        self.inner.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_the_lead_stands_by_and_may_lead_again() {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+    let (api, client) = two_queues(&clock).await;
+    let user = UserInfo::master(berth_controllers::rights::USER);
+    let counting =
+        Counting { inner: api.server().in_process(user).lean(), lists: Arc::default(), mute: Arc::default() };
+    let mut manager = Manager::new(Client::new(counting.clone(), "default"), clock.clone());
+    let install = |manager: &mut Manager| berth_controllers::install(manager, berth_controllers::Config::default());
+    let first_term = install(&mut manager);
+    manager.fill().await.expect("filled");
+
+    // It decides, and is cut off while it writes: what it thought is not so.
+    counting.mute.store(true, Ordering::SeqCst);
+    workload(&client, "unwritten", "main", 0).await;
+    manager.act(clock.sleep(Duration::from_secs(5))).await.expect("acts");
+    assert!(admitted(&client).await.is_empty());
+    let waiting = |term: &Installed| {
+        let page = Page { offset: 0, limit: 10 };
+        let waiting = term.visibility.of_cluster_queue("main", "v1beta2", page).expect("the queue");
+        waiting["items"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(waiting(&first_term), 0, "it has decided about it");
+    counting.mute.store(false, Ordering::SeqCst);
+
+    // Another one leads, and gives the quota to something more urgent.
+    let other = controllers(api.client("other"), &clock, std::future::ready(()));
+    workload(&client, "urgent", "main", 100).await;
+    let mut second_term = None;
+    manager.renew(|manager| second_term = Some(install(manager))).await;
+    let second_term = second_term.expect("installed");
+    tokio::select! {
+        () = clock.sleep(Duration::from_secs(30)) => {}
+        died = manager.follow() => panic!("{died}"),
+    }
+    assert_eq!(admitted(&client).await.len(), 1, "who stands by gives nothing");
+    assert_eq!(waiting(&second_term), 1, "and follows what others do");
+    other.abort();
+    assert!(other.await.expect_err("stopped").is_cancelled());
+
+    // It leads again, with the caches it has, kept up meanwhile.
+    let lists = counting.lists.load(Ordering::SeqCst);
+    workload(&client, "late", "other", 0).await;
+    manager.act(clock.sleep(Duration::from_secs(30))).await.expect("acts");
+    let admitted = admitted(&client).await;
+    assert_eq!(admitted.len(), 2, "{admitted:?}");
+    assert!(admitted.contains(&"late".to_owned()));
+    assert_eq!(counting.lists.load(Ordering::SeqCst), lists, "jobs are not listed again");
+    assert_eq!(second_term.stores.workloads.len(), 3);
 }

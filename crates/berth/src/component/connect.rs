@@ -95,12 +95,11 @@ pub fn authority_pem(config: &Config) -> Option<String> {
     Some(pem)
 }
 
-/// Waits until the API answers and serves these groups; returns all groups it serves. What is missing is said once, and
-/// again when it changes.
+/// Waits until the API answers and serves these groups. What is missing is said once, and again when it changes.
 ///
 /// # Errors
 /// When the credentials are refused: waiting does not help then.
-pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) -> anyhow::Result<BTreeSet<String>> {
+pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) -> anyhow::Result<()> {
     let mut said = String::new();
     loop {
         let problem = match client.list_api_groups().await {
@@ -108,7 +107,7 @@ pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) ->
                 let served: BTreeSet<String> = list.groups.into_iter().map(|group| group.name).collect();
                 let missing: Vec<&str> = needed.iter().copied().filter(|group| !served.contains(*group)).collect();
                 if missing.is_empty() {
-                    return Ok(served);
+                    return Ok(());
                 }
                 format!("not served yet: {}; `berth install | kubectl apply -f -` installs them", missing.join(", "))
             }

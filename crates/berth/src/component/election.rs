@@ -17,10 +17,10 @@ pub struct ElectionOptions {
     /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false for a single one.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: Option<bool>,
-    /// How long other replicas wait after the last renewal they have seen before one takes over. Default: 6s.
+    /// How long other replicas wait after the last renewal they have seen before one takes over. Default: 8s.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     leader_elect_lease_duration: Option<Duration>,
-    /// How long the leader tries to renew its Lease before it stops; shorter than the lease duration. Default: 4s.
+    /// How long the leader tries to renew its Lease before it stops acting; shorter than the lease duration. Default: 7s.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     leader_elect_renew_deadline: Option<Duration>,
     /// Time between two attempts to acquire or renew the Lease. Default: 1s.

@@ -1,22 +1,23 @@
 //! What every process that runs controllers has: a way to the cluster, a clock, leader election, health and metrics.
 
+pub mod candidate;
 pub mod connect;
 pub mod election;
 pub mod endpoints;
 pub mod limit;
 pub mod listen;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use berth_runtime::{Clock, Elector, LeaderElection, Manager};
+use berth_runtime::Manager;
 use clap::Args;
-use kube::Client;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::process;
 use crate::time::TimeOptions;
+use candidate::Candidate;
 use connect::ConnectOptions;
 use election::ElectionOptions;
 use endpoints::EndpointOptions;
@@ -50,6 +51,11 @@ impl Leading {
         let _ = self.0.subscribe().wait_for(|leads| *leads).await;
     }
 
+    /// Waits until it does not.
+    pub async fn ended(&self) {
+        let _ = self.0.subscribe().wait_for(|leads| !*leads).await;
+    }
+
     /// The answer in the Prometheus text format, under client-go's name. `name` is the component's.
     pub fn text(&self, name: &str) -> String {
         const NAME: &str = "leader_election_master_status";
@@ -58,67 +64,83 @@ impl Leading {
     }
 }
 
-/// Runs a manager until Ctrl-C or SIGTERM, while this replica is the leader if there is an election. Caches are filled
-/// while another one leads.
+/// Installs controllers in a manager; done anew for every term of leading.
+pub type Install = Box<dyn Fn(&mut Manager)>;
+
+/// Runs a manager's controllers, which `install` has installed in it, until Ctrl-C or SIGTERM: while this replica is the leader if
+/// it is a candidate. Caches are filled before it is one, and followed while another one leads.
 ///
-/// The exit code is a failure when leadership is lost: a fresh process, started by whoever looks after this one, stands
-/// by again with nothing left over.
+/// A leader that loses its Lease stops acting, and nothing else: what it serves goes on, and it stands by like any other replica,
+/// with new controllers over the caches it has.
 pub async fn run(
-    manager: Manager,
-    client: Client,
-    election: Option<LeaderElection>,
+    mut manager: Manager,
+    mut candidate: Option<Candidate>,
     leading: &Leading,
+    install: Install,
 ) -> anyhow::Result<ExitCode> {
-    let (start, started) = oneshot::channel::<()>();
-    let elected = async move {
-        if started.await.is_err() {
-            // The election ended without this replica winning; what ended it is reported there.
-            std::future::pending::<()>().await;
-        }
-    };
-    // Leases are about processes that can die, so they are counted in real time, however fast the cluster's runs.
-    let mut elector = election.map(|election| Elector::new(client, Clock::system(), election));
     let outcome = {
-        let mut managed = pin!(manager.run_when(elected, std::future::pending()));
-        let mut election = pin!(lead(elector.as_mut(), start, leading));
-        tokio::select! {
-            biased;
-            signal = process::signal() => {
-                eprintln!("berth: {}, stopping", signal?);
-                Ok(ExitCode::SUCCESS)
-            }
-            reason = &mut election => {
-                eprintln!("berth: no longer the leader: {reason}");
-                Ok(ExitCode::FAILURE)
-            }
-            ended = &mut managed => Err(match ended {
-                Ok(()) => anyhow::anyhow!("the controllers stopped early"),
-                Err(error) => error.into(),
-            }),
-        }
+        let mut signal = pin!(process::signal());
+        terms(&mut manager, candidate.as_mut(), leading, &install, signal.as_mut()).await
     };
+    leading.0.send_replace(false);
     // The controllers have stopped; only now may another replica start at once.
-    if let Some(elector) = &mut elector {
-        elector.release().await;
+    if let Some(candidate) = candidate {
+        candidate.leave().await;
     }
-    outcome
+    eprintln!("berth: {}, stopping", outcome?);
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Lets the controllers start once this replica leads; returns why it no longer does.
-async fn lead(elector: Option<&mut Elector>, start: oneshot::Sender<()>, leading: &Leading) -> String {
-    // Nobody listens when the manager has ended, and that is what is reported then.
-    let act = || {
+/// Term after term of leading, until there is a signal; returns that.
+async fn terms(
+    manager: &mut Manager,
+    mut candidate: Option<&mut Candidate>,
+    leading: &Leading,
+    install: &Install,
+    mut signal: Pin<&mut impl Future<Output = anyhow::Result<&'static str>>>,
+) -> anyhow::Result<&'static str> {
+    tokio::select! {
+        biased;
+        signal = &mut signal => return signal,
+        filled = manager.fill() => filled?,
+    }
+    loop {
+        let elected = async {
+            match &mut candidate {
+                Some(candidate) => candidate.elected().await,
+                None => Ok(()),
+            }
+        };
+        tokio::select! {
+            biased;
+            signal = &mut signal => return signal,
+            elected = elected => elected?,
+            died = manager.follow() => return Err(died.into()),
+        }
+        if candidate.is_some() {
+            tracing::info!("this replica leads");
+        }
         leading.0.send_replace(true);
-        let _ = start.send(());
-    };
-    let Some(elector) = elector else {
-        act();
-        return std::future::pending().await;
-    };
-    elector.acquire().await;
-    tracing::info!("this replica leads");
-    act();
-    let reason = elector.hold().await;
-    leading.0.send_replace(false);
-    reason
+        let (mut stopped, mut reason) = (None, String::new());
+        let ends = async {
+            let lost = async {
+                match &mut candidate {
+                    Some(candidate) => candidate.lost().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                signal = &mut signal => stopped = Some(signal),
+                lost = lost => reason = lost,
+            }
+        };
+        manager.act(ends).await?;
+        leading.0.send_replace(false);
+        if let Some(signal) = stopped {
+            return signal;
+        }
+        tracing::warn!("this replica does not lead any more: {reason}; it stands by");
+        manager.renew(|manager| install(manager)).await;
+    }
 }

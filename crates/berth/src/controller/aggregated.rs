@@ -246,15 +246,26 @@ pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &h
     towards.await
 }
 
-/// Once this replica acts, tells the API server where it is.
+/// Whenever this replica begins to act, tells the API server where it is.
 pub async fn advertise(client: Client, namespace: String, address: Option<SocketAddr>, leading: Leading) {
     leading.begun().await;
     let Some(address) = address else {
         return tracing::warn!("no address to be reached under: give --advertise-address to serve pending workloads");
     };
+    loop {
+        leading.begun().await;
+        tokio::select! {
+            () = leading.ended() => {}
+            () = write_address(&client, &namespace, address) => leading.ended().await,
+        }
+    }
+}
+
+/// Writes the address under which this replica answers, until that has been done.
+async fn write_address(client: &Client, namespace: &str, address: SocketAddr) {
     let clock = Clock::system();
-    let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
-    let slice = aggregated::endpoint(&namespace, address);
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+    let slice = aggregated::endpoint(namespace, address);
     let params = PatchParams::apply(rights::NAME).force();
     let mut wait = RETRY;
     loop {

@@ -15,12 +15,13 @@ use berth_apimachinery::status::Status;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::metrics::Role;
-use berth_controllers::{Config, rights};
+use berth_controllers::rights;
 use berth_runtime::Manager;
-use berth_simulator::api::extensions_of;
+use berth_simulator::api::{Controllers, extensions};
 use clap::Args;
 use tokio::task::JoinSet;
 
+use crate::component::candidate::Candidate;
 use crate::component::connect::{self, Requests};
 use crate::component::election;
 use crate::component::endpoints::{Endpoints, Places};
@@ -29,8 +30,6 @@ use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
-
-const JOB_SET: &str = "jobset.x-k8s.io/jobset";
 
 /// Options of `berth controller`.
 #[derive(Args)]
@@ -54,7 +53,7 @@ pub struct Options {
     webhooks: WebhookOptions,
 }
 
-/// Runs until Ctrl-C (or SIGTERM), or until another replica leads.
+/// Runs until Ctrl-C (or SIGTERM).
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(control(options))
 }
@@ -104,30 +103,33 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         config.client_limit = Some(Limit { qps, burst }.of_controllers());
     }
     let limiter = Limiter::new(config.client_limit.map(Limit::from));
+    let candidate = election.map(|election| Candidate::new(connection.clone(), election)).transpose()?;
     let client = connect::client(connection, &requests, &limiter)?;
     for endpoint in bound.describe().into_iter().chain(hooks.as_ref().and_then(|hooks| hooks.describe())) {
         tracing::info!("serving {endpoint}");
     }
-    let served = connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
-    without_what_is_missing(&mut config, |group| served.contains(group));
+    connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
 
     let mut manager = Manager::new(client.clone(), clock);
-    let installed = berth_controllers::install(&mut manager, config.clone());
-    let (metrics, explain, stores) = (installed.metrics.clone(), installed.explain.clone(), installed.stores.clone());
+    let controllers = Controllers::default();
+    let (installs, settings) = (controllers.clone(), config.clone());
+    let install: component::Install =
+        Box::new(move |manager| installs.set(berth_controllers::install(manager, settings.clone())));
+    install(&mut manager);
     let mut tasks = JoinSet::new();
     let leading = Leading::default();
     let certificate = match hooks {
         Some(hooks) => {
             let address = aggregated::advertised(options.advertise_address, hooks.address()?, &api_server).await;
-            let aggregated = Aggregated::new(extensions_of(installed), leading.clone());
+            let aggregated = Aggregated::new(extensions(&controllers), leading.clone());
             tasks.spawn(aggregated.clone().follow_front_proxy(client.clone()));
             tasks.spawn(aggregated::advertise(client.clone(), namespace.clone(), address, leading.clone()));
-            Some(hooks.serve(client.clone(), namespace, config, stores, aggregated, &mut tasks)?)
+            Some(hooks.serve(client, namespace, config, controllers.clone(), aggregated, &mut tasks)?)
         }
         None => None,
     };
     let caches = manager.cache_state();
-    let leads = leading.clone();
+    let (leads, figures) = (leading.clone(), controllers.clone());
     let endpoints = Endpoints {
         pending: Arc::new(move || {
             let kinds = caches.pending();
@@ -143,10 +145,13 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
                 (true, true) => Role::Leader,
                 (true, false) => Role::Follower,
             };
-            metrics.text(role) + &leads.text(rights::NAME) + &requests.text()
+            let figures = figures.installed().map(|installed| installed.figures(role)).unwrap_or_default();
+            figures + &leads.text(rights::NAME) + &requests.text()
         }),
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
-            explain.of(namespace, name).map_err(|error| match error {
+            let starting = || Status::service_unavailable("the controllers are starting");
+            let installed = controllers.installed().ok_or_else(starting)?;
+            installed.explain.of(namespace, name).map_err(|error| match error {
                 Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name),
                 Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
             })
@@ -165,32 +170,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         }
     };
     tokio::select! {
-        ended = component::run(manager, client, election, &leading) => ended,
+        ended = component::run(manager, candidate, &leading, install) => ended,
         kinds = late => bail!("controller.cacheSyncTimeout is over, and caches are not filled: {kinds}"),
-    }
-}
-
-/// Switches off what needs kinds the cluster does not have, as Kueue does.
-fn without_what_is_missing(config: &mut Config, served: impl Fn(&str) -> bool) {
-    if config.integrations.enabled(JOB_SET) && !served("jobset.x-k8s.io") {
-        tracing::info!("JobSets are not queued: the cluster does not serve jobset.x-k8s.io");
-        config.integrations.frameworks.retain(|name| name != JOB_SET);
-    }
-    if config.provisioning_requests && !served("autoscaling.x-k8s.io") {
-        tracing::info!("no provisioning admission check: the cluster does not serve autoscaling.x-k8s.io");
-        config.provisioning_requests = false;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_integration_needs_its_kinds() {
-        let mut config = Config::default();
-        without_what_is_missing(&mut config, |group| group == "autoscaling.x-k8s.io");
-        assert!(!config.integrations.enabled("jobset.x-k8s.io/jobset"));
-        assert!(config.integrations.enabled("batch/job") && config.provisioning_requests);
     }
 }

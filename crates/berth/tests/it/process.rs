@@ -72,6 +72,12 @@ impl Process {
         log.iter().find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()))
     }
 
+    /// The first line of the log that contains this text, whole.
+    pub fn line(&self, text: &str) -> Option<String> {
+        let log = self.log.lock().expect("nobody panics while holding the log");
+        log.iter().find(|line| line.contains(text)).cloned()
+    }
+
     /// Waits for a line of the log that contains this text; returns the rest of it.
     pub fn wait_logged(&self, text: &str) -> String {
         for _ in 0..600 {

@@ -91,6 +91,40 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
 }
 
 #[test]
+fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
+    if !kubectl_present("a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&[]);
+    let _machines = Process::cluster(&cluster, &[]);
+    let mut replica = Process::controller(&cluster, &[]);
+    replica.wait_logged("this replica leads");
+    cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
+    apply(&cluster, &job("before", "team-blue"));
+    cluster.wait_until("the first job to run", 30, |c| is_running(c, "before", "team-blue"));
+
+    // Another one has taken the lease, and is never heard of again.
+    let taken = json!({"spec": {"holderIdentity": "other", "leaseDurationSeconds": 8}}).to_string();
+    cluster.run(&["patch", "lease", "berth-controller", "-n", "berth-system", "--type=merge", "-p", &taken]);
+    replica.wait_logged("this replica does not lead any more");
+    let line = replica.line("this replica does not lead any more").unwrap_or_default();
+    assert!(line.starts_with("20") && line.contains("is held by other"), "when and why: {line}");
+    assert_eq!(replica.get("/healthz").0, 200);
+    assert_eq!(replica.get("/readyz"), (200, "ok".to_owned()), "it stands by with full caches");
+    assert!(!replica.leads() && !replica.ended());
+    apply(&cluster, &job("after", "team-blue"));
+    pause(Duration::from_secs(2));
+    assert!(!is_running(&cluster, "after", "team-blue"), "only a leader admits");
+
+    cluster.wait_until("it to lead again", 20, |c| replica.leads() && is_running(c, "after", "team-blue"));
+    let counts = admissions(&cluster);
+    assert_eq!(counts.values().copied().collect::<Vec<_>>(), [1, 1], "{counts:?}");
+    replica.terminate();
+    let lease = cluster.get(&["lease", "berth-controller", "-n", "berth-system"]);
+    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "it is given up");
+}
+
+#[test]
 fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     if !kubectl_present("with_the_controllers_down_queued_jobs_are_held_and_others_run") {
         return;
@@ -240,7 +274,7 @@ fn options_that_contradict_each_other_are_refused() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let text = berth(&["controller", "--leader-elect-renew-deadline=9s", "--kubeconfig=/nonexistent"]);
-    assert!(text.contains("lease duration (6s) must be longer than the renew deadline (9s)"), "{text}");
+    assert!(text.contains("lease duration (8s) must be longer than the renew deadline (9s)"), "{text}");
     let text = berth(&["controller", "--leader-elect=false", "--kubeconfig=/nonexistent"]);
     assert!(text.contains("/nonexistent"), "{text}");
     let text = berth(&["cluster", "--time-scale=60", "--kubeconfig=/nonexistent"]);

@@ -17,8 +17,9 @@ use berth_controllers::configuration::Process;
 use berth_controllers::configuration::process::{Tls, WEBHOOK_PORT};
 use berth_controllers::webhooks::review::{self, Stage};
 use berth_controllers::webhooks::{Lookup, Webhooks};
-use berth_controllers::{Config, Stores, duration, rights};
+use berth_controllers::{Config, duration, rights};
 use berth_runtime::Clock;
+use berth_simulator::api::Controllers;
 use clap::Args;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -157,7 +158,7 @@ impl Bound {
         client: Client,
         namespace: String,
         config: Config,
-        stores: Stores,
+        controllers: Controllers,
         aggregated: Aggregated,
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Certificate> {
@@ -170,7 +171,7 @@ impl Bound {
         tasks.spawn(listen::serve(
             self.listener,
             Some(Arc::new(tls)),
-            handler(Webhooks::new(config), stores, aggregated),
+            handler(Webhooks::new(config), controllers, aggregated),
         ));
         tasks.spawn(keep(self.source, client, namespace, certificate.clone()));
         Ok(certificate)
@@ -202,20 +203,22 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
                 vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
             names.push(format!("{SERVICE}.{namespace}.svc"));
             names.extend([service.clone(), format!("{service}.{namespace}"), "localhost".into(), "127.0.0.1".into()]);
-            Some((Certificates::new(client.clone(), &namespace, secret, names, *lifetime), *lifetime))
+            Some((Certificates::new(client.clone(), &namespace, secret, names, *lifetime), *lifetime, service))
         }
     };
     let mut served: Option<Material> = None;
     loop {
+        let mut all = true;
         let look = async {
             let material = match (&source, &certificates) {
                 (Source::Folder(folder), _) => read(folder)?,
-                (_, Some((certificates, _))) => certificates.current().await?,
+                (_, Some((certificates, ..))) => certificates.current().await?,
                 (_, None) => unreachable!("made certificates have a maker"),
             };
-            if certificates.is_some() {
+            if let Some((.., service)) = &certificates {
                 // Trusted first, served then: there is no moment in which the API server meets an unknown authority.
-                trust::publish(&client, &material.authorities_pem).await.context("writing the caBundle")?;
+                let trusted = trust::publish(&client, &material.authorities_pem, &namespace, service).await;
+                all = trusted.context("writing the caBundle")?;
             }
             if served.as_ref() != Some(&material) {
                 certificate.set(certified(&material)?);
@@ -224,8 +227,10 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             anyhow::Ok(())
         };
         let wait = match look.await {
+            // An installation hands conversion over when the controllers are there already.
+            Ok(()) if !all => LOOK / 4,
             // A short-lived certificate is looked at in time for its renewal.
-            Ok(()) => certificates.as_ref().map_or(LOOK, |(_, lifetime)| LOOK.min(*lifetime / 6)),
+            Ok(()) => certificates.as_ref().map_or(LOOK, |(_, lifetime, _)| LOOK.min(*lifetime / 6)),
             Err(error) if error.chain().any(is_conflict) => RETRY_CONFLICT,
             Err(error) => {
                 tracing::warn!("webhook certificate: {}", berth_runtime::brief(error.as_ref()));
@@ -263,8 +268,8 @@ fn certified(material: &Material) -> anyhow::Result<CertifiedKey> {
     Ok(certified)
 }
 
-fn handler(webhooks: Webhooks, stores: Stores, aggregated: Aggregated) -> Handler {
-    let shared = Arc::new((webhooks, stores, aggregated));
+fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated) -> Handler {
+    let shared = Arc::new((webhooks, controllers, aggregated));
     Arc::new(move |request| {
         let shared = shared.clone();
         Box::pin(async move {
@@ -276,7 +281,7 @@ fn handler(webhooks: Webhooks, stores: Stores, aggregated: Aggregated) -> Handle
     })
 }
 
-async fn answer(request: Request<Incoming>, webhooks: &Webhooks, stores: &Stores) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, webhooks: &Webhooks, controllers: &Controllers) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     if !matches!(path.as_str(), "/mutate" | "/validate" | "/convert") {
         return listen::text(StatusCode::NOT_FOUND, "404 page not found\n");
@@ -289,7 +294,9 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, stores: &Stores
         Err(error) => return listen::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let answered = serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string()).and_then(|review| {
-        let lookup: Lookup<'_> = &|group, resource, namespace, name| stores.find(group, resource, namespace, name);
+        let installed = controllers.installed();
+        let stores = installed.as_ref().map(|installed| &installed.stores);
+        let lookup: Lookup<'_> = &|group, resource, namespace, name| stores?.find(group, resource, namespace, name);
         match path.as_str() {
             "/mutate" => review::admission(webhooks, Stage::Mutate, &review, lookup),
             "/validate" => review::admission(webhooks, Stage::Validate, &review, lookup),

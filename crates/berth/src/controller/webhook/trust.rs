@@ -13,8 +13,14 @@ use serde_json::{Value, json};
 
 const MANAGER: &str = "berth-webhook";
 
-/// Makes everything that is installed trust these authorities.
-pub async fn publish(client: &Client, authorities_pem: &str) -> Result<(), kube::Error> {
+/// Makes everything that is installed and calls this Service trust these authorities. Returns whether all kinds that are converted
+/// here do; those that another program converts are left to it.
+pub async fn publish(
+    client: &Client,
+    authorities_pem: &str,
+    namespace: &str,
+    service: &str,
+) -> Result<bool, kube::Error> {
     let bundle = base64::engine::general_purpose::STANDARD.encode(authorities_pem);
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -30,12 +36,16 @@ pub async fn publish(client: &Client, authorities_pem: &str) -> Result<(), kube:
         validating.patch(rights::WEBHOOK_CONFIGURATION, &params, &Patch::Strategic(&patch)).await?;
     }
     let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut all = true;
     for name in rights::converted_kinds() {
-        let Some(installed) = kinds.get_opt(&name).await? else { continue };
-        let installed = json!(installed);
-        let conversion = &installed["spec"]["conversion"];
-        let trusted = conversion["webhook"]["clientConfig"]["caBundle"].as_str();
-        if conversion["strategy"] == "Webhook" && trusted != Some(&bundle) {
+        let Some(installed) = kinds.get_opt(&name).await? else {
+            all = false;
+            continue;
+        };
+        let config = &json!(installed)["spec"]["conversion"]["webhook"]["clientConfig"];
+        if config["service"]["namespace"] != namespace || config["service"]["name"] != service {
+            all = false;
+        } else if config["caBundle"] != bundle {
             let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": bundle}}}}});
             kinds.patch(&name, &params, &Patch::Merge(&patch)).await?;
         }
@@ -51,7 +61,7 @@ pub async fn publish(client: &Client, authorities_pem: &str) -> Result<(), kube:
             services.patch(&name, &params, &Patch::Merge(&json!({"spec": {"caBundle": bundle}}))).await?;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// The patch that makes all webhooks of a configuration trust the bundle; nothing when they do.
