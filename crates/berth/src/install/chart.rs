@@ -61,10 +61,10 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
             spared: Held::spared_beside(&mark(".Release.Namespace")),
         },
     };
-    let without = |hold_policy| Parts { crds: false, hold_policy };
+    let without = |hold_policy| Parts { crds: false, hold_policy, hold_only: false };
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
-    let plain = manifests::objects(&values, without(None));
-    let held = manifests::objects(&values, without(Some(mark(".Values.holdPolicy"))));
+    let plain = manifests::objects(&values, &without(None));
+    let held = manifests::objects(&values, &without(Some(mark(".Values.holdPolicy"))));
     // Helm makes the namespace (--create-namespace); a chart that brings its own cannot be uninstalled cleanly.
     let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
@@ -287,7 +287,7 @@ mod tests {
                     rendered.push(serde_saphyr::from_str(document).expect("YAML"));
                 }
             }
-            let mut printed = manifests::objects(&values, Parts { crds: true, hold_policy });
+            let mut printed = manifests::objects(&values, &Parts { crds: true, hold_policy, hold_only: false });
             printed.retain(|object| object["kind"] != "Namespace");
             let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
             rendered.sort_by_key(key);

@@ -103,16 +103,33 @@ pub struct Parts {
     pub crds: bool,
     /// The policies that hold what queues manage while no controller answers: the version they are written in.
     pub hold_policy: Option<String>,
+    /// Nothing but what holds jobs, and what that needs.
+    pub hold_only: bool,
 }
 
-/// Everything, in the order to create it.
-pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
-    let mut objects = vec![json!({
-        "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": values.namespace, "labels": rights::labels(&[])},
-    })];
-    if parts.crds {
-        objects.extend(definitions(values));
+/// Whether an object of an installation holds jobs.
+pub fn holds(object: &Value) -> bool {
+    object["apiVersion"].as_str().is_some_and(|version| version.starts_with("admissionregistration.k8s.io/"))
+}
+
+/// Everything, in the order to create it: first what holds jobs, which needs nothing else to run; then what runs; and last what
+/// is of use only when that runs, so that an installation that is stopped has handed nothing over yet.
+pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
+    let mut objects = vec![
+        json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": values.namespace, "labels": rights::labels(&[])},
+        }),
+        webhook_service(values),
+    ];
+    // Before the webhooks that may be skipped because of them.
+    if let Some(version) = &parts.hold_policy {
+        objects.extend(hold::objects(version, &values.held));
+    }
+    objects.push(webhooks(values, "MutatingWebhookConfiguration", parts));
+    objects.push(webhooks(values, "ValidatingWebhookConfiguration", parts));
+    if parts.hold_only {
+        return objects;
     }
     let Settings { lease, lease_namespace, secret, .. } = values.settings.clone();
     objects.extend(rights::objects_named(&Names {
@@ -121,15 +138,49 @@ pub fn objects(values: &Values, parts: Parts) -> Vec<Value> {
         lease_namespace,
         secret,
     }));
+    objects.push(flow_schema(values));
     objects.extend(workload(values));
-    objects.extend(aggregated::objects(&values.namespace));
-    // Before the webhooks that may be skipped because of them.
-    if let Some(version) = &parts.hold_policy {
-        objects.extend(hold::objects(version, &values.held));
+    if parts.crds {
+        objects.extend(definitions(values));
     }
-    objects.push(webhooks(values, "MutatingWebhookConfiguration", &parts));
-    objects.push(webhooks(values, "ValidatingWebhookConfiguration", &parts));
+    objects.extend(aggregated::objects(&values.namespace));
     objects
+}
+
+/// What the API server reaches the webhooks by.
+fn webhook_service(values: &Values) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": values.settings.service, "namespace": values.namespace, "labels": rights::labels(&[])},
+        "spec": {"selector": selector(), "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
+    })
+}
+
+/// Labels of the controllers' pods.
+fn selector() -> Value {
+    json!({"app.kubernetes.io/name": "berth", "app.kubernetes.io/component": "controller"})
+}
+
+/// Has the API server take the Lease's writes in turn with those of Kubernetes' own leaders, not behind what the controllers and
+/// every other program ask of it.
+fn flow_schema(values: &Values) -> Value {
+    let account = json!({"name": SERVICE_ACCOUNT, "namespace": values.namespace});
+    json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+        "metadata": {"name": rights::LEADER_ELECTION, "labels": rights::labels(&[])},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "leader-election"},
+            // Between those of Kubernetes' leaders in kube-system.
+            "matchingPrecedence": 150,
+            "rules": [{
+                "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
+                "resourceRules": [{
+                    "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"],
+                    "namespaces": [values.settings.lease_namespace],
+                }],
+            }],
+        },
+    })
 }
 
 /// An object as YAML.
@@ -164,7 +215,7 @@ fn client(values: &Values, path: &str) -> Value {
 fn workload(values: &Values) -> Vec<Value> {
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
-    let selector = json!({"app.kubernetes.io/name": "berth", "app.kubernetes.io/component": "controller"});
+    let selector = selector();
     let settings = &values.settings;
     let port = |name: &str, number: &Value| json!({"name": name, "containerPort": number, "protocol": "TCP"});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health"}});
@@ -179,10 +230,6 @@ fn workload(values: &Values) -> Vec<Value> {
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("berth-controller-config"),
             "data": {"config.yaml": values.configuration},
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": metadata(&settings.service),
-            "spec": {"selector": selector, "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook"}]},
         }),
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": metadata("berth-metrics"),
@@ -351,7 +398,7 @@ mod tests {
     fn only_queued_jobs_depend_on_a_webhook() {
         for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
             for (hold_policy, queued) in [(None, "Fail"), (Some("v1".to_owned()), "Ignore")] {
-                let configuration = webhooks(&values(), kind, &Parts { crds: true, hold_policy });
+                let configuration = webhooks(&values(), kind, &Parts { crds: true, hold_policy, hold_only: false });
                 for hook in configuration["webhooks"].as_array().expect("webhooks") {
                     let name = hook["name"].as_str().expect("a name");
                     let expected = match name.split('.').next() {
@@ -367,10 +414,28 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back_as_it_was() {
-        for object in objects(&values(), Parts { crds: true, hold_policy: Some("v1".to_owned()) }) {
+        let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false };
+        for object in objects(&values(), &parts) {
             let text = yaml(&object).expect("YAML");
             let read: Value = serde_saphyr::from_str(&text).expect("YAML");
             assert_eq!(read, object);
         }
+    }
+
+    #[test]
+    fn what_holds_jobs_comes_first_and_what_hands_over_comes_last() {
+        let parts = |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only };
+        let all = objects(&values(), &parts(false));
+        let first = |wanted: &dyn Fn(&Value) -> bool| all.iter().position(wanted).expect("there is one");
+        let last = |wanted: &dyn Fn(&Value) -> bool| all.iter().rposition(wanted).expect("there is one");
+        let is = |kind: &'static str| move |object: &Value| object["kind"] == kind;
+        assert!(last(&|object| holds(object)) < first(&is("Deployment")));
+        assert!(first(&is("Deployment")) < first(&is("CustomResourceDefinition")));
+        assert!(first(&is("Deployment")) < first(&is("APIService")));
+        let holding = objects(&values(), &parts(true));
+        assert_eq!(holding, all[..holding.len()], "the first step is the beginning of the whole");
+        let others: Vec<&Value> =
+            holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
+        assert_eq!(others, ["Namespace", "Service"]);
     }
 }

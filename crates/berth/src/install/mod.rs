@@ -1,6 +1,7 @@
 //! `berth install`: what a cluster needs to run Berth's controllers, printed or applied.
 
 mod chart;
+mod check;
 mod hold;
 mod manifests;
 
@@ -52,11 +53,18 @@ pub struct Options {
     /// that version and the feature MutatingAdmissionPolicy enabled. With none, creating what names a queue fails meanwhile.
     #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
     hold_policy: String,
-    /// Apply to the cluster (server-side) instead of printing.
+    /// Apply to the cluster (server-side) instead of printing. What would refuse it is looked for first, as by --check.
     #[arg(long)]
     apply: bool,
+    /// Change nothing: say what in the cluster would refuse this installation, and who else is responsible for its kinds.
+    #[arg(long, conflicts_with = "apply")]
+    check: bool,
+    /// Only what holds jobs while no controller answers: the policies and the webhook configurations, which need nothing else to
+    /// run. The first step of an installation in the place of Kueue's.
+    #[arg(long)]
+    hold_only: bool,
     /// Write the Helm chart to this folder instead of printing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "config", "image", "replicas", "namespace"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["apply", "check", "hold_only", "config", "image", "replicas", "namespace"])]
     chart: Option<PathBuf>,
     #[command(flatten)]
     connect: ConnectOptions,
@@ -87,8 +95,11 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
         held: Held::of(&read, &options.namespace),
     };
     let hold_policy = (options.hold_policy != NO_HOLD).then(|| options.hold_policy.clone());
-    let parts = Parts { crds: !options.without_crds, hold_policy };
-    let objects = manifests::objects(&values, parts);
+    let parts = Parts { crds: !options.without_crds, hold_policy, hold_only: options.hold_only };
+    let objects = manifests::objects(&values, &parts);
+    if options.check {
+        return process::run(checked(options, objects));
+    }
     if options.apply {
         return process::run(apply(options, objects));
     }
@@ -122,14 +133,42 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
 }
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
-    apply_to(options.connect.config().await?, &options.hold_policy, objects).await?;
+    let config = options.connect.config().await?;
+    // A cluster that does not answer says so at once.
+    let client = connect::asking(config.clone())?;
+    check_cluster(&client, &options.hold_policy).await?;
+    let found = check::look(&client, &objects, options.hold_only).await?;
+    if !found.obstacles.is_empty() {
+        bail!("nothing was changed, as it could not be finished:\n{}", found.obstacles.join("\n"));
+    }
+    found.notes.iter().for_each(|note| say!("{note}"));
+    apply_to(config, objects).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn apply_to(config: kube::Config, hold_policy: &str, objects: Vec<Value>) -> anyhow::Result<()> {
-    // A cluster that does not answer says so at once. Later on one that is busy for a moment is asked again, so that no
-    // installation stops half done.
-    check_cluster(&connect::asking(config.clone())?, hold_policy).await?;
+/// Says what is in the way.
+async fn checked(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
+    let client = connect::asking(options.connect.config().await?)?;
+    let mut found = check::look(&client, &objects, options.hold_only).await?;
+    match check_cluster(&client, &options.hold_policy).await {
+        Ok(()) => found.notes.push(check::held(&client, &objects).await?),
+        Err(error) => found.obstacles.push(process::in_full(&error)),
+    }
+    for obstacle in &found.obstacles {
+        say!("in the way: {obstacle}");
+    }
+    for note in &found.notes {
+        say!("{note}");
+    }
+    if found.obstacles.is_empty() {
+        say!("nothing is in the way");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+async fn apply_to(config: kube::Config, objects: Vec<Value>) -> anyhow::Result<()> {
+    // One that is busy for a moment is asked again, so that no installation stops half done.
     let client = connect::persistent(config)?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
@@ -150,7 +189,10 @@ async fn apply_to(config: kube::Config, hold_policy: &str, objects: Vec<Value>) 
         };
         let name = typed.metadata.name.clone().unwrap_or_default();
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        api.patch(&name, &params, &Patch::Apply(&typed)).await.with_context(|| format!("{kind} {name}"))?;
+        let applied = api.patch(&name, &params, &Patch::Apply(&typed)).await;
+        applied.with_context(|| {
+            format!("{kind} {name}: what was applied before it stays; run this again when it is mended, which changes no more")
+        })?;
         say!("{}/{name} applied", resource.plural);
     }
     Ok(())
@@ -256,7 +298,11 @@ mod tests {
     async fn installed(from: usize, times: usize) -> (anyhow::Result<()>, Vec<String>) {
         let (config, asked) = busy(from, times).await;
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "queues"}});
-        let applied = tokio::time::timeout(Duration::from_secs(60), apply_to(config, NO_HOLD, vec![object]));
+        let all = async {
+            check_cluster(&connect::asking(config.clone())?, NO_HOLD).await?;
+            apply_to(config, vec![object]).await
+        };
+        let applied = tokio::time::timeout(Duration::from_secs(60), all);
         let applied = applied.await.expect("it ends");
         let asked = asked.lock().expect("nobody panics while holding the log").clone();
         (applied, asked)

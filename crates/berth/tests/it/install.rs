@@ -118,6 +118,103 @@ fn installing_again_takes_nobodys_rights_away() {
     }
 }
 
+/// A webhook of Kueue's, which must be asked.
+fn of_kueue(name: &str, group: &str, resource: &str, operation: &str) -> Value {
+    json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "clientConfig": {"service": {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/mutate"}},
+        "namespaceSelector": {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn",
+            "values": ["kube-system", "kueue-system"]}]},
+        "rules": [{"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": [operation]}]})
+}
+
+#[test]
+fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
+    if !kubectl_present("an_installation_in_the_place_of_kueues_is_checked_before_each_step") {
+        return;
+    }
+    let cluster = Cluster::apiserver(&["--bare"]);
+    let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig.display());
+    let apply = |object: &Value| crate::processes::apply(&cluster, object);
+    let checked = |arguments: &[&str]| {
+        let all = [&["install", "--check", &kubeconfig], arguments].concat();
+        let output = Command::new(env!("CARGO_BIN_EXE_berth")).args(all).output().expect("berth runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (fine, text) = checked(&[]);
+    assert!(fine && text.contains("nothing is in the way") && text.contains("is not there yet"), "{text}");
+    let (fine, text) = checked(&["--hold-only"]);
+    assert!(!fine && text.contains("localqueues.kueue.x-k8s.io is not served in v1beta2"), "{text}");
+
+    // Kueue's kinds, converted by its webhook; its admission webhooks; and it runs.
+    for definition in berth_api::crds().iter().filter(|it| it["spec"]["group"] == "kueue.x-k8s.io") {
+        let mut definition = definition.clone();
+        if definition["metadata"]["name"] == "workloads.kueue.x-k8s.io" {
+            definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+                "conversionReviewVersions": ["v1"], "clientConfig": {"service": {
+                    "name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}}}});
+        }
+        let path = cluster.kubeconfig.with_file_name("definition.json");
+        std::fs::write(&path, definition.to_string()).expect("written");
+        cluster.run(&["apply", "--server-side", "-f", &path.display().to_string()]);
+    }
+    let configuration = "kueue-mutating-webhook-configuration";
+    apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}));
+    apply(&json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": configuration}, "webhooks": [
+            of_kueue("mdeployment.kb.io", "apps", "deployments", "CREATE"),
+            of_kueue("mpod.kb.io", "", "pods", "CREATE"),
+            of_kueue("mworkload.kb.io", "kueue.x-k8s.io", "workloads", "UPDATE")]}));
+    apply(&json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "kueue", "namespace": "kueue-system",
+            "labels": {"kubernetes.io/service-name": "kueue-webhook-service"}},
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]}));
+    for step in [&[][..], &["--hold-only"]] {
+        let (fine, text) = checked(step);
+        let runs = "Service kueue-system/kueue-webhook-service answers webhooks about kueue.x-k8s.io";
+        assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
+    }
+
+    // It is stopped: what it leaves would refuse the controllers, and not what holds jobs meanwhile.
+    cluster.run(&["delete", "endpointslice", "kueue", "-n", "kueue-system"]);
+    let (fine, text) = checked(&[]);
+    for part in [
+        "MutatingWebhookConfiguration kueue-mutating-webhook-configuration: Service kueue-system/kueue-webhook-service has no",
+        "mdeployment.kb.io refuses Deployment berth-system/berth-controller",
+        "mpod.kb.io refuses the pods of Deployment berth-system/berth-controller",
+        "mworkload.kb.io refuses what the controllers write of workloads",
+        "`kubectl delete mutatingwebhookconfiguration kueue-mutating-webhook-configuration`",
+        "converted by Service kueue-system/kueue-webhook-service, which has no ready endpoint: workloads.kueue.x-k8s.io",
+    ] {
+        assert!(!fine && text.contains(part), "{part}: {text}");
+    }
+    let text = refused(&["--apply", &kubeconfig]);
+    assert!(text.contains("nothing was changed") && text.contains("mdeployment.kb.io"), "{text}");
+    assert!(!cluster.kubectl(&["get", "namespace", "berth-system"]).status.success());
+
+    for _ in 0..2 {
+        install(&["--hold-only", "--apply", &kubeconfig]);
+    }
+    let (_, text) = checked(&[]);
+    assert!(text.contains("what holds jobs is there: 20 policies, bindings and webhook configurations"), "{text}");
+    let conversion = || {
+        let definition = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
+        definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"].clone()
+    };
+    assert_eq!(conversion(), "kueue-webhook-service", "nothing is handed over yet");
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "held", "namespace": "default",
+        "labels": {"kueue.x-k8s.io/queue-name": "main"}}, "spec": {"template": {"spec": {
+            "restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}});
+    apply(&job);
+    assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "held by the policies alone");
+
+    cluster.run(&["delete", "mutatingwebhookconfiguration", configuration]);
+    let (fine, text) = checked(&[]);
+    assert!(fine, "{text}");
+    install(&["--apply", &kubeconfig]);
+    assert_eq!(conversion(), "berth-webhook");
+    cluster.run(&["get", "deployment", "berth-controller", "-n", "berth-system"]);
+}
+
 /// The webhooks as an API server calls them.
 struct Hooks {
     url: String,
