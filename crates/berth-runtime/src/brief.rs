@@ -43,8 +43,11 @@ fn of_status(status: &Status) -> String {
         let details = status.details.as_ref();
         let (kind, name) = details.map(|it| (it.kind.as_str(), it.name.as_str())).unwrap_or_default();
         let each = TEXT_MAX / causes.len().min(3);
-        let mut said: Vec<String> =
-            causes.iter().take(3).map(|cause| format!("{}: {}", cause.field, shortened(&cause.message, each))).collect();
+        let mut said: Vec<String> = causes
+            .iter()
+            .take(3)
+            .map(|cause| format!("{}: {}", cause.field, shortened(&cause.message, each)))
+            .collect();
         if causes.len() > said.len() {
             said.push(format!("and {} more", causes.len() - said.len()));
         }

@@ -1,20 +1,22 @@
 //! Where the API server's admission meets the webhooks' logic: each plugin here turns a request into the typed call a
-//! webhook server would make in a real cluster, and its findings into a Status.
+//! webhook server would make in a real cluster, and its findings into the Status that the API server of one makes of the
+//! webhook's answer.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_apimachinery::field;
-use berth_apimachinery::meta::{GroupKind, GroupResource};
 use berth_apimachinery::status::Status;
 use berth_apiserver::Objects;
+use berth_apiserver::admission::webhooks::review::refusal;
 use berth_apiserver::admission::{AdmissionPlugin, AdmissionRequest, Operation};
 use berth_cluster::jobset::placement::{ClusterView, PlacementError};
 use berth_cluster::jobset::{gates::Gates, webhook};
+use berth_controllers::webhooks::review::{Stage, denial};
 use berth_controllers::webhooks::{self, Webhooks};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Kueue's defaulting and validating webhooks, for its own kinds and for the jobs it queues.
 pub struct KueueWebhook(pub Webhooks);
@@ -41,7 +43,7 @@ impl AdmissionPlugin for KueueWebhook {
             &|group, resource, namespace, name| request.objects.get(group, resource, namespace, name),
         );
         request.object = Some(object);
-        errors.or_else(|errors| refuse(request, errors))
+        errors.or_else(|errors| refuse(request, Stage::Mutate, errors))
     }
 
     fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
@@ -63,7 +65,7 @@ impl AdmissionPlugin for KueueWebhook {
             let account = webhooks::Account { name: &request.user.name, groups: &request.user.groups };
             errors.extend(self.0.validate_account(seen, account, object));
         }
-        refuse(request, errors)
+        refuse(request, Stage::Validate, errors)
     }
 }
 
@@ -89,15 +91,15 @@ impl AdmissionPlugin for JobSetWebhook {
             return Ok(());
         }
         let Some(object) = &request.object else { return Ok(()) };
-        let new: JobSet = typed(object)?;
+        let new: JobSet = typed(request, object)?;
         let errors = match (&request.operation, &request.old_object) {
-            (Operation::Update, Some(old)) => webhook::validate_update(&typed(old)?, &new, Gates::default()),
+            (Operation::Update, Some(old)) => webhook::validate_update(&typed(request, old)?, &new, Gates::default()),
             _ => webhook::validate_create(&new, Gates::default(), &|namespace, name| {
                 let claim = request.objects.get("", "persistentvolumeclaims", namespace, name)?;
                 serde_json::from_value((*claim).clone()).ok()
             }),
         };
-        refuse(request, errors)
+        refuse(request, Stage::Validate, errors)
     }
 }
 
@@ -116,7 +118,7 @@ impl AdmissionPlugin for JobSetPodWebhook {
         let view = Stored(request.objects);
         let Some(object) = &mut request.object else { return Ok(()) };
         let prepared = webhook::default_pod(object, &view);
-        prepared.map_err(|error| denied(request, &error))
+        prepared.map_err(|error| denied(request, Stage::Mutate, &error))
     }
 
     fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), Status> {
@@ -124,7 +126,8 @@ impl AdmissionPlugin for JobSetPodWebhook {
             return Ok(());
         }
         let Some(object) = &request.object else { return Ok(()) };
-        webhook::validate_pod(object, &Stored(request.objects)).map_err(|error| denied(request, &error))
+        webhook::validate_pod(object, &Stored(request.objects))
+            .map_err(|error| denied(request, Stage::Validate, &error))
     }
 }
 
@@ -143,9 +146,17 @@ impl ClusterView for Stored<'_> {
     }
 }
 
-fn denied(request: &AdmissionRequest<'_>, error: &PlacementError) -> Status {
-    let resource = GroupResource { group: request.group.to_owned(), resource: request.resource.to_owned() };
-    Status::forbidden(&resource, request.name, &error.to_string())
+fn denied(request: &AdmissionRequest<'_>, stage: Stage, error: &PlacementError) -> Status {
+    refusal(&webhook_name(request, stage), &denial(&error.to_string()))
+}
+
+/// The webhook that refuses in a real cluster. Kueue and JobSet have one of each stage for each kind, and name them by one rule.
+fn webhook_name(request: &AdmissionRequest<'_>, stage: Stage) -> String {
+    let stage = match stage {
+        Stage::Mutate => "m",
+        Stage::Validate => "v",
+    };
+    format!("{stage}{}.kb.io", request.kind.to_lowercase())
 }
 
 /// Whether the request writes an object of this resource itself, not one of its subresources.
@@ -159,14 +170,16 @@ fn writes_object(request: &AdmissionRequest<'_>) -> bool {
 
 /// The object as its type. The schema was checked before, so that a failure means a field our types read more strictly
 /// than the schema does; the user is told which.
-fn typed<T: DeserializeOwned>(object: &Value) -> Result<T, Status> {
-    T::deserialize(object).map_err(|error| Status::bad_request(error.to_string()))
+fn typed<T: DeserializeOwned>(request: &AdmissionRequest<'_>, object: &Value) -> Result<T, Status> {
+    T::deserialize(object).map_err(|error| {
+        let unreadable = json!({"code": 400, "message": error.to_string()});
+        refusal(&webhook_name(request, Stage::Validate), &unreadable)
+    })
 }
 
-fn refuse(request: &AdmissionRequest<'_>, errors: Vec<field::Error>) -> Result<(), Status> {
+fn refuse(request: &AdmissionRequest<'_>, stage: Stage, errors: Vec<field::Error>) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }
-    let kind = GroupKind { group: request.group.to_owned(), kind: request.kind.to_owned() };
-    Err(Status::invalid(&kind, request.name, &errors))
+    Err(refusal(&webhook_name(request, stage), &denial(&field::aggregate(&errors))))
 }

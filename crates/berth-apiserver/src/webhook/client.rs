@@ -9,7 +9,7 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::Value;
 
-use super::client_config::Url;
+use super::client_config::{Url, clean_path};
 use super::connection::{self, Trust};
 use super::service;
 use crate::{Objects, completion};
@@ -105,7 +105,7 @@ impl Place {
                 host: host.to_owned(),
                 port: port.unwrap_or(443),
                 authority: url.host.to_owned(),
-                path: if url.path.is_empty() { "/".to_owned() } else { url.path.to_owned() },
+                path: clean_path(url.path),
             });
         }
         let service = &config["service"];
@@ -113,12 +113,11 @@ impl Place {
         if !service.is_object() || text("name").is_empty() || text("namespace").is_empty() {
             return Err("neither url nor service is given".to_owned());
         }
-        let path = text("path");
         Ok(Place::Service {
             namespace: text("namespace"),
             name: text("name"),
             port: service["port"].as_i64().unwrap_or(443),
-            path: if path.starts_with('/') { path } else { format!("/{path}") },
+            path: clean_path(&text("path")),
         })
     }
 

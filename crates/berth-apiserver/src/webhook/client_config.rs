@@ -24,7 +24,7 @@ pub(crate) fn validate(config: &Value, ca_bundle: bool, path: &Path<'_>) -> Vec<
     errors
 }
 
-/// A URL cut at its parts. Only what webhooks need: no escapes are undone.
+/// A URL cut at its parts. Only what webhooks need: no escapes are undone, those of the path are sound.
 pub(crate) struct Url<'a> {
     pub(crate) scheme: &'a str,
     pub(crate) user: Option<&'a str>,
@@ -63,6 +63,9 @@ impl<'a> Url<'a> {
         if host.contains(' ') {
             return Err("invalid character \" \" in host name".to_owned());
         }
+        if let Err(escape) = unescaped(path) {
+            return Err(format!("invalid URL escape \"{escape}\""));
+        }
         Ok(Url { scheme, user, host, path, query, fragment })
     }
 
@@ -78,6 +81,52 @@ impl<'a> Url<'a> {
             None => (self.host, None),
         }
     }
+}
+
+/// The path that a webhook is called under for one written in its `clientConfig`. Kubernetes' own client joins the parts of a
+/// path anew: empty steps and `.` go, `..` takes the step before it along, no slash ends it, and only what must be escaped is.
+/// Generators of configurations rely on it, and many servers answer other forms with a redirect, which no webhook may.
+pub(crate) fn clean_path(path: &str) -> String {
+    let bytes = unescaped(path).unwrap_or_else(|_| path.as_bytes().to_vec());
+    let mut steps: Vec<&[u8]> = Vec::new();
+    for step in bytes.split(|byte| *byte == b'/') {
+        match step {
+            b"" | b"." => {}
+            b".." => drop(steps.pop()),
+            step => steps.push(step),
+        }
+    }
+    let mut clean = String::with_capacity(path.len() + 1);
+    for byte in steps.into_iter().flat_map(|step| std::iter::once(&b'/').chain(step)) {
+        if byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(byte) {
+            clean.push(char::from(*byte));
+        } else {
+            clean.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    if clean.is_empty() { "/".to_owned() } else { clean }
+}
+
+/// The octets an escaped path stands for; the error is the first escape that is none.
+fn unescaped(path: &str) -> Result<Vec<u8>, &str> {
+    let bytes = path.as_bytes();
+    let mut octets = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if *byte != b'%' {
+            octets.push(*byte);
+            at += 1;
+            continue;
+        }
+        let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(at + 1), digit(at + 2)) else {
+            let end = path[at..].char_indices().map(|(offset, _)| at + offset).nth(3).unwrap_or(path.len());
+            return Err(&path[at..end]);
+        };
+        octets.extend(u8::try_from(high * 16 + low));
+        at += 3;
+    }
+    Ok(octets)
 }
 
 fn validate_url(text: &str, path: &Path<'_>) -> Vec<Error> {
@@ -174,4 +223,38 @@ pub(crate) fn certificates(bundle: &str) -> Result<Vec<CertificateDer<'static>>,
         return Err("data does not contain any valid RSA or ECDSA certificates".to_owned());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_joined_anew_from_its_steps() {
+        for (written, called) in [
+            ("", "/"),
+            ("/", "/"),
+            ("//", "/"),
+            ("//mutate--v1-pod", "/mutate--v1-pod"),
+            ("/a//b/./c/../d/", "/a/b/d"),
+            ("/../../a", "/a"),
+            ("a", "/a"),
+            ("/a%2Fb%20c/%7Ed", "/a/b%20c/~d"),
+            ("/a b/\u{e9}?", "/a%20b/%C3%A9%3F"),
+            ("/$&+,:;=@-_.~!*'()[]", "/$&+,:;=@-_.~%21%2A%27%28%29%5B%5D"),
+            ("/%2", "/%252"),
+        ] {
+            assert_eq!(clean_path(written), called, "{written}");
+            assert_eq!(clean_path(called), called, "{called} is clean");
+        }
+    }
+
+    #[test]
+    fn an_escape_that_is_none_is_refused() {
+        for (url, escape) in [("https://h/a%zz", "%zz"), ("https://h/%", "%"), ("https://h/%2\u{e9}", "%2\u{e9}")] {
+            let refused = Url::parse(url).err();
+            assert_eq!(refused, Some(format!("invalid URL escape \"{escape}\"")), "{url}");
+        }
+        assert!(Url::parse("https://h/%2Fa%20b").is_ok());
+    }
 }

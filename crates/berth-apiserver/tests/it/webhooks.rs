@@ -174,6 +174,22 @@ async fn webhooks_change_warn_and_refuse() {
     assert!(server.post(MAPS, map("three")).await.expect(201)["metadata"]["labels"].is_null());
 }
 
+/// As controller-runtime's test environment writes them: host and path joined by two slashes.
+#[tokio::test]
+async fn a_path_with_empty_steps_is_called_without_them() {
+    let program = Program::start(|_, _| json!({"allowed": true})).await;
+    let server = server();
+    let hooks = json!([
+        webhook("a", program.url("//mutate--v1-configmap"), json!({})),
+        webhook("b", program.url("/a//./b/../c%20d/"), json!({})),
+    ]);
+    configure(&server, "ValidatingWebhookConfiguration", "v", hooks).await;
+    server.post(MAPS, map("one")).await.expect(201);
+    let mut paths: Vec<String> = program.seen().into_iter().map(|(path, _)| path).collect();
+    paths.sort();
+    assert_eq!(paths, ["/a/c%20d", "/mutate--v1-configmap"]);
+}
+
 #[tokio::test]
 async fn a_webhook_that_does_not_answer_counts_as_its_policy_says() {
     let server = server();

@@ -67,12 +67,16 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
             }
         };
         if !errors.is_empty() {
-            let message = field::aggregate(&errors);
-            response = json!({"uid": uid, "allowed": false,
-                "status": {"code": 422, "reason": "Invalid", "message": message}});
+            response = json!({"uid": uid, "allowed": false, "status": denial(&field::aggregate(&errors))});
         }
     }
     Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+/// The Status a denial of an AdmissionReview carries. The webhooks of Kueue and JobSet hand plain errors to their library, which
+/// answers 403 with them; clients ask whether they are forbidden, not whether the object is invalid.
+pub fn denial(message: &str) -> Value {
+    json!({"code": 403, "reason": "Forbidden", "message": message})
 }
 
 /// Answers a ConversionReview. The error is the text of a 400: the request is none.
@@ -157,6 +161,8 @@ mod tests {
         assert_eq!(answer["response"]["allowed"], false);
         let message = answer["response"]["status"]["message"].as_str().unwrap();
         assert!(message.contains("metadata.labels[kueue.x-k8s.io/queue-name]"), "{message}");
+        let status = &answer["response"]["status"];
+        assert_eq!((&status["code"], &status["reason"]), (&json!(403), &json!("Forbidden")));
         assert!(admission(&webhooks, Stage::Validate, &json!({"kind": "Pod"}), &|_, _, _, _| None).is_err());
     }
 

@@ -159,8 +159,9 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value)
     })
 }
 
-/// The refusal a client sees for an answer that does not allow the request.
-pub(crate) fn refusal(webhook: &str, result: &Value) -> Status {
+/// The refusal a client sees for an answer that does not allow the request: `result` is its Status, null without one. Plugins
+/// that stand for a webhook refuse in the same words.
+pub fn refusal(webhook: &str, result: &Value) -> Status {
     let denied = format!("admission webhook \"{webhook}\" denied the request");
     let text = |field: &str| result[field].as_str().unwrap_or_default();
     let message = match (text("message"), text("reason")) {
