@@ -7,7 +7,7 @@
 //! A cache of a kind that there are many of keeps those whole that were touched last, and packs the others: see
 //! [`Cache::pack_idle`]. A cache of a kind of which only a part is ever asked for keeps that part: see [`Cache::project`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use berth_apimachinery::condensed::Condensed;
@@ -64,7 +64,9 @@ struct State<K> {
     /// Those that are still asked.
     indexes: Vec<Weak<RwLock<IndexState<K>>>>,
     /// The highest resourceVersion a deletion was seen at, per key, while the watch may still replay older states.
-    forgotten: BTreeMap<Arc<ObjectKey>, u64>,
+    forgotten: HashMap<Arc<ObjectKey>, u64>,
+    /// What was put into `forgotten`, the oldest first.
+    forgotten_order: VecDeque<(Arc<ObjectKey>, u64)>,
     /// How objects are packed that nobody touches; without it they are not.
     packing: Option<Packing<K>>,
     /// With packing: objects that may be whole, the one touched longest ago first, with the version they had then.
@@ -115,7 +117,8 @@ impl<K: Resource + 'static> Cache<K> {
             objects: HashMap::new(),
             order: BTreeSet::new(),
             indexes: Vec::new(),
-            forgotten: BTreeMap::new(),
+            forgotten: HashMap::new(),
+            forgotten_order: VecDeque::new(),
             packing: None,
             touched: VecDeque::new(),
         };
@@ -307,10 +310,7 @@ impl<K: Resource + 'static> Cache<K> {
                 index.write().expect(LOCK).remove(&key, &old);
             }
             if let Some(seen) = known.max(version) {
-                state.forgotten.insert(key, seen);
-                if state.forgotten.len() > FORGOTTEN_MAX {
-                    state.forgotten.pop_first();
-                }
+                state.forget(key, seen);
             }
             Delta { old: Some(old), new: None }
         };
@@ -415,6 +415,19 @@ impl<K> State<K> {
         }
         self.touch(&key, version);
         unpacked
+    }
+
+    /// Remembers at which version an object was seen to go, in the place of what was remembered longest ago.
+    fn forget(&mut self, key: Arc<ObjectKey>, seen: u64) {
+        self.forgotten.insert(key.clone(), seen);
+        self.forgotten_order.push_back((key, seen));
+        if self.forgotten_order.len() > FORGOTTEN_MAX
+            && let Some((oldest, seen)) = self.forgotten_order.pop_front()
+            // It may have come and gone again since.
+            && self.forgotten.get(&oldest) == Some(&seen)
+        {
+            self.forgotten.remove(&oldest);
+        }
     }
 
     fn touch(&mut self, key: &Arc<ObjectKey>, version: Option<u64>) {
@@ -560,6 +573,20 @@ mod tests {
         assert!(cache.is_empty());
         cache.apply(config_map("a", 12));
         assert_eq!(cache.len(), 1);
+    }
+
+    #[test]
+    fn of_many_deletions_the_latest_are_remembered() {
+        let cache = Cache::for_tests([]);
+        // The last to go is the first by name.
+        for number in (0..=FORGOTTEN_MAX).rev() {
+            cache.apply(config_map(&format!("{number:05}"), 7));
+            cache.remove(&config_map(&format!("{number:05}"), 9));
+        }
+        cache.apply(config_map("00000", 8));
+        assert!(cache.is_empty());
+        cache.apply(config_map(&format!("{FORGOTTEN_MAX:05}"), 8));
+        assert_eq!(cache.len(), 1, "the first of all is remembered no more");
     }
 
     #[test]

@@ -21,6 +21,8 @@ use crate::kinds::{Kinds, Serving};
 use crate::wire::Seen;
 use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, projection, takeover};
 
+/// From this delay on an object that is not found is shown to the operator.
+const NOT_FOUND_WARN: Duration = Duration::from_millis(500);
 /// How many reconciles of one controller may be in flight unless it says otherwise.
 const CONCURRENCY_DEFAULT: usize = 8;
 
@@ -491,12 +493,15 @@ impl Controller {
             Ok(Action::Wait) => self.queue.done(key, None),
             Ok(Action::After(delay)) => self.queue.done(key, Some(delay)),
             Err(error) => {
-                let conflict = error.downcast_ref::<kube::Error>().is_some_and(crate::is_conflict);
+                let of_api = error.downcast_ref::<kube::Error>();
+                let conflict = of_api.is_some_and(crate::is_conflict);
+                let not_found = of_api.is_some_and(crate::is_not_found);
                 let retry = self.queue.failed(key.clone());
-                if conflict {
-                    tracing::debug!(controller = self.name, %key, ?retry, "conflict, retrying");
+                let error = crate::brief(error.as_ref());
+                // An object that went meanwhile is gone from the cache a moment later.
+                if conflict || (not_found && retry < NOT_FOUND_WARN) {
+                    tracing::debug!(controller = self.name, %key, ?retry, %error, "reconcile failed, retrying");
                 } else {
-                    let error = crate::brief(error.as_ref());
                     tracing::warn!(controller = self.name, %key, ?retry, %error, "reconcile failed, retrying");
                 }
             }

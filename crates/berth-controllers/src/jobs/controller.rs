@@ -50,22 +50,14 @@ pub fn install<J: Job>(
                     keys.insert(ObjectKey::namespaced(namespace.clone(), owner.name.clone()));
                 }
                 let name = workload.metadata.name.as_deref().unwrap_or_default();
-                keys.extend(
-                    by_prebuilt.get(&format!("{namespace}/{name}")).iter().map(|job| ObjectKey::of(job.as_ref())),
-                );
+                keys.extend(by_prebuilt.keys(&format!("{namespace}/{name}")));
             }
             keys
         })
         // Jobs that name a queue are looked at again when it appears.
-        .watch(&stores.local_queues, move |delta: &berth_runtime::Delta<LocalQueue>| {
-            let keys: Vec<ObjectKey> = match (&delta.old, &delta.new) {
-                (None, Some(queue)) => {
-                    let key = ObjectKey::of(queue.as_ref()).to_string();
-                    by_queue.get(&key).iter().map(|job| ObjectKey::of(job.as_ref())).collect()
-                }
-                _ => Vec::new(),
-            };
-            keys
+        .watch(&stores.local_queues, move |delta: &berth_runtime::Delta<LocalQueue>| match (&delta.old, &delta.new) {
+            (None, Some(queue)) => by_queue.keys(&ObjectKey::of(queue.as_ref()).to_string()),
+            _ => Vec::new(),
         })
         .run(reconciler);
 }

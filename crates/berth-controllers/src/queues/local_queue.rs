@@ -99,8 +99,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &
             };
             let unchanged = matches!((&delta.old, &delta.new), (Some(old), Some(new)) if active(old) == active(new));
             let name = delta.latest().metadata.name.clone().unwrap_or_default();
-            let queues = if unchanged { Vec::new() } else { by_cluster_queue.get(&name) };
-            queues.iter().map(|queue| ObjectKey::of(queue.as_ref())).collect::<Vec<_>>()
+            if unchanged { Vec::new() } else { by_cluster_queue.keys(&name) }
         },
     );
     brain.listen_local_queues(builder.queue());
