@@ -8,6 +8,7 @@
 //! [`Cache::pack_idle`]. A cache of a kind of which only a part is ever asked for keeps that part: see [`Cache::project`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use berth_apimachinery::condensed::Condensed;
@@ -54,6 +55,8 @@ struct Inner<K> {
     subscribers: RwLock<Vec<Weak<Subscriber<K>>>>,
     /// Takes out of an object what nobody asks the cache for.
     projection: OnceLock<fn(&mut K)>,
+    /// Whether all objects of the kind are here, as far as has been shown.
+    complete: AtomicBool,
 }
 
 struct State<K> {
@@ -122,8 +125,19 @@ impl<K: Resource + 'static> Cache<K> {
             packing: None,
             touched: VecDeque::new(),
         };
-        let inner = Inner { state: RwLock::new(state), subscribers: RwLock::default(), projection: OnceLock::new() };
+        let (subscribers, projection) = (RwLock::default(), OnceLock::new());
+        let inner = Inner { state: RwLock::new(state), subscribers, projection, complete: AtomicBool::new(false) };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether an object that is not here is not there. While the objects of a kind have not been listed (they cannot be, or the
+    /// cluster does not serve the version that is read), nothing is known of those that are missing.
+    pub fn is_complete(&self) -> bool {
+        self.inner.complete.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_complete(&self, complete: bool) {
+        self.inner.complete.store(complete, Ordering::Release);
     }
 
     /// A cache filled by hand, for tests of code that reads caches.
@@ -132,6 +146,7 @@ impl<K: Resource + 'static> Cache<K> {
         for object in objects {
             cache.observe(object);
         }
+        cache.set_complete(true);
         cache
     }
 

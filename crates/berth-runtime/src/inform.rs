@@ -27,6 +27,9 @@ pub(crate) struct Source<K> {
     pub(crate) api: Api<Seen<K>>,
     pub(crate) cache: Cache<K>,
     pub(crate) clock: Clock,
+    /// Whether others wait until the cache is filled, however long that takes: a kind of another project whose objects cannot be
+    /// listed, for want of its conversion webhook say, holds up no other.
+    pub(crate) required: bool,
     /// Held while the cache is changed: who holds it for writing has the caches to itself.
     pub(crate) gate: Arc<RwLock<()>>,
 }
@@ -37,7 +40,7 @@ where
 {
     /// List, watch, and list again when the watch was lost too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
-        let Self { api, cache, clock, gate } = self;
+        let Self { api, cache, clock, required, gate } = self;
         let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
         let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut backoff = WATCH_BACKOFF_BASE;
@@ -51,8 +54,9 @@ where
                 }
                 Ok(watcher::Event::InitDone) => {
                     cache.retain(&listed);
+                    cache.set_complete(true);
                     listed.clear();
-                    // Nobody listening any more only means that the manager is stopping.
+                    // No receiver is left only when the manager is stopping.
                     let _ = synced.send(true);
                     backoff = WATCH_BACKOFF_BASE;
                 }
@@ -69,6 +73,9 @@ where
                     let error = crate::brief(&error);
                     // One lost watch is an everyday matter; one that does not come back is not.
                     if backoff >= WATCH_BACKOFF_WARN {
+                        if !required {
+                            let _ = synced.send(true);
+                        }
                         tracing::warn!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
                     } else {
                         tracing::debug!(kind = %K::kind(&()), %error, ?backoff, "watch failed, retrying");
@@ -80,14 +87,19 @@ where
         }
     }
 
-    /// The same while the cluster serves the kind; nobody waits for the cache while it does not. When the definition is gone, so
+    /// The same while the cluster serves the kind; the cache counts as filled while it does not. When the definition is gone, so
     /// are its objects, whether or not a watch has shown it.
     pub(crate) async fn inform_while_served(self, synced: watch::Sender<bool>, mut serving: watch::Receiver<Serving>) {
+        let mut known = false;
         loop {
             let now = *serving.borrow_and_update();
             match now {
                 Serving::Unknown => {}
                 Serving::Served => {
+                    if !known {
+                        self.cache.set_complete(false);
+                    }
+                    known = true;
                     // A definition that is written again while it serves the kind is no reason to list again.
                     let ends = serving.wait_for(|now| *now != Serving::Served);
                     tokio::select! {
@@ -103,6 +115,8 @@ where
                 Serving::Absent => {
                     let _open = self.gate.read().await;
                     self.cache.retain(&BTreeSet::new());
+                    self.cache.set_complete(true);
+                    known = false;
                     let _ = synced.send(true);
                 }
             }

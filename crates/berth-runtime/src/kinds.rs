@@ -90,7 +90,7 @@ impl Kinds {
         self.lock().get(definition).map(|kind| kind.version.clone())
     }
 
-    /// Notes what became of a kind; says so to whoever reads the log.
+    /// Notes what became of a kind, and says so in the log.
     fn set(&self, definition: &str, serving: Serving) {
         let kinds = self.lock();
         let Some(kind) = kinds.get(definition) else { return };
@@ -120,7 +120,7 @@ impl Kinds {
         }
     }
 
-    /// Says which are served to whoever reads the log.
+    /// Says in the log which are served.
     fn say(&self) {
         let named = |wanted: fn(Serving) -> bool| -> Vec<String> {
             let kinds = self.lock();
@@ -163,7 +163,7 @@ impl Follower {
                     if !*synced.borrow() {
                         self.kinds.say();
                     }
-                    // Nobody listening any more only means that the manager is stopping.
+                    // No receiver is left only when the manager is stopping.
                     let _ = synced.send(true);
                     backoff = WATCH_BACKOFF_BASE;
                 }

@@ -236,8 +236,8 @@ impl Elector {
     }
 
     /// Sends a request that does no harm when it is carried out twice, and once more when there is no answer for a while, and so
-    /// on; the first that succeeds counts. Of two writes guarded by one resourceVersion the server refuses the second: somebody has
-    /// written, perhaps this replica, which a look at the Lease tells at once.
+    /// on; the first that succeeds counts. Of two writes guarded by one resourceVersion the server refuses the second: the Lease
+    /// was written, perhaps by this replica, which a look at it shows at once.
     async fn insistently<T, F>(&self, send: impl Fn() -> F) -> Result<T, kube::Error>
     where
         F: Future<Output = Result<T, kube::Error>>,

@@ -172,6 +172,7 @@ impl Manager {
             api: Api::<Seen<K>>::all(self.client.clone()),
             cache: cache.clone(),
             clock: self.clock.clone(),
+            required,
             gate: self.gate.clone(),
         };
         let run: Box<dyn FnOnce(watch::Sender<bool>) -> BoxFuture<()>> = if required {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{LocalQueue, Workload};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
@@ -15,6 +16,9 @@ use crate::gates::Gates;
 use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::stores::{Stores, controller_of, group_of};
+
+/// How soon a job is looked for again whose kind cannot be listed now.
+const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 
 /// Adds the controller of one kind of job to the manager.
 pub fn install<J: Job>(
@@ -84,6 +88,10 @@ struct JobReconciler<J> {
 impl<J: Job> Reconciler for JobReconciler<J> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let object = self.objects.get(&key);
+        if object.is_none() && !self.objects.is_complete() {
+            // Not known is not gone: its workload keeps its quota, as its pods may run.
+            return Ok(Action::After(UNTIL_KNOWN));
+        }
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
         let plan = reconcile(context, &key, object.as_deref());
         if let Some(job) = &object {

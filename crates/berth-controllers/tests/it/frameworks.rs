@@ -1,6 +1,7 @@
 //! Kinds of other projects: queued while the cluster has them, whatever else their specs say.
 
 use berth_controllers::Config;
+use berth_runtime::Manager;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PostParams};
@@ -97,6 +98,41 @@ async fn of_job_set(cluster: &Cluster, name: &str) -> (Value, String) {
     (set["spec"]["suspend"].clone(), condition(&cluster.workload_of("team", name).await, "Admitted"))
 }
 
+/// Whether the version of JobSets that is read is served, from now on.
+async fn serve_job_sets(cluster: &Cluster, served: bool) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let mut definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == JOB_SETS).unwrap().clone();
+    definition["spec"]["versions"][0]["served"] = json!(served);
+    let patch = json!({"spec": {"versions": definition["spec"]["versions"]}});
+    definitions.patch(JOB_SETS, &Default::default(), &Patch::Merge(&patch)).await.unwrap();
+    cluster.pass(UNTIL_SEEN).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_listed_at_the_start_is_not_taken_for_gone() {
+    let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
+    let first = tokio::spawn(manager.run(std::future::pending()));
+    with_queue(&cluster).await;
+    let set = job_set(&cluster, "runs").await;
+    assert_eq!(of_job_set(&cluster, "runs").await, (json!(false), "True/Admitted".to_owned()));
+    first.abort();
+    serve_job_sets(&cluster, false).await;
+
+    let mut manager = Manager::new(cluster.client.clone(), cluster.clock.clone());
+    berth_controllers::install(&mut manager, Config::default());
+    tokio::spawn(manager.run(std::future::pending()));
+    cluster.pass(30).await;
+    let workload = cluster.workload_of("team", "runs").await;
+    assert_eq!((&*condition(&workload, "Admitted"), &*condition(&workload, "Finished")), ("True/Admitted", "absent"));
+
+    serve_job_sets(&cluster, true).await;
+    cluster.delete(&set).await;
+    cluster.pass(15).await;
+    let workload = cluster.workload_of("team", "runs").await;
+    let ended = workload.is_null() || condition(&workload, "Finished").starts_with("True/");
+    assert!(ended, "{workload:#}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there() {
     let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
@@ -129,19 +165,11 @@ async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there()
     assert_eq!(of_job_set(&cluster, "second").await, admitted);
 
     // A definition that stops serving the version leaves what runs alone.
-    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let other = |served: bool| {
-        let mut definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == JOB_SETS).unwrap().clone();
-        definition["spec"]["versions"][0]["served"] = json!(served);
-        json!({"spec": {"versions": definition["spec"]["versions"]}})
-    };
-    definitions.patch(JOB_SETS, &Default::default(), &Patch::Merge(&other(false))).await.unwrap();
-    cluster.pass(UNTIL_SEEN).await;
+    serve_job_sets(&cluster, false).await;
     assert!(!served());
     let kept = cluster.workload_of("team", "second").await;
     assert_eq!(condition(&kept, "Admitted"), "True/Admitted", "{kept:#}");
-    definitions.patch(JOB_SETS, &Default::default(), &Patch::Merge(&other(true))).await.unwrap();
-    cluster.pass(UNTIL_SEEN).await;
+    serve_job_sets(&cluster, true).await;
     assert!(served());
     assert_eq!(cluster.workload_of("team", "second").await["metadata"]["uid"], kept["metadata"]["uid"]);
     cluster.delete(&second).await;

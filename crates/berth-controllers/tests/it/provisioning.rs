@@ -285,7 +285,7 @@ async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_is_active_while_there_is_somebody_to_ask_for_capacity() {
+async fn a_check_is_active_while_the_cluster_serves_requests_for_capacity() {
     const KIND: &str = "provisioningrequests.autoscaling.x-k8s.io";
     let cluster = start().await;
     let check = || async {
@@ -301,7 +301,7 @@ async fn a_check_is_active_while_there_is_somebody_to_ask_for_capacity() {
     let events = cluster.events("team", "train").await;
     assert!(!events.iter().any(|event| event.starts_with("FailedCreate")), "{events:?}");
 
-    // Somebody brings the kind: what waits is asked for.
+    // The kind comes: what waits is asked for.
     let definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == KIND).unwrap().clone();
     let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
     definitions.create(&Default::default(), &definition).await.unwrap();

@@ -140,7 +140,7 @@ impl tower::Service<Request<kube::client::Body>> for Deaf {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_never_answered_costs_nobody_the_lead() {
+async fn a_write_that_is_never_answered_does_not_cost_the_lead() {
     let (embedded, clock) = cluster().await;
     let connection = embedded.server().in_process(UserInfo::master("replica"));
     let deaf = Deaf { inner: connection, writes: Arc::default() };

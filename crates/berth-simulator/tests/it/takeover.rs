@@ -177,7 +177,7 @@ impl tower::Service<Request<kube::client::Body>> for Counting {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_the_lead_stands_by_and_may_lead_again() {
+async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let (api, client) = two_queues(&clock).await;
     let user = UserInfo::master(berth_controllers::rights::USER);
@@ -211,7 +211,7 @@ async fn who_loses_the_lead_stands_by_and_may_lead_again() {
         () = clock.sleep(Duration::from_secs(30)) => {}
         died = manager.follow() => panic!("{died}"),
     }
-    assert_eq!(admitted(&client).await.len(), 1, "who stands by gives nothing");
+    assert_eq!(admitted(&client).await.len(), 1, "a replica that stands by gives nothing");
     assert_eq!(waiting(&second_term), 1, "and follows what others do");
     other.abort();
     assert!(other.await.expect_err("stopped").is_cancelled());
@@ -225,4 +225,38 @@ async fn who_loses_the_lead_stands_by_and_may_lead_again() {
     assert!(admitted.contains(&"late".to_owned()));
     assert_eq!(counting.lists.load(Ordering::SeqCst), lists, "jobs are not listed again");
     assert_eq!(second_term.stores.workloads.len(), 3);
+}
+
+/// A connection on which JobSets cannot be listed, as when the webhook that converts them is down.
+#[derive(Clone)]
+struct Unconverted(InProcess);
+
+impl tower::Service<Request<kube::client::Body>> for Unconverted {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        tower::Service::<Request<kube::client::Body>>::poll_ready(&mut self.0, context)
+    }
+
+    fn call(&mut self, mut request: Request<kube::client::Body>) -> Self::Future {
+        if request.uri().path().ends_with("/jobsets") {
+            *request.uri_mut() = "/apis/jobset.x-k8s.io/v1alpha2/jobsets?continue=broken".parse().expect("a URI");
+        }
+        self.0.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_listed_holds_up_no_other() {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+    let (api, client) = two_queues(&clock).await;
+    let user = UserInfo::master(berth_controllers::rights::USER);
+    let broken = Client::new(Unconverted(api.server().in_process(user).lean()), "default");
+    workload(&client, "waits", "main", 0).await;
+    let running = controllers(broken, &clock, std::future::ready(()));
+    clock.sleep(Duration::from_secs(30)).await;
+    assert_eq!(admitted(&client).await, ["waits"]);
+    running.abort();
 }

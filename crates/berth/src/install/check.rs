@@ -92,7 +92,7 @@ pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow
         subjects.extend(written());
     }
     let refusals = refusals(&configurations, &ready, &subjects, &namespace, labels.as_ref());
-    report.obstacles.extend(told(&refusals));
+    report.obstacles.extend(texts(&refusals));
     conversions(&definitions, objects, &ready, hold_only, &mut report);
     if refusals.is_empty() && labels.is_some() {
         report.obstacles.extend(dry_run(client, objects).await);
@@ -234,7 +234,7 @@ fn written() -> Vec<Subject> {
     all.flat_map(|(group, resource, verbs)| operations(verbs).into_iter().map(|it| one(group, resource, it))).collect()
 }
 
-/// Which webhooks would refuse which of the subjects: those that must be asked and that nobody answers.
+/// Which webhooks would refuse which of the subjects: those that must be asked and have no endpoint.
 fn refusals(
     configurations: &[Value],
     ready: &BTreeSet<Service>,
@@ -301,7 +301,7 @@ fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Valu
 }
 
 /// Refusals for people: one text for each configuration and Service.
-fn told(refusals: &[Refusal]) -> Vec<String> {
+fn texts(refusals: &[Refusal]) -> Vec<String> {
     let mut grouped: BTreeMap<(&(String, String), &Service), Vec<&Refusal>> = BTreeMap::new();
     for refusal in refusals {
         grouped.entry((&refusal.configuration, &refusal.service)).or_default().push(refusal);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_nobody_answers_are_named_with_what_they_refuse() {
+    fn webhooks_without_an_endpoint_are_named_with_what_they_refuse() {
         let both = json!([hook("mdeployment", "apps", "deployments"), hook("mpod", "", "pods")]);
         let expected = [
             "mdeployment: Deployment berth-system/berth-controller",
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(refused(both.clone(), &[], "berth-system"), expected);
         assert_eq!(refused(both.clone(), &[], "kueue-system"), [""; 0], "its selector leaves the namespace out");
         let service = ("kueue-system".to_owned(), "webhook".to_owned());
-        assert_eq!(refused(both, &[service], "berth-system"), [""; 0], "somebody answers");
+        assert_eq!(refused(both, &[service], "berth-system"), [""; 0], "there is an endpoint");
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         let found =
             refusals(&[configuration(json!([of_workloads]))], &BTreeSet::new(), &written(), "berth-system", None);
         assert_eq!(found[0].what, "what the controllers write of workloads");
-        let text = told(&found).remove(0);
+        let text = texts(&found).remove(0);
         assert!(
             text.starts_with("MutatingWebhookConfiguration other: Service kueue-system/webhook has no ready endpoint")
                 && text.ends_with("`kubectl delete mutatingwebhookconfiguration other`"),

@@ -56,7 +56,7 @@ pub struct Options {
     /// Apply to the cluster (server-side) instead of printing. What would refuse it is looked for first, as by --check.
     #[arg(long)]
     apply: bool,
-    /// Change nothing: say what in the cluster would refuse this installation, and who else is responsible for its kinds.
+    /// Change nothing: say what in the cluster would refuse this installation, and which other controllers serve its kinds.
     #[arg(long, conflicts_with = "apply")]
     check: bool,
     /// Only what holds jobs while no controller answers: the policies and the webhook configurations, which need nothing else to
@@ -137,13 +137,26 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
     // A cluster that does not answer says so at once.
     let client = connect::asking(config.clone())?;
     check_cluster(&client, &options.hold_policy).await?;
-    let found = check::look(&client, &objects, options.hold_only).await?;
+    let found = match check::look(&client, &objects, options.hold_only).await {
+        Ok(found) => found,
+        // Rights to install need not be rights to look around.
+        Err(error) if is_forbidden(&error) => check::Report {
+            notes: vec![format!("what would refuse this was not looked for: {}", process::in_full(&error))],
+            ..check::Report::default()
+        },
+        Err(error) => return Err(error),
+    };
     if !found.obstacles.is_empty() {
         bail!("nothing was changed, as it could not be finished:\n{}", found.obstacles.join("\n"));
     }
     found.notes.iter().for_each(|note| say!("{note}"));
     apply_to(config, objects).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>());
+    causes.any(|cause| matches!(cause, kube::Error::Api(status) if status.code == 403))
 }
 
 /// Says what is in the way.
