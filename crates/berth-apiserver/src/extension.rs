@@ -1,13 +1,16 @@
 //! API groups that are served by somebody else in the process: what an aggregated API server is in a real cluster. They are
 //! authorized as everything else, and read only.
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use berth_apimachinery::status::Status;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
 use crate::discovery::{encoded, group_version, in_accepted};
 use crate::rest::{Encoding, OFFERED, accept_header};
-use crate::{Body, RequestInfo, negotiation};
+use crate::{Body, RequestInfo, UserInfo, negotiation};
 
 /// A group of such an API.
 pub trait Extension: Send + Sync {
@@ -17,9 +20,24 @@ pub trait Extension: Send + Sync {
     fn versions(&self) -> &[&str];
     /// Its resources, as discovery lists them.
     fn resources(&self) -> Vec<Value>;
-    /// Answers `get` of an object's subresource. The error is the answer's Status.
-    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status>;
+    /// Answers `get` of an object's subresource to a user that may ask for it. The error is the answer's Status. What an answer
+    /// rests on may be asked of the API server meanwhile: the request that waits for it holds nothing up.
+    fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a>;
 }
+
+/// A request to an [`Extension`], with its user.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The request.
+    pub info: &'a RequestInfo,
+    /// Its query string.
+    pub query: &'a str,
+    /// The user that asks.
+    pub user: &'a UserInfo,
+}
+
+/// An answer to come.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Value, Status>> + Send + 'a>>;
 
 /// The group as discovery lists it.
 pub(crate) fn group_value(extension: &dyn Extension) -> Value {
@@ -29,22 +47,29 @@ pub(crate) fn group_value(extension: &dyn Extension) -> Value {
     json!({"name": group, "versions": all, "preferredVersion": all[0]})
 }
 
-/// The answer to a request for the group; `None` when it is about another one.
+/// Of these groups the one a request is for.
+pub fn find<'a>(extensions: &'a [Arc<dyn Extension>], info: &RequestInfo) -> Option<&'a dyn Extension> {
+    let mut extensions = extensions.iter().map(AsRef::as_ref);
+    extensions.find(|extension| below(*extension, info).is_some())
+}
+
+/// What follows the group in the request's path; `None` when the request is for another one.
+fn below<'a>(extension: &dyn Extension, info: &'a RequestInfo) -> Option<&'a str> {
+    let rest = info.path.trim_matches('/').strip_prefix("apis/")?.strip_prefix(extension.group())?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
+/// The answer to a request for the group, as [`find`] has it.
 /// What it is about comes in JSON or YAML, as its kinds have no other form.
-pub fn answer(
+pub async fn answer(
     extension: &dyn Extension,
-    info: &RequestInfo,
-    query: &str,
+    asked: Asked<'_>,
     headers: &HeaderMap,
-) -> Option<Result<Response<Body>, Status>> {
+) -> Result<Response<Body>, Status> {
+    let Asked { info, .. } = asked;
     let accept = &accept_header(headers);
     let group = extension.group();
-    let path = info.path.trim_matches('/');
-    let rest = path.strip_prefix("apis/")?.strip_prefix(group)?;
-    let parts: Vec<&str> = rest.split('/').skip(1).collect();
-    if !rest.is_empty() && !rest.starts_with('/') {
-        return None;
-    }
+    let parts: Vec<&str> = below(extension, info).unwrap_or_default().split('/').skip(1).collect();
     let versions = extension.versions();
     let document = match parts.as_slice() {
         [] => {
@@ -53,20 +78,20 @@ pub fn answer(
             document["apiVersion"] = json!("v1");
             document
         }
-        [version, ..] if !versions.contains(version) => return Some(Err(Status::no_such_path())),
+        [version, ..] if !versions.contains(version) => return Err(Status::no_such_path()),
         [version] => json!({"kind": "APIResourceList", "apiVersion": "v1",
             "groupVersion": group_version(group, version), "resources": extension.resources()}),
         _ if info.verb != "get" => {
             let resource = berth_apimachinery::meta::GroupResource::new(group, &info.resource);
-            return Some(Err(Status::method_not_supported(&resource, &info.verb)));
+            return Err(Status::method_not_supported(&resource, &info.verb));
         }
         _ => {
             let offered = &OFFERED[..2];
-            return Some(match negotiation::choose(accept, offered, |_, _| true) {
-                Some((media, _)) => extension.get(info, query).map(|document| encoded(Encoding::of(media), &document)),
-                None => Err(Status::not_acceptable(offered)),
-            });
+            let Some((media, _)) = negotiation::choose(accept, offered, |_, _| true) else {
+                return Err(Status::not_acceptable(offered));
+            };
+            return Ok(encoded(Encoding::of(media), &extension.get(asked).await?));
         }
     };
-    Some(Ok(in_accepted(accept, &document)))
+    Ok(in_accepted(accept, &document))
 }

@@ -48,7 +48,7 @@ pub mod webhook;
 pub use body::Body;
 pub use compaction::forget_history;
 pub use crd::Converter;
-pub use extension::Extension;
+pub use extension::{Answer, Asked, Extension};
 pub use objects::Objects;
 pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;

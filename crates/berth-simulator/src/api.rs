@@ -12,7 +12,7 @@ use berth_apimachinery::status::Status;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
-use berth_apiserver::{ApiServer, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
+use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::metrics::Role;
 use berth_controllers::visibility::{self, Page};
@@ -211,7 +211,13 @@ impl Extension for PendingWorkloads {
         lists.into_iter().filter_map(|list| list.as_array().cloned()).flatten().collect()
     }
 
-    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
+    fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
+        Box::pin(std::future::ready(self.waiting(asked.info, asked.query)))
+    }
+}
+
+impl PendingWorkloads {
+    fn waiting(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
         if info.subresource != "pendingworkloads" {
             return Err(Status::no_such_path());
         }

@@ -2,7 +2,7 @@
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
-use berth_apiserver::{Extension, RequestInfo};
+use berth_apiserver::{Answer, Asked, Extension, RequestInfo};
 use berth_controllers::explain::{GROUP, Unexplained, VERSION};
 use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
@@ -32,7 +32,13 @@ impl Extension for Explanations {
         ]
     }
 
-    fn get(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
+    fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
+        Box::pin(std::future::ready(self.answer(asked.info, asked.query)))
+    }
+}
+
+impl Explanations {
+    fn answer(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
         let (subresource, is_namespaced) = (info.subresource.as_str(), !info.namespace.is_empty());
         let of_queue = match (info.resource.as_str(), subresource, is_namespaced) {
             ("workloads", "explanation", true) => false,

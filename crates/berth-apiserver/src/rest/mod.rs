@@ -177,9 +177,10 @@ async fn answer(
     annotations: &Annotations,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
-    let mut extensions = server.inner.config.extensions.iter();
-    if let Some(answer) = extensions.find_map(|it| extension::answer(it.as_ref(), &info, query, headers)) {
-        return answer;
+    if let Some(extension) = extension::find(&server.inner.config.extensions, &info) {
+        let asked = extension::Asked { info: &info, query, user: &user };
+        // Apart, as few requests are for one and all of them would carry the room for it.
+        return Box::pin(extension::answer(extension, asked, headers)).await;
     }
     let kinds = server.kinds();
     if let Some(remote) = aggregation::find(server, &kinds.registry, &info) {

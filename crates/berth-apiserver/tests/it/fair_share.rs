@@ -3,12 +3,12 @@
 //! A port is needed because the turns are the listener's.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::Pki;
-use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_apiserver::{Answer, ApiServer, Asked, Config, Extension, UserInfo};
 use berth_store::MemoryStore;
 use http_body_util::BodyExt;
 use hyper::client::conn::http2::SendRequest;
@@ -97,5 +97,71 @@ async fn a_users_flood_is_not_written_before_anothers_request() {
     let before = revisions.iter().filter(|flood| **flood > sending && **flood < revision).count();
     assert!(left > FLOOD / 2, "there was no flood any more");
     assert!(before < left / 4, "{before} of {left} writes of another user came first");
+    serve.abort();
+}
+
+/// Answers with what the server says to an access review, asked for before the answer is there.
+#[derive(Default)]
+struct Asks(OnceLock<ApiServer>);
+
+impl Extension for Asks {
+    fn group(&self) -> &str {
+        "asks.example.com"
+    }
+
+    fn versions(&self) -> &[&str] {
+        &["v1"]
+    }
+
+    fn resources(&self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
+        Box::pin(async move {
+            let server = Server { api: self.0.get().expect("it is there").clone() };
+            // As a client does that has a connection in another task.
+            tokio::task::yield_now().await;
+            let attributes = json!({"verb": "list", "resource": "pods", "namespace": asked.info.namespace});
+            let review = json!({"spec": {"user": asked.user.name, "groups": asked.user.groups, "resourceAttributes": attributes}});
+            let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            Ok(server.post(path, review).await.expect(201)["status"].clone())
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_asks_the_server_itself_holds_no_lane_meanwhile() {
+    let (listener, pki, now) = crate::wire::on_a_free_port().await;
+    let address = listener.address();
+    let asks = Arc::new(Asks::default());
+    let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now));
+    config.extensions = vec![asks.clone()];
+    let server = ApiServer::new(config);
+    server.ready().await.expect("stored");
+    assert!(asks.0.set(server.clone()).is_ok());
+    let tokens = [("flood".to_owned(), UserInfo::new("flood", &["tenants"]))];
+    let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "tenants"});
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
+    let binding = json!({"metadata": {"name": "tenants"}, "roleRef": role, "subjects": [group]});
+    let harness = Server { api: server.clone() };
+    harness.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
+    let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
+    let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
+    // Far more at once than there are lanes: one that kept its lane would wait for itself.
+    let connection = multiplexed(address, &pki).await;
+    let mut answers = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        let mut connection = connection.clone();
+        answers.spawn(async move {
+            let path = format!("https://localhost/apis/asks.example.com/v1/namespaces/n-{number}/things/it");
+            let request = http::Request::get(path).header("authorization", "Bearer flood").body(String::new());
+            let response = connection.send_request(request.expect("a request")).await.expect("an answer");
+            assert_eq!(response.status(), 200);
+            let body = response.into_body().collect().await.expect("a body").to_bytes();
+            serde_json::from_slice::<Value>(&body).expect("JSON")["allowed"].clone()
+        });
+    }
+    assert_eq!(answers.join_all().await, vec![json!(true); 100]);
     serve.abort();
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use berth_apimachinery::status::Status;
 use berth_apiserver::auth::authn::x509_user;
 use berth_apiserver::auth::request_header::RequestHeaders;
-use berth_apiserver::{Extension, RequestInfo, UserInfo, extension};
+use berth_apiserver::{Asked, Body, Extension, RequestInfo, UserInfo, extension};
 use berth_controllers::{aggregated, rights};
 use berth_runtime::Clock;
 use http::{Request, Response, StatusCode};
@@ -62,19 +62,9 @@ impl Aggregated {
     }
 
     /// Answers a request below `/apis/`.
-    pub fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let answered = self.user(request).and_then(|user| {
-            let query = request.uri().query().unwrap_or_default();
-            let info = RequestInfo::parse(request.method(), request.uri().path(), query);
-            tracing::debug!(user = %user.name, path = %info.path, "asked through the API server");
-            if info.is_resource_request && !self.leading.is() {
-                return Err(Status::service_unavailable("this replica of the controllers does not act"));
-            }
-            let mut groups = self.groups.iter();
-            let answer = groups.find_map(|group| extension::answer(group.as_ref(), &info, query, request.headers()));
-            answer.unwrap_or_else(|| Err(Status::no_such_path()))
-        });
-        match answered {
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        // The body is nothing that is read, and nothing to hold on to while the answer is found.
+        match self.find(&request.map(drop)).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
                 Response::from_parts(parts, Full::new(body.bytes().cloned().unwrap_or_default()))
@@ -86,8 +76,21 @@ impl Aggregated {
         }
     }
 
+    async fn find(&self, request: &Request<()>) -> Result<Response<Body>, Status> {
+        let user = self.user(request)?;
+        let query = request.uri().query().unwrap_or_default();
+        let info = RequestInfo::parse(request.method(), request.uri().path(), query);
+        tracing::debug!(user = %user.name, path = %info.path, "asked through the API server");
+        if info.is_resource_request && !self.leading.is() {
+            return Err(Status::service_unavailable("this replica of the controllers does not act"));
+        }
+        let group = extension::find(&self.groups, &info).ok_or_else(Status::no_such_path)?;
+        let asked = Asked { info: &info, query, user: &user };
+        extension::answer(group, asked, request.headers()).await
+    }
+
     /// On whose behalf the front proxy asks. Nobody else is believed.
-    fn user(&self, request: &Request<Incoming>) -> Result<UserInfo, Status> {
+    fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
         let refused = || Status::unauthorized("only the API server is answered here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
         let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;

@@ -274,7 +274,7 @@ fn handler(webhooks: Webhooks, controllers: Controllers, aggregated: Aggregated)
         let shared = shared.clone();
         Box::pin(async move {
             if request.uri().path().starts_with("/apis/") {
-                return shared.2.answer(&request);
+                return shared.2.answer(request).await;
             }
             answer(request, &shared.0, &shared.1).await
         })
