@@ -121,7 +121,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
             jobs::controller::install(manager, &config, &stores, objects, &metrics);
         }
     });
-    let explain = explain::Explain::new(brain.clone(), stores.clone());
+    let explain = explain::Explain::new(brain.clone(), stores.clone(), manager.client());
     let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
     Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
 }

@@ -47,6 +47,7 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "podtemplates", &["create", "patch"]),
     // Not a write: whether a kind that a cluster need not have is served is read from its definition.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
+    ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
     ("batch", "jobs", &["delete", "patch"]),
     ("batch", "jobs/status", &["patch"]),

@@ -1,7 +1,8 @@
 //! An explanation as a page: the same structure `berth explain` prints, with its figures in tables and its names as links.
 
 use berth_api::berth::explanation::{
-    Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, WorkloadExplanation,
+    Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, Waiting,
+    WorkloadExplanation,
 };
 
 use crate::html::{Href, Html};
@@ -29,6 +30,9 @@ pub fn show(html: &mut Html, explained: &WorkloadExplanation) {
         if let Some(it) = &variant.outlook {
             outlook(html, it);
         }
+    }
+    if let Some(withheld) = &explained.withheld {
+        html.line("p", "quiet", &withheld.message);
     }
     if !explained.text.is_empty() {
         html.class("details", "", |html| {
@@ -80,7 +84,7 @@ fn standing(html: &mut Html, standing: &Standing) {
                     "It was looked at and set aside; it is looked at again when something changes that may help.",
                 );
             }
-            ahead(html, &waiting.ahead, in_cluster_queue);
+            ahead(html, waiting, in_cluster_queue);
         }
         Standing::NotQueued { reason, message } => {
             let why = if message.is_empty() { reason } else { message };
@@ -89,8 +93,12 @@ fn standing(html: &mut Html, standing: &Standing) {
     }
 }
 
-fn ahead(html: &mut Html, ahead: &[ObjectName], place: u64) {
+fn ahead(html: &mut Html, waiting: &Waiting, place: u64) {
+    let ahead = &waiting.ahead;
     if ahead.is_empty() {
+        if waiting.ahead_withheld > 0 {
+            html.line("p", "", format_args!("Ahead of it: {}.", workloads(place)));
+        }
         return;
     }
     html.class("details", "", |html| {
@@ -105,6 +113,15 @@ fn ahead(html: &mut Html, ahead: &[ObjectName], place: u64) {
             html.line("p", "quiet", format_args!("and {more} more"));
         }
     });
+}
+
+fn workloads(count: u64) -> String {
+    if count == 1 { "1 workload".to_owned() } else { format!("{count} workloads") }
+}
+
+/// Workloads of which the page has the number alone.
+fn unnamed(count: u32) -> String {
+    format!("{} not named here", workloads(u64::from(count)))
 }
 
 fn link(html: &mut Html, name: &ObjectName) {
@@ -123,13 +140,19 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
     html.line("h2", "", "If its turn came now");
     match &outlook.reason {
         None => html.line("p", "good", "It would be admitted."),
-        Some(_) if !outlook.victims.is_empty() => {
+        Some(_) if !(outlook.victims.is_empty() && outlook.victims_withheld.is_empty()) => {
             html.line("p", "wait", "It would preempt:");
             html.class("ul", "", |html| {
                 for victim in &outlook.victims {
                     html.class("li", "", |html| {
                         link(html, &victim.workload);
                         html.line("span", "quiet", format_args!(" {}", victim.reason));
+                    });
+                }
+                for group in &outlook.victims_withheld {
+                    html.class("li", "", |html| {
+                        html.text(unnamed(group.workloads));
+                        html.line("span", "quiet", format_args!(" {}", group.reason));
                     });
                 }
             });
@@ -144,11 +167,14 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
     if !outlook.message.is_empty() {
         html.line("p", "quiet message", &outlook.message);
     }
-    if !outlook.unready.is_empty() {
+    if !outlook.unready.is_empty() || outlook.unready_withheld > 0 {
         html.line("p", "", "Pods of these are not ready yet:");
         html.class("ul", "", |html| {
             for workload in &outlook.unready {
                 html.class("li", "", |html| link(html, workload));
+            }
+            if outlook.unready_withheld > 0 {
+                html.line("li", "", unnamed(outlook.unready_withheld));
             }
         });
         if outlook.unready_unlisted > 0 {
@@ -293,7 +319,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
             }
         });
     });
-    if shortage.holders.is_empty() {
+    if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
         html.line("p", "quiet", "Nobody holds any of it.");
         return;
     }
@@ -310,9 +336,19 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
                     html.line("td", class, &holder.why);
                 });
             }
+            for group in shortage.holders_withheld.iter().take(ROWS) {
+                html.class("tr", "", |html| {
+                    html.line("td", "nowrap", unnamed(group.workloads));
+                    html.line("td", "nowrap", &group.cluster_queue);
+                    html.line("td", "number", &group.amount.0);
+                    html.line("td", "number", "");
+                    html.line("td", if group.preemptible == "Yes" { "wait" } else { "quiet" }, &group.why);
+                });
+            }
         });
     });
-    let left_out = shortage.holders.len().saturating_sub(ROWS) + shortage.holders_unlisted as usize;
+    let groups: usize = shortage.holders_withheld.iter().skip(ROWS).map(|group| group.workloads as usize).sum();
+    let left_out = shortage.holders.len().saturating_sub(ROWS) + groups + shortage.holders_unlisted as usize;
     if left_out > 0 {
         html.line("p", "quiet", format_args!("and {left_out} more"));
     }
@@ -325,7 +361,7 @@ fn search(html: &mut Html, search: &VictimSearch) {
     };
     html.line("h3", "", format_args!("Preemption for {what}"));
     html.line("p", "sentence", format_args!("{}.", search.message));
-    if search.candidates.is_empty() {
+    if search.candidates.is_empty() && search.candidates_withheld.is_empty() {
         return;
     }
     layout::table(html, &["Candidate", "ClusterQueue", "#Priority", "What became of it"], |html| {
@@ -338,9 +374,18 @@ fn search(html: &mut Html, search: &VictimSearch) {
                     html.line("td", if candidate.fate == "Victim" { "bad" } else { "quiet" }, &candidate.message);
                 });
             }
+            for group in search.candidates_withheld.iter().take(ROWS) {
+                html.class("tr", "", |html| {
+                    html.line("td", "nowrap", unnamed(group.workloads));
+                    html.line("td", "nowrap", &group.cluster_queue);
+                    html.line("td", "number", "");
+                    html.line("td", if group.fate == "Victim" { "bad" } else { "quiet" }, &group.message);
+                });
+            }
         });
     });
-    let left_out = search.candidates.len().saturating_sub(ROWS) + search.unlisted as usize;
+    let groups: usize = search.candidates_withheld.iter().skip(ROWS).map(|group| group.workloads as usize).sum();
+    let left_out = search.candidates.len().saturating_sub(ROWS) + groups + search.unlisted as usize;
     if left_out > 0 {
         html.line("p", "quiet", format_args!("and {left_out} more"));
     }

@@ -229,11 +229,18 @@ fn reason(html: &mut Html, workload: &Workload) {
 
 fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, own: &Href, now: jiff::Timestamp) {
     let from = asked.held_from;
-    if list.items.is_empty() {
+    let unnamed = list.withheld.as_ref();
+    let here = list.items.len() + unnamed.map_or(0, |unnamed| unnamed.workloads);
+    if here == 0 {
         html.line("p", "quiet", if from == 0 { "Nobody." } else { "Nobody else." });
     }
     let to = |held_from: usize| part(own, asked.from, held_from);
-    layout::pager(html, from, list.items.len(), Some(list.total), HOLDING_ROWS, to);
+    layout::pager(html, from, here, Some(list.total), HOLDING_ROWS, to);
+    if let Some(unnamed) = unnamed {
+        let (workloads, held) = (unnamed.workloads, holds(&unnamed.holds));
+        let text = format!("Of these, {workloads} not named here hold {held}. {}", unnamed.why.message);
+        html.line("p", "quiet", text);
+    }
     if list.items.is_empty() {
         return;
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::ids::Name;
 use crate::model::{Admission, ResourceList, Time, WorkloadKey};
+use crate::withheld::WithheldCandidates;
 
 /// What a scheduling cycle decided, or a part of it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -361,6 +362,8 @@ pub struct VictimSearch {
     pub outcome: SearchOutcome,
     /// Whom the policies expose, in the order they were looked at; at most fifty.
     pub candidates: Vec<ConsideredVictim>,
+    /// Those of them that are not named to the reader of an explanation ([`crate::Explanation::withhold`]).
+    pub withheld: Vec<WithheldCandidates>,
     /// Candidates there were beyond those listed.
     pub unlisted: u32,
 }

@@ -24,6 +24,7 @@ use crate::quota::amount_of;
 use crate::status::{QueuePosition, WeightedShare};
 use crate::waiting::order::keep_first;
 use crate::waiting::{is_backoff_over, is_queueable};
+use crate::withheld::WithheldHolders;
 use crate::world::{Holding, World};
 
 /// Workloads ahead, and holders of a quota, that are listed at most.
@@ -68,6 +69,8 @@ pub enum Standing {
         position: QueuePosition,
         /// Who is looked at before it, next first; at most fifty.
         ahead: Vec<WorkloadKey>,
+        /// How many of those are not named to the reader ([`Explanation::withhold`]).
+        ahead_withheld: usize,
         /// True while a back-off keeps it from being looked at (§4.6).
         backing_off: bool,
     },
@@ -115,10 +118,14 @@ pub struct Outlook {
     pub shortages: Vec<Shortage>,
     /// Whom it would preempt, and why that is allowed.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
+    /// How many of those are not named to the reader, by reason.
+    pub victims_withheld: Vec<(PreemptionReason, usize)>,
     /// Under fair sharing, where quota is short: its side and those who hold it elsewhere, each pair once.
     pub shares: Vec<ComparedShares>,
     /// Whose pods it waits for, if it waits for pods to be ready (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
+    /// How many of those are not named to the reader.
+    pub unready_withheld: usize,
     /// How many more there are.
     pub unready_unlisted: usize,
 }
@@ -155,6 +162,8 @@ pub struct Shortage {
     pub short_at: Name,
     /// Who holds it anywhere in the tree, largest first; at most fifty.
     pub holders: Vec<Holder>,
+    /// Those of them that are not named to the reader.
+    pub holders_withheld: Vec<WithheldHolders>,
     /// How many more hold some of it.
     pub holders_unlisted: usize,
 }
@@ -248,7 +257,7 @@ impl Engine {
         };
         let backing_off = !is_backoff_over(&record.facts, now);
         let (position, ahead) = self.place_in_line(queue, id, LISTED_MAX)?;
-        let standing = Standing::Waiting { position, ahead, backing_off };
+        let standing = Standing::Waiting { position, ahead, ahead_withheld: 0, backing_off };
         let queue_inactive = self.inactive(queue);
         let verdict = Some(outlook(&mut self.world, id, queue, now));
         let workload = workload.clone();
@@ -325,8 +334,10 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
             considered: Considered::default(),
             shortages: Vec::new(),
             victims: Vec::new(),
+            victims_withheld: Vec::new(),
             shares: Vec::new(),
             unready: Vec::new(),
+            unready_withheld: 0,
             unready_unlisted: 0,
         };
     }
@@ -349,7 +360,19 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     let key = |id: &WorkloadId| world.record(*id).key();
     let unready_unlisted = keep_first(&mut unready, LISTED_MAX, |a, b| key(a).cmp(key(b)));
     let unready = unready.iter().map(|id| key(id).clone()).collect();
-    Outlook { mode, reason, message: entry.message, considered, shortages, victims, shares, unready, unready_unlisted }
+    Outlook {
+        mode,
+        reason,
+        message: entry.message,
+        considered,
+        shortages,
+        victims,
+        victims_withheld: Vec::new(),
+        shares,
+        unready,
+        unready_withheld: 0,
+        unready_unlisted,
+    }
 }
 
 /// The shares that decide whether the workload may take from the queues that hold what is short: those of holders who are
@@ -419,6 +442,7 @@ fn shortages_of(
             levels: world.tree.path_to_root(node).map(|node| level(world, node, fr)).collect(),
             short_at: short_at.clone(),
             holders,
+            holders_withheld: Vec::new(),
             holders_unlisted,
         });
     }

@@ -37,7 +37,7 @@
 //!
 //! * **Explain.** Decisions carry what was tried. [`Engine::explain`] answers, when asked, why a workload is where it is: its
 //!   place and who is ahead, what is short at which level of the tree, who holds it, and which policy protects whom.
-//!   [`text::explanation`] writes that down for people.
+//!   [`text::explanation`] writes that down for people. [`Explanation::withhold`] makes of names what a reader may know.
 //!
 //! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
 //! and events (rendered by the controllers from decisions), reconciling jobs.
@@ -61,6 +61,7 @@ mod status;
 pub mod text;
 mod topology;
 mod waiting;
+mod withheld;
 mod world;
 
 pub use afs::UsageSample;
@@ -84,3 +85,4 @@ pub use status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,
     QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,
 };
+pub use withheld::{WithheldCandidates, WithheldHolders};

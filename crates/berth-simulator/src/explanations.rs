@@ -2,14 +2,15 @@
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
-use berth_apiserver::{Answer, Asked, Extension, RequestInfo};
-use berth_controllers::explain::{GROUP, Unexplained, VERSION};
+use berth_apiserver::{Answer, Asked, Extension, UserInfo};
+use berth_controllers::explain::{GROUP, Reader, Unexplained, VERSION};
 use berth_controllers::visibility::Page;
 use serde_json::{Value, json};
 
 use crate::api::Controllers;
 
-/// Explanations of workloads, by their names or those of their jobs, and the holders of cluster queues' quota.
+/// Explanations of workloads, by their names or those of their jobs, and the holders of cluster queues' quota, as far as
+/// the user that asks may know of workloads.
 pub(crate) struct Explanations(pub(crate) Controllers);
 
 impl Extension for Explanations {
@@ -33,12 +34,20 @@ impl Extension for Explanations {
     }
 
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
-        Box::pin(std::future::ready(self.answer(asked.info, asked.query)))
+        Box::pin(self.answer(asked))
     }
 }
 
+/// The user that the API server has authenticated, as the reader of an explanation.
+fn reader(user: &UserInfo) -> Reader {
+    let UserInfo { name, uid, groups, extra } = user.clone();
+    Reader { name, uid, groups, extra }
+}
+
 impl Explanations {
-    fn answer(&self, info: &RequestInfo, query: &str) -> Result<Value, Status> {
+    async fn answer(&self, asked: Asked<'_>) -> Result<Value, Status> {
+        let Asked { info, query, user } = asked;
+        let reader = reader(user);
         let (subresource, is_namespaced) = (info.subresource.as_str(), !info.namespace.is_empty());
         let of_queue = match (info.resource.as_str(), subresource, is_namespaced) {
             ("workloads", "explanation", true) => false,
@@ -51,9 +60,10 @@ impl Explanations {
         if of_queue {
             let page = Page::parse(query).map_err(Status::bad_request)?;
             let missing = || Status::not_found(&GroupResource::new(GROUP, "clusterqueues"), &info.name);
-            return installed.explain.holders(&info.name, page).ok_or_else(missing);
+            return installed.explain.holders(&reader, &info.name, page).await.ok_or_else(missing);
         }
-        installed.explain.of(&info.namespace, &info.name).map_err(|error| match error {
+        let explained = installed.explain.of(&reader, &info.namespace, &info.name).await;
+        explained.map_err(|error| match error {
             Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(GROUP, "workloads"), &info.name),
             Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
         })

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use berth_api::berth::explanation::ClusterQueueHolders;
+use berth_api::berth::explanation::{ClusterQueueHolders, Held};
 use berth_controllers::explain::ask;
 use clap::{Args, ValueEnum};
 use kube::{Client, Config};
@@ -87,11 +87,14 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let found: ClusterQueueHolders = serde_json::from_value(answer)?;
-    let (total, listed) = (found.total, found.items.len());
+    let unnamed = found.withheld.as_ref();
+    let (total, listed) = (found.total, found.items.len() + unnamed.map_or(0, |unnamed| unnamed.workloads));
+    let amounts = |holds: &[Held]| {
+        let amounts = holds.iter().map(|it| format!("{} {} of flavor {}", it.amount.0, it.resource, it.flavor));
+        amounts.collect::<Vec<_>>().join(", ")
+    };
     say!("{total} workload{} quota of ClusterQueue {queue}.", if total == 1 { " holds" } else { "s hold" });
     for it in &found.items {
-        let held: Vec<String> =
-            it.holds.iter().map(|it| format!("{} {} of flavor {}", it.amount.0, it.resource, it.flavor)).collect();
         let since = it.since.as_ref().map(|since| format!(" since {}", since.0)).unwrap_or_default();
         let state = match (&it.evicted, it.admitted) {
             (Some(reason), _) => format!("; being evicted: {reason}"),
@@ -100,10 +103,16 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
         };
         let name = |name: &Option<String>| name.clone().unwrap_or_default();
         let (namespace, name) = (name(&it.metadata.namespace), name(&it.metadata.name));
-        say!("  {namespace}/{name}: {}{since}, priority {}{state}", held.join(", "), it.priority);
+        say!("  {namespace}/{name}: {}{since}, priority {}{state}", amounts(&it.holds), it.priority);
+    }
+    if let Some(unnamed) = unnamed {
+        say!("  {} not named here: {}", unnamed.workloads, amounts(&unnamed.holds));
     }
     if total > listed {
         say!("  and {} more", total - listed);
+    }
+    if let Some(unnamed) = unnamed {
+        say!("{}", unnamed.why.message);
     }
     Ok(ExitCode::SUCCESS)
 }

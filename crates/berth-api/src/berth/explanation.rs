@@ -45,9 +45,27 @@ pub struct WorkloadExplanation {
     /// Its concurrent-admission variants, which wait in its place.
     #[serde(default)]
     pub variants: Vec<Variant>,
+    /// Why some workloads are counted and not named; absent when all are named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Withheld>,
     /// All of it for people.
     #[serde(default)]
     pub text: String,
+}
+
+/// Why workloads are counted and not named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Withheld {
+    /// `NotAllowed`: the reader may not list workloads in their namespaces. `ReviewFailed`: the API server did not say whether
+    /// the reader may. `TooManyNamespaces`: they are in more namespaces than are asked about at once.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A namespaced object's name.
@@ -117,6 +135,9 @@ pub struct Waiting {
     pub backing_off: bool,
     /// Who is looked at before it, next first; the first fifty.
     pub ahead: Vec<ObjectName>,
+    /// How many of the first fifty are not named.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ahead_withheld: u32,
 }
 
 /// What would be said about a waiting workload.
@@ -135,12 +156,18 @@ pub struct Outlook {
     pub shortages: Vec<Shortage>,
     /// Whom it would preempt.
     pub victims: Vec<PreemptedFor>,
+    /// Those of them that are not named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub victims_withheld: Vec<WithheldVictims>,
     /// Searches for victims, in the order they were made.
     pub victim_searches: Vec<VictimSearch>,
     /// Under fair sharing: the shares that decide from whom it may take.
     pub shares: Vec<ComparedShares>,
     /// Workloads whose pods have to be ready first; the first fifty.
     pub unready: Vec<ObjectName>,
+    /// How many of the first fifty are not named.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unready_withheld: u32,
     /// How many more there are.
     pub unready_unlisted: u32,
 }
@@ -302,6 +329,9 @@ pub struct Shortage {
     pub levels: Vec<Level>,
     /// Who holds it, largest first; the first fifty.
     pub holders: Vec<Holder>,
+    /// Those of the first fifty that are not named, by cluster queue and what protects them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holders_withheld: Vec<WithheldHolders>,
     /// How many more hold some of it.
     pub holders_unlisted: u32,
 }
@@ -349,6 +379,32 @@ pub struct Holder {
     pub why: String,
 }
 
+/// Holders of a quota that are not named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WithheldHolders {
+    /// Their cluster queue.
+    pub cluster_queue: String,
+    /// How many they are.
+    pub workloads: u32,
+    /// How much they hold together.
+    pub amount: Quantity,
+    /// As of a [`Holder`].
+    pub preemptible: String,
+    /// The same for people, with the policy that protects them.
+    pub why: String,
+}
+
+/// Victims that are not named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WithheldVictims {
+    /// Reason of their condition Preempted.
+    pub reason: String,
+    /// How many they are.
+    pub workloads: u32,
+}
+
 /// Somebody a workload would preempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -373,8 +429,25 @@ pub struct VictimSearch {
     pub message: String,
     /// Whom the policies expose, in the order they were looked at; the first fifty.
     pub candidates: Vec<Candidate>,
+    /// Those of the first fifty that are not named, by cluster queue and fate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub candidates_withheld: Vec<WithheldCandidates>,
     /// Candidates beyond those.
     pub unlisted: u32,
+}
+
+/// Candidates that are not named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WithheldCandidates {
+    /// Their cluster queue.
+    pub cluster_queue: String,
+    /// How many they are.
+    pub workloads: u32,
+    /// As of a [`Candidate`].
+    pub fate: String,
+    /// What that means, for people.
+    pub message: String,
 }
 
 /// Somebody the policies expose to preemption.
@@ -423,6 +496,22 @@ pub struct ClusterQueueHolders {
     pub total: usize,
     /// Those asked for.
     pub items: Vec<QuotaHolder>,
+    /// Those asked for that are not named; absent when all are named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<WithheldQuotaHolders>,
+}
+
+/// Workloads that hold quota of a cluster queue and are not named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WithheldQuotaHolders {
+    /// Why they are not named.
+    #[serde(flatten)]
+    pub why: Withheld,
+    /// How many they are.
+    pub workloads: usize,
+    /// What they hold together.
+    pub holds: Vec<Held>,
 }
 
 /// A workload that holds quota.

@@ -1,6 +1,10 @@
 //! Who holds the quota of a cluster queue, as the engine counts it: part of the list, and how many there are.
 
-use berth_api::berth::explanation::{ClusterQueueHolders, GROUP, Held, QuotaHolder, VERSION};
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::explanation::{
+    ClusterQueueHolders, GROUP, Held, QuotaHolder, VERSION, Withheld, WithheldQuotaHolders,
+};
 use berth_engine as engine;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
@@ -8,20 +12,44 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::Explain;
+use super::{Explain, Reader};
 use crate::translate::amounts::to_quantity;
 use crate::visibility::Page;
 
 /// Kind of the answer.
 const KIND: &str = "ClusterQueueHolders";
 
+fn held(flavor: &str, resource: &str, amount: i64) -> Held {
+    Held { flavor: flavor.to_owned(), resource: resource.to_owned(), amount: to_quantity(resource, amount) }
+}
+
+/// Holders that are not named.
+fn together(holders: &[engine::QuotaHolder], why: Withheld) -> WithheldQuotaHolders {
+    let mut sums: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+    for (flavor, resource, amount) in holders.iter().flat_map(|holder| &holder.holds) {
+        let sum = sums.entry((flavor, resource)).or_default();
+        *sum = sum.saturating_add(*amount);
+    }
+    let holds = sums.into_iter().map(|((flavor, resource), amount)| held(flavor, resource, amount)).collect();
+    WithheldQuotaHolders { why, workloads: holders.len(), holds }
+}
+
 impl Explain {
     /// The workloads that hold quota of a cluster queue, whoever holds it longest first; `None` when there is no such queue.
-    pub fn holders(&self, cluster_queue: &str, page: Page) -> Option<Value> {
-        let (holders, total) = self.brain.engine().holders_part(cluster_queue, page.part())?;
+    /// Those of namespaces in which the reader may not list workloads are counted, not named.
+    pub async fn holders(&self, reader: &Reader, cluster_queue: &str, page: Page) -> Option<Value> {
+        let (mut holders, total) = self.brain.engine().holders_part(cluster_queue, page.part())?;
+        let mut known = BTreeSet::new();
+        let namespaces = holders.iter().map(|holder| &holder.workload.namespace);
+        let namespaces: Vec<String> =
+            namespaces.filter(|it| known.insert((*it).clone())).map(ToString::to_string).collect();
+        let listable = self.readers.listable(reader, &namespaces).await;
+        let unnamed: Vec<engine::QuotaHolder> =
+            holders.extract_if(.., |holder| !listable.has(&holder.workload.namespace)).collect();
+        let withheld = (!unnamed.is_empty()).then(|| together(&unnamed, listable.why()));
         let items = holders.into_iter().map(|holder| self.holder(holder)).collect();
         let (api_version, kind) = (format!("{GROUP}/{VERSION}"), KIND.to_owned());
-        Some(json!(ClusterQueueHolders { api_version, kind, metadata: ObjectMeta::default(), total, items }))
+        Some(json!(ClusterQueueHolders { api_version, kind, metadata: ObjectMeta::default(), total, items, withheld }))
     }
 
     fn holder(&self, holder: engine::QuotaHolder) -> QuotaHolder {
@@ -36,11 +64,7 @@ impl Explain {
             metadata.owner_references = workload.metadata.owner_references.clone();
         }
         let since = holder.since.and_then(|at| Timestamp::from_second(at.seconds()).ok());
-        let holds = holder.holds.iter().map(|(flavor, resource, amount)| Held {
-            flavor: flavor.to_string(),
-            resource: resource.to_string(),
-            amount: to_quantity(resource, *amount),
-        });
+        let holds = holder.holds.iter().map(|(flavor, resource, amount)| held(flavor, resource, *amount));
         QuotaHolder {
             metadata,
             priority: holder.priority,

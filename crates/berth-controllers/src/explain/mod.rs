@@ -5,15 +5,17 @@
 pub mod ask;
 mod holders;
 mod object;
+mod readers;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, WorkloadExplanation};
+use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, Withheld, WorkloadExplanation};
 use berth_api::kueue::v1beta2::{CheckState, Workload};
-use berth_engine::{NotQueued, Standing};
+use berth_engine::{Explanation, Name, NotQueued, Standing};
 use berth_runtime::ObjectKey;
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
@@ -24,12 +26,15 @@ use crate::translate::workload_key;
 use crate::workload::status;
 
 pub use berth_api::berth::explanation::{GROUP, VERSION};
+pub use readers::Reader;
+use readers::Readers;
 
 /// Explains workloads; clones share the engine.
 #[derive(Clone)]
 pub struct Explain {
     brain: Brain,
     stores: Stores,
+    readers: Readers,
 }
 
 /// Why there is no explanation.
@@ -39,63 +44,139 @@ pub enum Unexplained {
     #[error("there is no Workload {0:?}, nor one of a job of that name")]
     NotFound(String),
     /// Jobs of several kinds have the name.
-    #[error("several jobs have the name {name:?}; ask for one of their Workloads: {}", workloads.join(", "))]
+    #[error("several jobs have the name {name:?}; ask for one of their Workloads by its name{}", listed(workloads))]
     Ambiguous {
         /// The name.
         name: String,
-        /// Their Workloads.
+        /// Their Workloads; none where the reader may not know them.
         workloads: Vec<String>,
     },
 }
 
-impl Explain {
-    pub(crate) fn new(brain: Brain, stores: Stores) -> Self {
-        Explain { brain, stores }
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
+}
+
+/// A workload's explanation, and those of the variants that wait in its place.
+struct Found {
+    workload: Arc<Workload>,
+    explanation: Explanation,
+    variants: Vec<(Arc<Workload>, Explanation)>,
+}
+
+impl Found {
+    /// See [`Explanation::withhold`].
+    fn withhold(&mut self, may_name: &mut dyn FnMut(&Name) -> bool) {
+        self.explanation.withhold(may_name);
+        for (_, of_variant) in &mut self.variants {
+            of_variant.withhold(may_name);
+        }
     }
 
-    /// The explanation of a Workload, or of the Workload of a job of this name.
+    /// Namespaces of the other workloads it names: the workload's own first, then as they come.
+    fn namespaces(&mut self) -> Vec<String> {
+        let (mut namespaces, mut known) = (Vec::new(), BTreeSet::new());
+        self.withhold(&mut |namespace| {
+            if known.insert(namespace.clone()) {
+                namespaces.push(namespace.to_string());
+            }
+            true
+        });
+        namespaces.sort_by_key(|namespace| **namespace != *self.explanation.workload.namespace);
+        namespaces
+    }
+
+    /// The object, and the page in it, from the same records.
+    fn object(&self, stores: &Stores, withheld: Option<Withheld>) -> Value {
+        let (workload, explanation) = (&self.workload, &self.explanation);
+        let mut text = berth_engine::text::explanation(explanation);
+        for fact in facts(workload, stores) {
+            let _ = write!(text, "\n{fact}\n");
+        }
+        for (_, of_variant) in &self.variants {
+            let _ = write!(text, "\n{}", berth_engine::text::explanation(of_variant));
+        }
+        if let Some(withheld) = &withheld {
+            let _ = write!(text, "\n{}\n", withheld.message);
+        }
+        let variants = self.variants.iter().map(|(variant, of_variant)| Variant {
+            name: variant.name_any(),
+            flavor: flavor_of(variant).to_owned(),
+            standing: object::standing(of_variant),
+            outlook: object::outlook(of_variant),
+        });
+        let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true));
+        json!(WorkloadExplanation {
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: KIND.to_owned(),
+            metadata: ObjectName { namespace: workload.namespace().unwrap_or_default(), name: workload.name_any() },
+            job: owner.map(|owner| Job { kind: owner.kind.clone(), name: owner.name.clone() }),
+            queue: workload.spec.queue_name.clone(),
+            cluster_queue: explanation.cluster_queue.as_deref().map(str::to_owned),
+            standing: object::standing(explanation),
+            queue_inactive: explanation.queue_inactive.clone(),
+            outlook: object::outlook(explanation),
+            variants: variants.collect(),
+            withheld,
+            text,
+        })
+    }
+}
+
+impl Explain {
+    /// `client` asks the API server what readers may do.
+    pub(crate) fn new(brain: Brain, stores: Stores, client: Client) -> Self {
+        Explain { brain, stores, readers: Readers::new(client) }
+    }
+
+    /// The explanation of a Workload, or of the Workload of a job of this name, as far as the reader may know it: workloads
+    /// of namespaces in which it may not list workloads are counted, not named.
     ///
     /// # Errors
     /// There is none, or more than one job it could be about.
-    pub fn of(&self, namespace: &str, name: &str) -> Result<Value, Unexplained> {
+    pub async fn of(&self, reader: &Reader, namespace: &str, name: &str) -> Result<Value, Unexplained> {
+        let mut found = match self.look_up(namespace, name) {
+            Ok(found) => found,
+            Err(Unexplained::Ambiguous { name, mut workloads }) => {
+                if !self.readers.listable(reader, &[namespace.to_owned()]).await.has(namespace) {
+                    workloads.clear();
+                }
+                return Err(Unexplained::Ambiguous { name, workloads });
+            }
+            Err(error) => return Err(error),
+        };
+        let listable = self.readers.listable(reader, &found.namespaces()).await;
+        let mut is_whole = true;
+        found.withhold(&mut |namespace| {
+            let may_name = listable.has(namespace);
+            is_whole &= may_name;
+            may_name
+        });
+        Ok(found.object(&self.stores, (!is_whole).then(|| listable.why())))
+    }
+
+    /// The same with every name, for readers that may see everything.
+    ///
+    /// # Errors
+    /// There is none, or more than one job it could be about.
+    pub fn whole(&self, namespace: &str, name: &str) -> Result<Value, Unexplained> {
+        Ok(self.look_up(namespace, name)?.object(&self.stores, None))
+    }
+
+    fn look_up(&self, namespace: &str, name: &str) -> Result<Found, Unexplained> {
         let workload = self.find(namespace, name)?;
-        let key = workload_key(&workload);
         let now = self.brain.now();
-        let explained = self.brain.engine().explain(&key, now);
+        let explained = self.brain.engine().explain(&workload_key(&workload), now);
         let Some(explanation) = explained else { return Err(Unexplained::NotFound(name.to_owned())) };
-        let mut text = berth_engine::text::explanation(&explanation);
-        for fact in facts(&workload, &self.stores) {
-            let _ = write!(text, "\n{fact}\n");
-        }
         // Why a workload with variants waits is why each of them does.
         let mut variants = Vec::new();
         if matches!(explanation.standing, Standing::NotQueued(NotQueued::VariantsWait)) {
             for variant in self.variants_of(&workload) {
                 let Some(of_variant) = self.brain.engine().explain(&workload_key(&variant), now) else { continue };
-                let _ = write!(text, "\n{}", berth_engine::text::explanation(&of_variant));
-                variants.push(Variant {
-                    name: variant.name_any(),
-                    flavor: flavor_of(&variant).to_owned(),
-                    standing: object::standing(&of_variant),
-                    outlook: object::outlook(&of_variant),
-                });
+                variants.push((variant, of_variant));
             }
         }
-        let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let explained = WorkloadExplanation {
-            api_version: format!("{GROUP}/{VERSION}"),
-            kind: KIND.to_owned(),
-            metadata: ObjectName { namespace: namespace.to_owned(), name: workload.name_any() },
-            job: owner.map(|owner| Job { kind: owner.kind.clone(), name: owner.name.clone() }),
-            queue: workload.spec.queue_name.clone(),
-            cluster_queue: explanation.cluster_queue.as_deref().map(str::to_owned),
-            standing: object::standing(&explanation),
-            queue_inactive: explanation.queue_inactive.clone(),
-            outlook: object::outlook(&explanation),
-            variants,
-            text,
-        };
-        Ok(json!(explained))
+        Ok(Found { workload, explanation, variants })
     }
 
     fn variants_of(&self, parent: &Workload) -> Vec<Arc<Workload>> {

@@ -4,13 +4,18 @@ use berth_api::berth::explanation as api;
 use berth_engine::model::WorkloadKey;
 use berth_engine::{
     Amount, ComparedShares, ConsideredVictim, Explanation, Finding, FlavorAttempt, Holder, Level, PodSetConsidered,
-    Preemptible, PreemptionMode, SearchOutcome, Shortage, Standing, TopologyShortage, VictimFate, VictimSearch, text,
+    Preemptible, PreemptionMode, SearchOutcome, Shortage, Standing, TopologyShortage, VictimFate, VictimSearch,
+    WithheldCandidates, WithheldHolders, text,
 };
 
 use crate::translate::amounts::to_quantity;
 
 fn name_of(key: &WorkloadKey) -> api::ObjectName {
     api::ObjectName { namespace: key.namespace.to_string(), name: key.name.to_string() }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Where a workload is.
@@ -24,13 +29,14 @@ pub fn standing(explanation: &Explanation) -> api::Standing {
             };
             if *admitted { api::Standing::Admitted(holding) } else { api::Standing::QuotaReserved(holding) }
         }
-        Standing::Waiting { position, ahead, backing_off } => api::Standing::Waiting(api::Waiting {
+        Standing::Waiting { position, ahead, ahead_withheld, backing_off } => api::Standing::Waiting(api::Waiting {
             priority: position.priority,
             position_in_cluster_queue: position.in_cluster_queue,
             position_in_local_queue: position.in_local_queue,
             set_aside: position.inadmissible,
             backing_off: *backing_off,
             ahead: ahead.iter().map(name_of).collect(),
+            ahead_withheld: number(*ahead_withheld),
         }),
         Standing::NotQueued(reason) => {
             api::Standing::NotQueued { reason: format!("{reason:?}"), message: text::not_queued(explanation, *reason) }
@@ -42,7 +48,7 @@ pub fn standing(explanation: &Explanation) -> api::Standing {
 pub fn outlook(explanation: &Explanation) -> Option<api::Outlook> {
     let outlook = explanation.verdict.as_ref()?;
     let own_queue = explanation.cluster_queue.as_deref().unwrap_or_default();
-    let victims = outlook.victims.iter();
+    let (victims, withheld) = (outlook.victims.iter(), outlook.victims_withheld.iter());
     Some(api::Outlook {
         mode: outlook.mode.as_str().to_owned(),
         reason: outlook.reason.map(|reason| reason.as_str().to_owned()),
@@ -52,10 +58,17 @@ pub fn outlook(explanation: &Explanation) -> Option<api::Outlook> {
         victims: victims
             .map(|(key, reason)| api::PreemptedFor { workload: name_of(key), reason: reason.as_str().to_owned() })
             .collect(),
+        victims_withheld: withheld
+            .map(|(reason, workloads)| api::WithheldVictims {
+                reason: reason.as_str().to_owned(),
+                workloads: number(*workloads),
+            })
+            .collect(),
         victim_searches: outlook.considered.victim_searches.iter().map(search).collect(),
         shares: outlook.shares.iter().map(shares).collect(),
         unready: outlook.unready.iter().map(name_of).collect(),
-        unready_unlisted: u32::try_from(outlook.unready_unlisted).unwrap_or(u32::MAX),
+        unready_withheld: number(outlook.unready_withheld),
+        unready_unlisted: number(outlook.unready_unlisted),
     })
 }
 
@@ -176,7 +189,14 @@ fn shortage(shortage: &Shortage, own_queue: &str) -> api::Shortage {
         amount: to_quantity(resource, holder.amount),
         priority: holder.priority,
         preemptible: preemptible(holder.preemptible).to_owned(),
-        why: text::protection(holder, own_queue),
+        why: text::protection(&holder.cluster_queue, holder.preemptible, own_queue),
+    };
+    let withheld = |group: &WithheldHolders| api::WithheldHolders {
+        cluster_queue: group.cluster_queue.to_string(),
+        workloads: number(group.workloads),
+        amount: to_quantity(resource, group.amount),
+        preemptible: preemptible(group.preemptible).to_owned(),
+        why: text::protection(&group.cluster_queue, group.preemptible, own_queue),
     };
     api::Shortage {
         pod_set: shortage.pod_set.to_string(),
@@ -187,7 +207,8 @@ fn shortage(shortage: &Shortage, own_queue: &str) -> api::Shortage {
         short_at: shortage.short_at.to_string(),
         levels: shortage.levels.iter().map(level).collect(),
         holders: shortage.holders.iter().map(holder).collect(),
-        holders_unlisted: u32::try_from(shortage.holders_unlisted).unwrap_or(u32::MAX),
+        holders_withheld: shortage.holders_withheld.iter().map(withheld).collect(),
+        holders_unlisted: number(shortage.holders_unlisted),
     }
 }
 
@@ -218,12 +239,13 @@ fn search(search: &VictimSearch) -> api::VictimSearch {
         outcome: outcome.to_owned(),
         message: text::outcome(search.outcome).to_owned(),
         candidates: search.candidates.iter().map(candidate).collect(),
+        candidates_withheld: search.withheld.iter().map(withheld_candidates).collect(),
         unlisted: search.unlisted,
     }
 }
 
-fn candidate(candidate: &ConsideredVictim) -> api::Candidate {
-    let fate = match candidate.fate {
+fn fate(fate: VictimFate) -> &'static str {
+    match fate {
         VictimFate::Victim(_) => "Victim",
         VictimFate::GivenBack => "GivenBack",
         VictimFate::NotReached => "NotReached",
@@ -231,12 +253,24 @@ fn candidate(candidate: &ConsideredVictim) -> api::Candidate {
         VictimFate::OnlyWithoutBorrowing => "OnlyWithoutBorrowing",
         VictimFate::WithinNominal => "WithinNominal",
         VictimFate::ShareTooSmall => "ShareTooSmall",
-    };
+    }
+}
+
+fn candidate(candidate: &ConsideredVictim) -> api::Candidate {
     api::Candidate {
         workload: name_of(&candidate.workload),
         cluster_queue: candidate.cluster_queue.to_string(),
         priority: candidate.priority,
-        fate: fate.to_owned(),
+        fate: fate(candidate.fate).to_owned(),
         message: text::fate(candidate.fate),
+    }
+}
+
+fn withheld_candidates(group: &WithheldCandidates) -> api::WithheldCandidates {
+    api::WithheldCandidates {
+        cluster_queue: group.cluster_queue.to_string(),
+        workloads: number(group.workloads),
+        fate: fate(group.fate).to_owned(),
+        message: text::fate(group.fate),
     }
 }

@@ -134,6 +134,54 @@ async fn pages_show_quota_order_and_reasons() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn workloads_of_others_are_counted_and_not_named() {
+    let (embedded, clock) = cluster().await;
+    let admin = embedded.admin_client();
+    create(&admin, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    let queue = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "blue"}});
+    create(&admin, queue).await;
+    let mut own = job("wanted", 2);
+    own["metadata"]["namespace"] = json!("team");
+    create(&admin, own).await;
+    clock.sleep(Duration::from_secs(2)).await;
+    let rbac = "rbac.authorization.k8s.io";
+    for (namespace, role) in [
+        (Some("team"), "kueue-workload-viewer-role"),
+        (Some("team"), "berth-explanation-viewer-role"),
+        (None, "kueue-clusterqueue-viewer-role"),
+        (None, "berth-holders-viewer-role"),
+    ] {
+        let kind = if namespace.is_some() { "RoleBinding" } else { "ClusterRoleBinding" };
+        let mut binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": kind, "metadata": {"name": role},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": "ann"}]});
+        if let Some(namespace) = namespace {
+            binding["metadata"]["namespace"] = json!(namespace);
+        }
+        create(&admin, binding).await;
+    }
+    let ann = Client::new(embedded.server().in_process(UserInfo::new("ann", &[])), "default");
+    let (hers, whole) = (dashboard(ann, clock.clone()), dashboard(admin, clock));
+    let path = "/workloads/team/wanted";
+    let page = get(&whole, path).await;
+    assert!(
+        page.contains("default/job-one") && page.contains("default/job-two") && !page.contains("not named"),
+        "{page}"
+    );
+    let page = get(&hers, path).await;
+    let told = without_markup(&page);
+    assert!(!page.contains("job-one") && !page.contains("job-two") && !page.contains("job-three"), "{page}");
+    assert!(told.contains("Ahead of it: 2 workloads."), "{told}");
+    assert!(told.contains("1 workload not named here blue 3 protected: withinClusterQueue is Never"), "{told}");
+    assert!(told.contains("Workloads are counted here, not named, where you may not list"), "{told}");
+    let page = get(&hers, "/queues/blue").await;
+    assert!(!page.contains("job-one"), "{page}");
+    assert!(without_markup(&page).contains("Of these, 1 not named here hold 3 cpu of default."), "{page}");
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_may_not_be_read_is_said() {
     let (embedded, clock) = cluster().await;
     let admin = embedded.admin_client();

@@ -79,14 +79,18 @@ fn hostile_explanation() -> Value {
         "shortages": [{"podSet": HOSTILE, "flavor": HOSTILE, "resource": HOSTILE, "asked": HOSTILE, "available": HOSTILE,
             "shortAt": HOSTILE, "levels": [{"name": HOSTILE, "kind": HOSTILE, "nominal": HOSTILE, "inUse": HOSTILE}],
             "holders": [{"workload": name, "clusterQueue": HOSTILE, "amount": HOSTILE, "preemptible": HOSTILE,
+                "why": HOSTILE}],
+            "holdersWithheld": [{"clusterQueue": HOSTILE, "workloads": 1, "amount": HOSTILE, "preemptible": HOSTILE,
                 "why": HOSTILE}]}],
         "victims": [{"workload": name, "reason": HOSTILE}],
+        "victimsWithheld": [{"reason": HOSTILE, "workloads": 1}], "unreadyWithheld": 1,
         "victimSearches": [{"flavor": HOSTILE, "resource": HOSTILE, "outcome": HOSTILE, "message": HOSTILE,
-            "candidates": [{"workload": name, "clusterQueue": HOSTILE, "fate": HOSTILE, "message": HOSTILE}]}]});
+            "candidates": [{"workload": name, "clusterQueue": HOSTILE, "fate": HOSTILE, "message": HOSTILE}],
+            "candidatesWithheld": [{"clusterQueue": HOSTILE, "workloads": 1, "fate": HOSTILE, "message": HOSTILE}]}]});
     let standing = json!({"state": "Waiting", "priority": 1, "ahead": [name], "positionInClusterQueue": 1});
     json!({"apiVersion": "explain.berth.dev/v1alpha1", "kind": "WorkloadExplanation", "metadata": name,
         "job": {"kind": HOSTILE, "name": HOSTILE}, "queue": HOSTILE, "clusterQueue": HOSTILE, "queueInactive": HOSTILE,
-        "standing": standing, "outlook": outlook, "text": HOSTILE,
+        "standing": standing, "outlook": outlook, "text": HOSTILE, "withheld": {"reason": HOSTILE, "message": HOSTILE},
         "variants": [{"name": HOSTILE, "flavor": HOSTILE, "standing": {"state": "NotQueued", "reason": HOSTILE},
             "outlook": outlook}]})
 }
@@ -99,7 +103,9 @@ fn hostile_api(path: &str) -> Value {
         "/apis/kueue.x-k8s.io/v1beta2/cohorts" => list(vec![json!({"metadata": {"name": HOSTILE}})]),
         "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/a" => hostile_queue(),
         it if it.ends_with("/pendingworkloads") => json!({"items": [pending]}),
-        it if it.ends_with("/holders") => json!({"total": 1, "items": [{"metadata": pending["metadata"],
+        it if it.ends_with("/holders") => json!({"total": 2, "withheld": {"reason": HOSTILE, "message": HOSTILE,
+            "workloads": 1, "holds": [{"flavor": HOSTILE, "resource": HOSTILE, "amount": HOSTILE}]},
+            "items": [{"metadata": pending["metadata"],
             "localQueueName": HOSTILE, "evicted": HOSTILE,
             "holds": [{"flavor": HOSTILE, "resource": HOSTILE, "amount": HOSTILE}]}]}),
         it if it.ends_with("/explanation") => hostile_explanation(),

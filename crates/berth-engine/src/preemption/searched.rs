@@ -68,6 +68,7 @@ impl Searched {
             only: only.map(|fr| (world.flavor_name(fr.flavor).clone(), world.resource_name(fr.resource).clone())),
             outcome: self.outcome,
             candidates: listed.collect(),
+            withheld: Vec::new(),
             unlisted: u32::try_from(self.candidates.len().saturating_sub(LISTED_MAX)).unwrap_or(u32::MAX),
         }
     }

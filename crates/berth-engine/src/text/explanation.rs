@@ -11,6 +11,7 @@ use crate::explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible
 use crate::ids::Name;
 use crate::model::{Admission, PreemptionPolicy};
 use crate::status::WeightedShare;
+use crate::withheld::{WithheldCandidates, WithheldHolders};
 
 /// Names listed in one line at most.
 const IN_LINE_MAX: usize = 5;
@@ -42,7 +43,7 @@ pub fn explanation(explanation: &Explanation) -> String {
             }
             held(&mut page, admission);
         }
-        Standing::Waiting { position, ahead, backing_off } => {
+        Standing::Waiting { position, ahead, ahead_withheld, backing_off } => {
             page.line(0, format!("{name} waits in ClusterQueue {queue}."));
             page.line(
                 1,
@@ -54,12 +55,16 @@ pub fn explanation(explanation: &Explanation) -> String {
                     position.priority
                 ),
             );
-            if !ahead.is_empty() {
+            let listed = ahead.len() + ahead_withheld;
+            if listed > 0 {
                 let shown: Vec<String> = ahead.iter().take(IN_LINE_MAX).map(|key| key.to_string()).collect();
-                let total = (position.in_cluster_queue as usize).max(ahead.len());
-                let more = total - shown.len();
-                let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-                page.line(1, format!("Ahead of it: {}{rest}.", shown.join(", ")));
+                let total = (position.in_cluster_queue as usize).max(listed);
+                let line = match total - shown.len() {
+                    0 => shown.join(", "),
+                    _ if shown.is_empty() => count(total, "workload"),
+                    more => format!("{} and {more} more", shown.join(", ")),
+                };
+                page.line(1, format!("Ahead of it: {line}."));
             }
             if *backing_off {
                 page.line(1, "It is not looked at before its back-off is over.");
@@ -165,13 +170,15 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
 fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
     match (outlook.mode, outlook.reason) {
         (_, None) => page.heading("If its turn came now, it would be admitted."),
-        (AssignmentMode::Preempt, Some(_)) if !outlook.victims.is_empty() => {
-            page.heading(format!(
-                "If its turn came now, it would preempt {}:",
-                count(outlook.victims.len(), "workload")
-            ));
+        (AssignmentMode::Preempt, Some(_)) if !(outlook.victims.is_empty() && outlook.victims_withheld.is_empty()) => {
+            let withheld: usize = outlook.victims_withheld.iter().map(|(_, workloads)| workloads).sum();
+            let total = count(outlook.victims.len() + withheld, "workload");
+            page.heading(format!("If its turn came now, it would preempt {total}:"));
             for (victim, reason) in &outlook.victims {
                 page.line(1, format!("{victim}, by {} ({})", reason.human(), reason.as_str()));
+            }
+            for (reason, workloads) in &outlook.victims_withheld {
+                page.line(1, format!("{}, by {} ({})", unnamed(*workloads), reason.human(), reason.as_str()));
             }
         }
         (_, Some(reason)) => {
@@ -181,10 +188,13 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
             }
         }
     }
-    if !outlook.unready.is_empty() {
+    if !outlook.unready.is_empty() || outlook.unready_withheld > 0 {
         page.heading("Pods that are not ready yet:");
         for workload in outlook.unready.iter().take(LISTED_MAX) {
             page.line(1, workload.to_string());
+        }
+        if outlook.unready_withheld > 0 {
+            page.line(1, unnamed(outlook.unready_withheld));
         }
         let more = outlook.unready.len().saturating_sub(LISTED_MAX) + outlook.unready_unlisted;
         if more > 0 {
@@ -324,7 +334,7 @@ fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
         let mark = if it.name == shortage.short_at { "  <- short here" } else { "" };
         page.line(1, format!("{}{mark}", level(resource, it)));
     }
-    if shortage.holders.is_empty() {
+    if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
         page.line(1, "Nobody holds any of it.");
         return;
     }
@@ -332,7 +342,11 @@ fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
     for holder in shortage.holders.iter().take(LISTED_MAX) {
         page.line(2, holder_text(resource, own_queue, holder));
     }
-    let more = shortage.holders.len().saturating_sub(LISTED_MAX) + shortage.holders_unlisted;
+    for group in shortage.holders_withheld.iter().take(LISTED_MAX) {
+        page.line(2, withheld_holders_text(resource, own_queue, group));
+    }
+    let groups: usize = shortage.holders_withheld.iter().skip(LISTED_MAX).map(|group| group.workloads).sum();
+    let more = shortage.holders.len().saturating_sub(LISTED_MAX) + groups + shortage.holders_unlisted;
     if more > 0 {
         page.line(2, format!("and {more} more"));
     }
@@ -365,14 +379,30 @@ fn holder_text(resource: &Name, own_queue: &str, holder: &Holder) -> String {
         quantity(resource, holder.amount),
         holder.cluster_queue,
         holder.priority,
-        protection(holder, own_queue)
+        protection(&holder.cluster_queue, holder.preemptible, own_queue)
     )
 }
 
-/// Whether a holder could be preempted for a workload of `own_queue` and what protects it if not, for people.
-pub fn protection(holder: &Holder, own_queue: &str) -> String {
-    let policy = if &*holder.cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
-    match holder.preemptible {
+fn withheld_holders_text(resource: &Name, own_queue: &str, group: &WithheldHolders) -> String {
+    format!(
+        "{}: {} in ClusterQueue {}; {}",
+        unnamed(group.workloads),
+        quantity(resource, group.amount),
+        group.cluster_queue,
+        protection(&group.cluster_queue, group.preemptible, own_queue)
+    )
+}
+
+/// Workloads of which the explanation has the number alone.
+fn unnamed(workloads: usize) -> String {
+    format!("{} not named here", count(workloads, "workload"))
+}
+
+/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue` and what protects it if not, for
+/// people.
+pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str) -> String {
+    let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
+    match preemptible {
         Preemptible::Yes => "may be preempted".to_owned(),
         Preemptible::IfSharesAllow => "may be preempted as far as shares allow".to_owned(),
         Preemptible::Leaving => "is leaving".to_owned(),
@@ -402,7 +432,12 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
         for candidate in search.candidates.iter().take(LISTED_MAX) {
             page.line(1, candidate_text(candidate));
         }
-        let left_out = search.candidates.len().saturating_sub(LISTED_MAX) + search.unlisted as usize;
+        for group in search.withheld.iter().take(LISTED_MAX) {
+            let WithheldCandidates { cluster_queue, fate: what, workloads } = group;
+            page.line(1, format!("{} in ClusterQueue {cluster_queue}: {}", unnamed(*workloads), fate(*what)));
+        }
+        let groups: usize = search.withheld.iter().skip(LISTED_MAX).map(|group| group.workloads).sum();
+        let left_out = search.candidates.len().saturating_sub(LISTED_MAX) + groups + search.unlisted as usize;
         if left_out > 0 {
             page.line(1, format!("and {left_out} more"));
         }

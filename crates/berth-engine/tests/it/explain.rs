@@ -31,7 +31,7 @@ fn a_waiting_workload_knows_its_place_and_who_is_ahead() {
     platform.submit(job("running", "a", 4)).settle();
     platform.submit(job("old", "a", 1).created(1)).submit(job("young", "a", 2).created(3));
     platform.submit(job("urgent", "a", 3).created(2).priority(9));
-    let Standing::Waiting { position, ahead, backing_off } = explain(&mut platform, "young").standing else {
+    let Standing::Waiting { position, ahead, backing_off, .. } = explain(&mut platform, "young").standing else {
         panic!("it waits")
     };
     assert_eq!((position.in_cluster_queue, backing_off), (2, false));

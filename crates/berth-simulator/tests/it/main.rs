@@ -6,6 +6,7 @@ mod examples;
 mod jobsets;
 mod local_queues;
 mod takeover;
+mod tenants;
 mod visibility;
 
 use berth_runtime::Clock;

@@ -151,7 +151,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         explain: Some(Arc::new(move |namespace: &str, name: &str| {
             let starting = || Status::service_unavailable("the controllers are starting");
             let installed = controllers.installed().ok_or_else(starting)?;
-            installed.explain.of(namespace, name).map_err(|error| match error {
+            installed.explain.whole(namespace, name).map_err(|error| match error {
                 Unexplained::NotFound(_) => Status::not_found(&GroupResource::new(explain::GROUP, "workloads"), name),
                 Unexplained::Ambiguous { .. } => Status::bad_request(error.to_string()),
             })

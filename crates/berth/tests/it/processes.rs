@@ -210,6 +210,53 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
     let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", explained])).expect("JSON");
     assert_eq!(explained["clusterQueue"], "full");
 
+    // The user comes with the request: a tenant gets names of its own workloads alone.
+    apply(
+        &cluster,
+        &kueue(
+            "ClusterQueue",
+            "both",
+            json!({"namespaceSelector": {}, "resourceGroups": [
+        {"coveredResources": ["cpu"], "flavors": [{"name": "default", "resources": [{"name": "cpu", "nominalQuota": "150m"}]}]}]}),
+        ),
+    );
+    let rbac = "rbac.authorization.k8s.io";
+    for namespace in ["team-green", "team-blue"] {
+        apply(&cluster, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+        let mut queue = kueue("LocalQueue", "main", json!({"clusterQueue": "both"}));
+        queue["metadata"]["namespace"] = json!(namespace);
+        apply(&cluster, &queue);
+        for role in ["berth-explanation-viewer-role", "kueue-workload-viewer-role"] {
+            apply(
+                &cluster,
+                &json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+                "metadata": {"name": role, "namespace": namespace},
+                "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": rbac, "kind": "Group", "name": namespace}]}),
+            );
+        }
+        apply(&cluster, &job(&format!("of-{namespace}"), namespace));
+        cluster.wait_until("the job's workload", 30, |c| {
+            c.run(&["get", "workloads", "-n", namespace, "-o", "name"]).contains("of-team")
+        });
+    }
+    let path = "/apis/explain.berth.dev/v1alpha1/namespaces/team-blue/workloads/of-team-blue/explanation";
+    let seen_by = |groups: &[&str]| {
+        let mut arguments = vec!["get", "--raw", path, "--as", "ann"];
+        groups.iter().for_each(|group| arguments.extend(["--as-group", group]));
+        cluster.run(&arguments)
+    };
+    cluster.wait_until("the other tenant to hold the quota", 30, |c| {
+        c.run(&["get", "--raw", path]).contains("team-green")
+    });
+    let of_blue = seen_by(&["team-blue"]);
+    let object: Value = serde_json::from_str(&of_blue).expect("JSON");
+    assert!(!of_blue.contains("green"), "{of_blue}");
+    assert_eq!(object["outlook"]["shortages"][0]["holdersWithheld"][0]["amount"], "100m", "{of_blue}");
+    assert_eq!(object["withheld"]["reason"], "NotAllowed", "{of_blue}");
+    let of_both = seen_by(&["team-blue", "team-green"]);
+    assert!(of_both.contains("of-team-green") && !of_both.contains("ithheld"), "{of_both}");
+
     // Whoever asks needs the right to, and needs to ask through the API server.
     let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
     let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
