@@ -438,4 +438,30 @@ mod tests {
             holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
         assert_eq!(others, ["Namespace", "Service"]);
     }
+
+    #[test]
+    fn the_api_server_takes_writes_of_the_lease_in_turn_with_those_of_its_own_leaders() {
+        let mut values = values();
+        values.settings.lease_namespace = "elsewhere".to_owned();
+        let schema = flow_schema(&values);
+        assert_eq!(schema["spec"]["priorityLevelConfiguration"]["name"], "leader-election");
+        let rule = &schema["spec"]["rules"][0];
+        let account = json!({"name": SERVICE_ACCOUNT, "namespace": "berth-system"});
+        assert_eq!(rule["subjects"], json!([{"kind": "ServiceAccount", "serviceAccount": account}]));
+        assert_eq!(rule["resourceRules"][0]["namespaces"], json!(["elsewhere"]));
+        // What it is about is what the account may do with Leases.
+        let may = rights::objects(rights::NAMESPACE);
+        let may = may.iter().find(|it| it["kind"] == "Role" && it["metadata"]["name"] == rights::LEADER_ELECTION);
+        let rules = may.expect("a role")["rules"].as_array().cloned().unwrap_or_default();
+        let mut verbs: Vec<&str> = rules
+            .iter()
+            .flat_map(|rule| rule["verbs"].as_array().into_iter().flatten())
+            .filter_map(Value::as_str)
+            .collect();
+        let mut about: Vec<&str> =
+            rule["resourceRules"][0]["verbs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        verbs.sort_unstable();
+        about.sort_unstable();
+        assert_eq!(about, verbs);
+    }
 }
