@@ -12,6 +12,7 @@ pub mod elastic;
 mod equivalence;
 pub mod jobset;
 pub mod naming;
+mod outside;
 pub mod pods;
 pub(crate) mod readiness;
 pub mod reconcile;

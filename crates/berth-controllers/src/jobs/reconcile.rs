@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use super::ancestors::{Ancestor, DEPTH_MAX, Lookup, managed_ancestor};
+use super::ancestors::{DEPTH_MAX, Lookup, managed_ancestor};
 use super::equivalence::same_pod_sets;
+use super::outside::{self, Outside};
 use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::config::Config;
@@ -23,8 +24,7 @@ use crate::keys;
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
-use crate::selector;
-use crate::stores::{Owner, Stores, controller_of, group_of};
+use crate::stores::{Owner, Stores, controller_of};
 use crate::webhooks::held;
 use crate::workload::status;
 
@@ -70,11 +70,11 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     let config = context.config;
     let kind = kind_of::<J>();
     let owner_of = |reference: &OwnerReference| lookup(context.stores, &key.namespace, reference);
-    let (part, outside) = match managed_ancestor((&kind.group, &kind.kind), job.meta(), config, owner_of) {
-        Ok(None) => (None, outside_of_queues(context, key, job)),
+    let (part, reason) = match managed_ancestor((&kind.group, &kind.kind), job.meta(), config, owner_of) {
+        Ok(None) => (None, outside::reason(context, key, job)),
         Ok(Some(ancestor)) => {
             let owner = format!("{} {}", ancestor.reference.kind, ancestor.reference.name);
-            (Some(ancestor), Ok(Some(format!("the job is part of {owner}"))))
+            (Some(ancestor), Ok(Some(Outside::OfItself(format!("the job is part of {owner}")))))
         }
         Err(error) => {
             if error == PlanError::NestingTooDeep {
@@ -87,12 +87,13 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
             return plan.fail(error);
         }
     };
-    match outside {
+    match reason {
         Err(error) => return plan.fail(error),
+        Ok(Some(Outside::ByNamespace)) => return plan,
         // What runs on quota of its own keeps it until it ends: given back, it would be used twice.
-        Ok(Some(why)) if !give_up_workloads(context, key, job, &why, &mut plan) => {
+        Ok(Some(Outside::OfItself(why))) if !outside::give_up_workloads(context, key, job, &why, &mut plan) => {
             if let Some(ancestor) = &part {
-                follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
+                outside::follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
             }
             return plan;
         }
@@ -151,75 +152,6 @@ pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
         object.meta_mut().finalizers = None;
     }
     removed
-}
-
-/// Why a job that is part of no other is not queued; nothing if it is.
-fn outside_of_queues<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<String>, PlanError> {
-    let config = context.config;
-    let is_named = !queue_name(job).is_empty();
-    if !is_named && !config.manage_jobs_without_queue_name {
-        return Ok(Some("the job names no queue".to_owned()));
-    }
-    if !job.is_queued() {
-        return Ok(Some("a job like this is not queued".to_owned()));
-    }
-    if is_named && !context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
-        return Ok(None);
-    }
-    let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
-        return Err(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
-    };
-    let is_selected = selector::matches(&config.managed_jobs_namespace_selector, &labels);
-    Ok((!is_selected).then(|| format!("jobs of namespace {} are not queued", key.namespace)))
-}
-
-/// A job that is not queued (any more) needs none of the Workloads that were made for it: they would wait for ever, or take
-/// quota that nothing uses. Returns whether it keeps one, because it runs on its quota or has just ended.
-fn give_up_workloads<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J, why: &str, plan: &mut Plan<J>) -> bool {
-    let kind = kind_of::<J>();
-    let name = job.name_any();
-    let Some(uid) = job.meta().uid.as_deref() else { return false };
-    let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
-    let mut own = context.stores.workloads_of(&key.namespace, &owner);
-    // One that somebody made for purposes of their own has not the label.
-    own.retain(|it| it.labels().get(keys::JOB_UID_LABEL).is_some_and(|of| of == uid) && !status::is_finished(it));
-    let is_over = job.finished().is_some();
-    if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
-        return true;
-    }
-    for workload in own {
-        let mut gone = (*workload).clone();
-        if remove_finalizer(&mut gone) {
-            plan.steps.push(Step::PatchWorkload(Box::new(gone.clone())));
-        }
-        if gone.metadata.deletion_timestamp.is_none() {
-            let message = format!("Deleted Workload {}: {why}", ObjectKey::of(&gone));
-            plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            plan.steps.push(Step::Event(Told::normal("DeletedWorkload", message)));
-        }
-    }
-    false
-}
-
-/// A part of a managed job runs only while that job's workload is admitted.
-fn follow_ancestor<J: Job>(context: Context<'_>, namespace: &str, job: &J, ancestor: &Ancestor, plan: &mut Plan<J>) {
-    if job.is_suspended() || job.finished().is_some() {
-        return;
-    }
-    let owner = Owner {
-        group: group_of(&ancestor.reference.api_version),
-        kind: &ancestor.reference.kind,
-        name: &ancestor.reference.name,
-        uid: Some(&ancestor.reference.uid),
-    };
-    let admitted =
-        context.stores.workloads_of(namespace, &owner).iter().any(|w| status::is_admitted(w) || status::is_finished(w));
-    if !admitted {
-        let mut job = job.clone();
-        job.suspend();
-        plan.steps.push(Step::Patch(Box::new(job)));
-        plan.steps.push(Step::Event(Told::normal("Suspended", "Kueue managed child job suspended")));
-    }
 }
 
 struct Reconcile<'a, J> {

@@ -1,0 +1,102 @@
+//! Jobs that no queue decides about: parts of other jobs, and those that are not queued (any more).
+
+use berth_runtime::ObjectKey;
+use kube::ResourceExt;
+
+use super::ancestors::Ancestor;
+use super::reconcile::{Context, remove_finalizer};
+use super::{Job, kind_of, queue_name};
+use crate::keys;
+use crate::plan::{Plan, PlanError, Step, Told};
+use crate::selector;
+use crate::stores::{Owner, group_of};
+use crate::workload::status;
+
+/// Why a job is not queued.
+pub(super) enum Outside {
+    /// What it says itself, or is part of, in words.
+    OfItself(String),
+    /// The labels of its namespace, which may be others again.
+    ByNamespace,
+}
+
+/// Why a job that is part of no other is not queued; nothing if it is.
+pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<Outside>, PlanError> {
+    let config = context.config;
+    let is_named = !queue_name(job).is_empty();
+    if !is_named && !config.manage_jobs_without_queue_name {
+        return Ok(Some(Outside::OfItself("the job names no queue".to_owned())));
+    }
+    if !job.is_queued() {
+        return Ok(Some(Outside::OfItself("a job like this is not queued".to_owned())));
+    }
+    if is_named && !context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
+        return Ok(None);
+    }
+    let Some(labels) = context.stores.namespace_labels(&key.namespace) else {
+        return Err(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
+    };
+    let is_selected = selector::matches(&config.managed_jobs_namespace_selector, &labels);
+    Ok((!is_selected).then_some(Outside::ByNamespace))
+}
+
+/// A job that is not queued (any more) needs none of the Workloads that were made for it: they would wait for ever, or take
+/// quota that nothing uses. Returns whether it keeps one, because it runs on its quota or has just ended.
+pub(super) fn give_up_workloads<J: Job>(
+    context: Context<'_>,
+    key: &ObjectKey,
+    job: &J,
+    why: &str,
+    plan: &mut Plan<J>,
+) -> bool {
+    let kind = kind_of::<J>();
+    let name = job.name_any();
+    let Some(uid) = job.meta().uid.as_deref() else { return false };
+    let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
+    let mut own = context.stores.workloads_of(&key.namespace, &owner);
+    // One that somebody made for purposes of their own has not the label.
+    own.retain(|it| it.labels().get(keys::JOB_UID_LABEL).is_some_and(|of| of == uid) && !status::is_finished(it));
+    let is_over = job.finished().is_some();
+    if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
+        return true;
+    }
+    for workload in own {
+        let mut gone = (*workload).clone();
+        if remove_finalizer(&mut gone) {
+            plan.steps.push(Step::PatchWorkload(Box::new(gone.clone())));
+        }
+        if gone.metadata.deletion_timestamp.is_none() {
+            let message = format!("Deleted Workload {}: {why}", ObjectKey::of(&gone));
+            plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
+            plan.steps.push(Step::Event(Told::normal("DeletedWorkload", message)));
+        }
+    }
+    false
+}
+
+/// A part of a managed job runs only while that job's workload is admitted.
+pub(super) fn follow_ancestor<J: Job>(
+    context: Context<'_>,
+    namespace: &str,
+    job: &J,
+    ancestor: &Ancestor,
+    plan: &mut Plan<J>,
+) {
+    if job.is_suspended() || job.finished().is_some() {
+        return;
+    }
+    let owner = Owner {
+        group: group_of(&ancestor.reference.api_version),
+        kind: &ancestor.reference.kind,
+        name: &ancestor.reference.name,
+        uid: Some(&ancestor.reference.uid),
+    };
+    let admitted =
+        context.stores.workloads_of(namespace, &owner).iter().any(|w| status::is_admitted(w) || status::is_finished(w));
+    if !admitted {
+        let mut job = job.clone();
+        job.suspend();
+        plan.steps.push(Step::Patch(Box::new(job)));
+        plan.steps.push(Step::Event(Told::normal("Suspended", "Kueue managed child job suspended")));
+    }
+}
