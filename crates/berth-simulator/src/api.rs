@@ -2,7 +2,7 @@
 //! and rights Berth brings. `berth apiserver` is this alone; [`crate::embedded`] adds the controllers in-process.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
@@ -19,6 +19,7 @@ use berth_controllers::visibility::{self, Page};
 use berth_controllers::webhooks::Webhooks;
 use berth_controllers::{Installed, aggregated, rights};
 use berth_runtime::{Clock, ObjectKey};
+pub use berth_store::Recovery;
 use berth_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -147,8 +148,19 @@ fn open(storage: &Storage) -> Result<Arc<dyn Store>, EmbeddedError> {
     };
     let failed = |source| EmbeddedError::Storage { path: PathBuf::from(path), source };
     std::fs::create_dir_all(path).map_err(|error| failed(error.into()))?;
-    let file = path.join("store.sqlite");
-    Ok(Arc::new(SqliteStore::open(&file, SqliteOptions::default()).map_err(|error| failed(error.into()))?))
+    Ok(Arc::new(SqliteStore::open(&path.join(FILE), SqliteOptions::default()).map_err(|error| failed(error.into()))?))
+}
+
+/// File of a data folder with the objects.
+const FILE: &str = "store.sqlite";
+
+/// Makes the objects of a data folder readable again, if they are damaged: see [`berth_store::recover()`].
+///
+/// # Errors
+/// When nothing of them can be read, or the folder cannot be written.
+pub fn recover(folder: &Path) -> Result<Option<Recovery>, EmbeddedError> {
+    berth_store::recover(&folder.join(FILE))
+        .map_err(|error| EmbeddedError::Storage { path: folder.to_owned(), source: error.into() })
 }
 
 struct KueueConverter;

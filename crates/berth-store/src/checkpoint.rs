@@ -5,6 +5,7 @@
 //! own does it while commits go on. The log can begin anew only when all of it has been moved, and commits add to it all the
 //! time: so when it is long the writer moves the rest itself, right after the thread has left as little as it can.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
-use crate::sqlite::page_size;
+use crate::file::page_size;
 
 /// Bytes that are moved at once, so that what is left behind after the last of them is little.
 const PART: usize = 2 * 1024 * 1024;
@@ -53,8 +54,8 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Takes checkpoints out of the writer's commits.
-    pub(crate) fn start(path: &Path, writer: &mut Connection) -> rusqlite::Result<Checkpoints> {
+    /// Takes checkpoints out of the writer's commits. `mark` is synced with each of them.
+    pub(crate) fn start(path: &Path, writer: &mut Connection, mark: File) -> rusqlite::Result<Checkpoints> {
         let page = usize::try_from(page_size(writer)?).unwrap_or(usize::MAX);
         let pages = Arc::new(AtomicUsize::new(0));
         let counted = pages.clone();
@@ -77,6 +78,8 @@ impl Checkpoints {
                     if let Some(moved) = checkpoint(&mover, &fails) {
                         found.store(moved, Ordering::Relaxed);
                     }
+                    // It may be older on the disk without harm: less is noticed then.
+                    let _ = mark.sync_data();
                     is_done.store(false, Ordering::Release);
                 }
             })
@@ -171,7 +174,8 @@ mod tests {
         let mut writer = Connection::open(&path).expect("a file");
         writer.pragma_update(None, "journal_mode", "WAL").expect("a mode");
         writer.execute_batch("CREATE TABLE t (v BLOB)").expect("a table");
-        let checkpoints = Checkpoints::start(&path, &mut writer).expect("a thread");
+        let mark = File::create(folder.join("mark")).expect("a file");
+        let checkpoints = Checkpoints::start(&path, &mut writer, mark).expect("a thread");
         writer.execute_batch("INSERT INTO t VALUES (zeroblob(400000))").expect("room");
         (writer, checkpoints)
     }

@@ -41,6 +41,15 @@ pub enum CommitError {
     },
 }
 
+/// Why nothing can be written for the time being.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What is wrong.
+    pub reason: String,
+    /// Whether it will stay so until the process is started anew. Otherwise writes go on by themselves once the cause is gone.
+    pub restart_helps: bool,
+}
+
 /// Why a state or history can not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
@@ -61,3 +70,58 @@ pub enum ReadError {
         current: u64,
     },
 }
+
+/// Why a store file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error("the store {path} is in use: another berth has it open")]
+    InUse {
+        /// The file.
+        path: String,
+    },
+    /// Another program holds SQLite's own lock on it.
+    #[error("the store {path} is in use: another program has it open (an older berth, or sqlite3)")]
+    Locked {
+        /// The file.
+        path: String,
+    },
+    /// A file that belongs to the store cannot be opened or written.
+    #[error("cannot open the store {path}: {source}")]
+    Lock {
+        /// The file.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// SQLite refused: no permission, no room, a broken disk.
+    #[error("cannot open the store {path}: {source}")]
+    Engine {
+        /// The file.
+        path: String,
+        /// SQLite's error.
+        source: rusqlite::Error,
+    },
+    /// It does not hold what was written.
+    #[error("the store {path} is damaged: {what}. {REMEDY}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Writes at its end are gone that were acknowledged.
+    #[error(
+        "the store {path} has lost its end: {what}. If {path}-wal was moved away, put it back. Otherwise: {REMEDY}"
+    )]
+    EndLost {
+        /// The file.
+        path: String,
+        /// How far it goes and how far it should.
+        what: String,
+    },
+}
+
+/// What to do about a damaged store.
+const REMEDY: &str = "Put back a copy of the whole data folder, or start once with --recover: it keeps what is sound, lists what \
+                      is not, and leaves the damaged files beside it";

@@ -14,18 +14,27 @@
 
 mod checkpoint;
 mod error;
+mod file;
+mod format;
 mod key;
+mod mark;
 mod memory;
 mod mvcc;
+mod pages;
 mod queue;
 mod record;
+mod recover;
+mod reserve;
 mod sqlite;
+mod wal;
 mod watch;
+mod writer;
 
-pub use error::{CommitError, ReadError};
+pub use error::{CommitError, OpenError, ReadError, Trouble};
 pub use memory::MemoryStore;
 pub use record::{Change, Event, Record};
-pub use sqlite::{OpenError, SqliteOptions, SqliteStore};
+pub use recover::{Recovery, recover};
+pub use sqlite::{SqliteOptions, SqliteStore};
 pub use watch::{WatchEnd, Watcher};
 
 use std::future::Future;
@@ -166,6 +175,11 @@ pub trait Store: Send + Sync + 'static {
     /// for.
     fn commit_time(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Why nothing can be written at the moment, if so. Reads are not affected.
+    fn trouble(&self) -> Option<Trouble> {
+        None
     }
 
     /// Every change below `prefix` after revision `after`, as it happened.

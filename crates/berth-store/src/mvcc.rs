@@ -349,6 +349,11 @@ impl Mvcc {
         }
     }
 
+    /// The revisions of all objects that are there.
+    pub(crate) fn stored(&self) -> Vec<u64> {
+        self.snapshot().state.values().map(|record| record.revision).collect()
+    }
+
     pub(crate) fn revision(&self) -> u64 {
         self.current.read().unwrap_or_else(PoisonError::into_inner).revision
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::CommitError;
 
@@ -46,6 +47,8 @@ pub(crate) enum Next<T> {
     Compact(u64),
     /// Everything is done, and no more will come.
     Closed,
+    /// Nothing came as long as was waited.
+    Nothing,
 }
 
 impl<T> Queue<T> {
@@ -121,8 +124,8 @@ impl<T> Queue<T> {
         drop(rows);
     }
 
-    /// What is to be done next; waits for it.
-    pub(crate) fn next(&self) -> Next<T> {
+    /// What is to be done next; waits for it, for so long at most.
+    pub(crate) fn next(&self, wait: Option<Duration>) -> Next<T> {
         let mut state = self.state();
         loop {
             if let Some(revision) = state.compact.take() {
@@ -134,7 +137,15 @@ impl<T> Queue<T> {
             if state.is_closed {
                 return Next::Closed;
             }
-            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let Some(wait) = wait else {
+                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let (waited, timeout) = self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+            state = waited;
+            if timeout.timed_out() && state.length == 0 && state.compact.is_none() && !state.is_closed {
+                return Next::Nothing;
+            }
         }
     }
 
@@ -214,6 +225,7 @@ mod tests {
         queue.compact(5);
         queue.close();
         assert!(queue.push("ann", 1, 2).is_err());
-        assert_eq!([queue.next(), queue.next(), queue.next()], [Next::Compact(7), Next::Write(1), Next::Closed]);
+        let next = || queue.next(None);
+        assert_eq!([next(), next(), next()], [Next::Compact(7), Next::Write(1), Next::Closed]);
     }
 }

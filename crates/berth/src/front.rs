@@ -31,6 +31,10 @@ pub struct FrontOptions {
     /// Keep nothing: objects live in memory and go with the process.
     #[arg(long)]
     ephemeral: bool,
+    /// Keep what is sound of a damaged store, list what is not, and leave the damaged files beside it. A sound store stays as it
+    /// is.
+    #[arg(long, conflicts_with = "ephemeral")]
+    recover: bool,
     /// Address to serve on. Port 0 takes any free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
@@ -144,6 +148,11 @@ impl Front {
             }
             error => error.into(),
         })?;
+        if let Folder::Kept(path) = &folder
+            && options.recover
+        {
+            recover(path)?;
+        }
         let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.path().join("kubeconfig"));
         Ok(Self { folder, pki, listener, kubeconfig, given })
     }
@@ -263,6 +272,30 @@ impl Leftovers {
     pub fn clear(self) {
         drop(self.0);
     }
+}
+
+/// Lines of what was lost that are printed; the others are in the report.
+const LOST_SHOWN: usize = 50;
+
+/// Recovers the objects of a folder, and says what came of it.
+fn recover(folder: &Path) -> anyhow::Result<()> {
+    let Some(recovery) = berth_simulator::api::recover(folder)? else {
+        eprintln!("berth: {}: the store is sound, there is nothing to recover", folder.display());
+        return Ok(());
+    };
+    for line in recovery.lost.iter().take(LOST_SHOWN) {
+        eprintln!("berth: {line}");
+    }
+    if recovery.lost.len() > LOST_SHOWN {
+        eprintln!("berth: and {} more, in {}", recovery.lost.len() - LOST_SHOWN, recovery.report.display());
+    }
+    let lost = match recovery.lost.len() {
+        0 => "nothing is lost".to_owned(),
+        number => format!("{number} not sound (list: {})", recovery.report.display()),
+    };
+    let damaged = recovery.damaged.display();
+    eprintln!("berth: recovered {} objects, {lost}; the damaged store is kept as {damaged}", recovery.kept);
+    Ok(())
 }
 
 /// Where files go.

@@ -185,7 +185,7 @@ async fn only_the_owner_can_read_it() {
     };
     let check = || {
         let files = files();
-        assert_eq!(files.len(), 4, "{files:?}");
+        assert_eq!(files.len(), 6, "{files:?}");
         for file in files {
             let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{}: {mode:o}", file.display());

@@ -5,6 +5,7 @@ mod bench;
 mod chart;
 mod clients;
 mod cluster;
+mod damage;
 mod disk;
 mod history;
 mod install;
