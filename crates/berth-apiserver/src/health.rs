@@ -1,5 +1,10 @@
 //! `/healthz`, `/livez` and `/readyz`, whole and check by check, in kube-apiserver's words: `ok`, or with `?verbose` a line
 //! for each check. `?exclude=NAME` leaves a check out.
+//!
+//! Who asks whether the server is alive starts it anew when it is not. So where nothing can be written the server is not ready;
+//! it is not alive only if writing goes on no sooner than in a new process.
+
+use std::borrow::Cow;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
@@ -10,28 +15,40 @@ use crate::{ApiServer, Body, RequestInfo};
 /// The paths, without what may follow.
 const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
-/// A check: its name, whether it is about being ready and not about being alive, and what is wrong.
+/// What a check finds wrong.
+type Outcome = Result<(), Cow<'static, str>>;
+
+/// A check: its name, whether it is about being ready and not about being alive, and what is wrong, for the probe of that name.
 struct Check {
     name: &'static str,
     of_readiness: bool,
-    run: fn(&ApiServer) -> Result<(), &'static str>,
+    run: fn(&ApiServer, &str) -> Outcome,
 }
 
+/// The probe that decides over a restart.
+const ALIVE: &str = "livez";
+
 const CHECKS: [Check; 3] = [
-    Check { name: "ping", of_readiness: false, run: |_| Ok(()) },
+    Check { name: "ping", of_readiness: false, run: |_, _| Ok(()) },
     // Under the name everybody asks for: where objects are kept.
-    Check { name: "etcd", of_readiness: false, run: of_store },
+    Check { name: "etcd", of_readiness: false, run: |server, probe| of_store(server, probe == ALIVE) },
     Check {
         name: "poststarthook/rbac/bootstrap-roles",
         of_readiness: true,
-        run: |server| if server.is_started() { Ok(()) } else { Err("not finished") },
+        run: |server, _| if server.is_started() { Ok(()) } else { Err("not finished".into()) },
     },
 ];
 
-/// Whether objects can be read.
-pub(crate) fn of_store(server: &ApiServer) -> Result<(), &'static str> {
+/// Whether objects can be read and written; or only (`is_fatal`) whether a new process is needed for that.
+pub(crate) fn of_store(server: &ApiServer, is_fatal: bool) -> Outcome {
     let one = berth_store::ListQuery { limit: 1, ..berth_store::ListQuery::all("/") };
-    server.store().list(&one).map(|_| ()).map_err(|_| "the store does not answer")
+    server.store().list(&one).map_err(|_| "the store does not answer")?;
+    match server.store().trouble() {
+        Some(trouble) if trouble.restart_helps || !is_fatal => {
+            Err(format!("the store cannot write: {}", trouble.reason).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a path is one of these or of their checks.
@@ -49,7 +66,7 @@ pub(crate) fn paths() -> Vec<String> {
 }
 
 fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
-    CHECKS.iter().filter(move |check| probe != "livez" || !check.of_readiness)
+    CHECKS.iter().filter(move |check| probe != ALIVE || !check.of_readiness)
 }
 
 /// The answer to a request for one of the paths; `None` when it is for another, or for a check there is not.
@@ -62,7 +79,7 @@ pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Opt
     let mut checks = checks(probe);
     if !single.is_empty() {
         let check = checks.find(|check| single.strip_prefix('/') == Some(check.name))?;
-        return Some(match (check.run)(server) {
+        return Some(match (check.run)(server, probe) {
             Ok(()) => text(StatusCode::OK, "ok"),
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         });
@@ -76,7 +93,7 @@ pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Opt
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
-        match (check.run)(server) {
+        match (check.run)(server, probe) {
             Ok(()) => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Err(why) => {
                 failed = true;

@@ -1,10 +1,15 @@
 //! `/healthz`, `/livez`, `/readyz` as probes and people ask for them.
 
+use std::sync::Mutex;
+
+use berth_apiserver::ApiServer;
+use berth_store::{CommitFuture, MemoryStore, Store, Trouble, Write};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
 
-use crate::harness::{Server, server};
+use crate::harness::{Server, config_on, server};
+use crate::meddled::{Meddled, Meddler};
 
 async fn ask(server: &Server, uri: &str) -> (u16, String) {
     let response = server.raw(Method::GET, uri, &[], Bytes::new()).await;
@@ -36,4 +41,43 @@ async fn checks_are_told_one_by_one_when_asked_for() {
     }
     let (_, text) = ask(&server, "/").await;
     assert!(text.contains("\"/readyz/poststarthook/rbac/bootstrap-roles\""), "{text}");
+}
+
+/// A store that says that it can not write.
+#[derive(Default)]
+struct Troubled(Mutex<Option<Trouble>>);
+
+impl Meddler for Troubled {
+    fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
+        store.commit_for(user, write)
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_can_be_written_it_is_not_ready_and_alive_unless_a_restart_helps() {
+    let store = Meddled::by(Troubled::default());
+    let server = Server { api: ApiServer::new(config_on(store.clone())) };
+    server.api.ready().await.expect("stored");
+    let set = |restart_helps: Option<bool>| {
+        let trouble = |restart_helps| Trouble { reason: "the disk is tired".to_owned(), restart_helps };
+        *store.meddler.0.lock().unwrap() = restart_helps.map(trouble);
+    };
+    for (restart_helps, alive, ready) in
+        [(None, 200, 200), (Some(false), 200, 500), (Some(true), 500, 500), (None, 200, 200)]
+    {
+        set(restart_helps);
+        assert_eq!(ask(&server, "/livez").await.0, alive, "{restart_helps:?}");
+        for probe in ["/readyz", "/healthz", "/readyz/etcd"] {
+            let (code, text) = ask(&server, probe).await;
+            assert_eq!(code, ready, "{probe}, {restart_helps:?}");
+            assert_eq!(text.contains("the store cannot write: the disk is tired"), ready == 500, "{text}");
+        }
+        let status = server.get("/api/v1/componentstatuses/etcd-0").await.expect(200);
+        let message = status["conditions"][0]["message"].as_str().unwrap();
+        assert_eq!(message.contains("the disk is tired"), ready == 500, "{message}");
+    }
 }

@@ -50,6 +50,19 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
     assert_eq!(server.patch(&format!("{MAPS}/m0"), "merge-patch", patch.clone()).await.code, 503);
     assert_eq!(server.get(&format!("{MAPS}/m0")).await.expect(200)["data"]["more"], Value::Null);
 
+    // Probes say so, and a new process would change nothing.
+    let ready = server.raw(http::Method::GET, "/readyz", &[], "").await;
+    assert_eq!(ready.status(), 500);
+    let said = ready.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&said).contains("the store cannot write"), "{said:?}");
+    assert_eq!(server.raw(http::Method::GET, "/livez", &[], "").await.status(), 200);
+    // Deletions are taken, and nothing else.
+    stored -= 1;
+    let last = format!("{MAPS}/m{stored}");
+    server.delete(&last, Value::Null).await.expect(200);
+    assert_eq!(server.patch(&format!("{MAPS}/m0"), "merge-patch", json!({"data": {"a": "b"}})).await.code, 503);
+    assert_eq!(server.get(&last).await.code, 404);
+
     // The same file on a disk with room again.
     drop(server);
     let server = open(None);

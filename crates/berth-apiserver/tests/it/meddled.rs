@@ -3,11 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use berth_store::{CommitFuture, ListQuery, Listing, MemoryStore, ReadError, Record, Store, Watcher, Write};
+use berth_store::{CommitFuture, ListQuery, Listing, MemoryStore, ReadError, Record, Store, Trouble, Watcher, Write};
 
 /// What becomes of a write on its way into the store.
 pub trait Meddler: Send + Sync + 'static {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture;
+
+    /// Why it can write nothing.
+    fn trouble(&self) -> Option<Trouble> {
+        None
+    }
 }
 
 /// The store, with all writes through the meddler's hands.
@@ -37,6 +42,10 @@ impl<M: Meddler> Store for Meddled<M> {
 
     fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
         self.meddler.commit(&self.store, user, write)
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.meddler.trouble()
     }
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {

@@ -54,8 +54,14 @@ fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
     assert_eq!(stored(&cluster), written);
     assert_eq!(cluster.get(&["configmap", "map-0"])["metadata"]["labels"], serde_json::Value::Null);
     assert_eq!(cluster.run(&["get", "--raw", "/livez"]), "ok");
+    let said = cluster.refused(&["get", "--raw", "/readyz"]);
+    assert!(said.contains("the store cannot write"), "{said}");
 
+    // By itself, though nothing is written.
     limit(&cluster, None);
+    cluster.wait_until("the server to be ready again", 20, |cluster| {
+        cluster.kubectl(&["get", "--raw", "/readyz"]).status.success()
+    });
     let again = create(written);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     // And what was acknowledged, before and after, is there for the next process.
