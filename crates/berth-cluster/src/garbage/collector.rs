@@ -14,6 +14,7 @@ use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Queue, Reconciler,
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, SelectAll, Stream};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, watcher};
@@ -239,7 +240,23 @@ impl Collector {
         for (dependent, record) in dependents.iter().filter(|(_, record)| !record.is_deleting) {
             self.check_owners(dependent, record).await?;
         }
-        Ok(())
+        let in_circle = lock(&self.graph).holds_in_a_circle(uid).map(str::to_owned);
+        match dependents.iter().find(|(dependent, _)| Some(dependent) == in_circle.as_ref()) {
+            Some((dependent, record)) => self.let_go_of(uid, dependent, record).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a dependent hold its owner no longer; the reference stays.
+    async fn let_go_of(&self, owner: &str, uid: &str, record: &Record) -> Result<(), Error> {
+        tracing::debug!(owner, dependent = uid, "owners that wait for each other: one reference no longer blocks");
+        self.change_owners(uid, record, |mut reference| {
+            if reference.uid == owner {
+                reference.block_owner_deletion = Some(false);
+            }
+            Some(reference)
+        })
+        .await
     }
 
     /// Orphan: dependents forget the owner, then it goes.
@@ -307,19 +324,22 @@ impl Collector {
     }
 
     async fn forget_owners(&self, uid: &str, record: &Record, owners: &[String]) -> Result<(), Error> {
+        self.change_owners(uid, record, |owner| (!owners.contains(&owner.uid)).then_some(owner)).await
+    }
+
+    /// Writes what `change` makes of each reference to an owner; nothing when the object is another by now.
+    async fn change_owners(
+        &self,
+        uid: &str,
+        record: &Record,
+        change: impl Fn(OwnerReference) -> Option<OwnerReference>,
+    ) -> Result<(), Error> {
         let Some((api, _)) = self.api(record) else { return Ok(()) };
         let Some(live) = api.get_opt(&record.name).await? else { return Ok(()) };
         if live.meta().uid.as_deref() != Some(uid) {
             return Ok(());
         }
-        let kept: Vec<_> = live
-            .meta()
-            .owner_references
-            .iter()
-            .flatten()
-            .filter(|owner| !owners.contains(&owner.uid))
-            .cloned()
-            .collect();
+        let kept: Vec<_> = live.meta().owner_references.iter().flatten().cloned().filter_map(change).collect();
         let patch = json!({ "metadata": { "resourceVersion": live.meta().resource_version, "ownerReferences": kept } });
         self.patch(&api, &record.name, &patch).await
     }

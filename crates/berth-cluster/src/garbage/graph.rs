@@ -121,9 +121,34 @@ impl Graph {
     }
 
     /// Dependents of an object, in uid order.
-    pub fn dependents(&self, uid: &str) -> impl Iterator<Item = (&String, &Record)> {
+    pub fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a String, &'a Record)> + use<'a> {
         let uids = self.dependents.get(uid).into_iter().flatten();
         uids.filter_map(|uid| Some((uid, self.records.get(uid)?)))
+    }
+
+    /// A dependent that holds this object, and with it, over others that wait in the same way, itself: all of them are being deleted
+    /// and wait for their dependents, so that none of them would ever go.
+    pub fn holds_in_a_circle<'a>(&'a self, uid: &'a str) -> Option<&'a str> {
+        self.held_by(uid).find(|holding| {
+            let mut seen = BTreeSet::from([*holding]);
+            let mut open = vec![*holding];
+            while let Some(at) = open.pop() {
+                if at == uid {
+                    return true;
+                }
+                open.extend(self.held_by(at).filter(|next| seen.insert(next)));
+            }
+            false
+        })
+    }
+
+    /// The dependents that wait for their own and hold this object.
+    fn held_by<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a str> {
+        let holds = move |record: &Record| {
+            let waits = record.is_deleting && record.waits_for_dependents;
+            waits && record.owners.iter().any(|owner| owner.blocks && owner.uid == uid)
+        };
+        self.dependents(uid).filter(move |(_, record)| holds(record)).map(|(dependent, _)| dependent.as_str())
     }
 
     /// Objects of a kind that are not in `kept`: what a fresh list shows to be gone.
@@ -171,6 +196,28 @@ mod tests {
         let mut graph = Graph::default();
         assert_eq!(graph.set("pod", record(&["job"])), set(&["pod"]));
         assert_eq!(graph.set("pod", record(&["job"])), set(&[]));
+    }
+
+    #[test]
+    fn a_circle_is_found_when_all_of_it_waits() {
+        let waiting = |owner: &str, blocks: bool| {
+            let owners = vec![Owner { uid: owner.to_owned(), blocks, ..Owner::default() }];
+            Record { owners, is_deleting: true, waits_for_dependents: true, ..Record::default() }
+        };
+        let mut graph = Graph::default();
+        graph.set("a", waiting("c", true));
+        graph.set("b", waiting("a", true));
+        graph.set("c", Record { is_deleting: false, ..waiting("b", true) });
+        graph.set("leaf", waiting("a", true));
+        assert_eq!(graph.holds_in_a_circle("a"), None, "c has not begun to wait");
+        graph.set("c", waiting("b", true));
+        assert_eq!(graph.holds_in_a_circle("a"), Some("b"));
+        assert_eq!(graph.holds_in_a_circle("c"), Some("a"));
+        assert_eq!(graph.holds_in_a_circle("leaf"), None);
+        graph.set("c", waiting("b", false));
+        assert_eq!(graph.holds_in_a_circle("a"), None, "the circle is open");
+        graph.set("self", waiting("self", true));
+        assert_eq!(graph.holds_in_a_circle("self"), Some("self"));
     }
 
     #[test]

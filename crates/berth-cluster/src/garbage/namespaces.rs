@@ -122,12 +122,22 @@ impl Namespaces {
             return Ok(Action::After(AGAIN));
         }
         kinds.push(ApiResource::erase::<k8s_openapi::api::core::v1::Event>(&()));
+        let (pods, others): (Vec<_>, Vec<_>) =
+            kinds.into_iter().partition(|kind| kind.group.is_empty() && kind.plural == "pods");
         let mut left = Left::default();
-        for kind in kinds {
-            let api: Api<PartialObjectMeta<DynamicObject>> = Api::namespaced_with(self.client.clone(), &name, &kind);
-            if let Err(error) = empty_of(&api, &kind, &mut left).await {
-                // The rest goes nevertheless.
-                left.failures.push(error);
+        for kinds in [pods, others] {
+            for kind in kinds {
+                let api: Api<PartialObjectMeta<DynamicObject>> =
+                    Api::namespaced_with(self.client.clone(), &name, &kind);
+                if let Err(error) = empty_of(&api, &kind, &mut left).await {
+                    // The rest goes nevertheless.
+                    left.failures.push(error);
+                }
+            }
+            // Pods go first, and what they use after the last of them: one that is ending still reads its secrets, and its network
+            // policies still hold for it.
+            if !left.is_nothing() {
+                break;
             }
         }
         let mut finalized = self.tell(namespace, &left).await?;

@@ -549,6 +549,70 @@ async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_namespace_loses_its_pods_before_what_they_use() {
+    let cluster = Cluster::new().await;
+    let client = cluster.client();
+    let namespaces = || Api::<Namespace>::all(client.clone());
+    cluster
+        .run(async {
+            let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": "team" } })).unwrap();
+            namespaces().create(&PostParams::default(), &namespace).await.unwrap();
+            let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "team");
+            eventually("the account", async || accounts.get_opt("default").await.unwrap().is_some()).await;
+            let pod = json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] },
+                "spec": { "containers": [{ "name": "c", "image": "c" }] } });
+            cluster.create::<Pod>("team", pod).await;
+            cluster.create::<ConfigMap>("team", json!({ "metadata": { "name": "map" } })).await;
+            namespaces().delete("team", &DeleteParams::default()).await.unwrap();
+            let pods = Api::<Pod>::namespaced(client.clone(), "team");
+            let remains = async || {
+                let status = namespaces().get("team").await.unwrap().status.unwrap_or_default();
+                let conditions = status.conditions.unwrap_or_default();
+                conditions.into_iter().find(|it| it.type_ == "NamespaceContentRemaining").and_then(|it| it.message)
+            };
+            eventually("the conditions", async || remains().await.is_some()).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(pods.get("held").await.unwrap().metadata.deletion_timestamp.is_some());
+            let wanted = "Some resources are remaining: pods. has 1 resource instances";
+            assert_eq!(remains().await.as_deref(), Some(wanted));
+            let maps = Api::<ConfigMap>::namespaced(client.clone(), "team");
+            assert!(maps.get("map").await.unwrap().metadata.deletion_timestamp.is_none());
+            let free = json!({ "metadata": { "finalizers": null } });
+            pods.patch("held", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
+            eventually("the namespace is gone", async || namespaces().get_opt("team").await.unwrap().is_none()).await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_in_a_circle_do_not_wait_for_each_other() {
+    let cluster = Cluster::new().await;
+    cluster
+        .run(async {
+            let maps = Api::<ConfigMap>::namespaced(cluster.client(), "default");
+            let mut uids = BTreeMap::new();
+            for name in ["one", "two", "three", "apart"] {
+                let made = cluster.create::<ConfigMap>("default", json!({ "metadata": { "name": name } })).await;
+                uids.insert(name, made.uid().unwrap());
+            }
+            for (owned, owner) in [("one", "three"), ("two", "one"), ("three", "two")] {
+                let reference = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uids[owner],
+                    "controller": true, "blockOwnerDeletion": true });
+                let patch = json!({ "metadata": { "ownerReferences": [reference] } });
+                maps.patch(owned, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            maps.delete("one", &DeleteParams::foreground()).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            let left: Vec<String> =
+                maps.list(&ListParams::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
+            assert!(left.contains(&"apart".to_owned()), "{left:?}");
+            assert!(!["one", "two", "three"].iter().any(|gone| left.iter().any(|name| name == gone)), "{left:?}");
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_same_seed_gives_the_same_history() {
     let history = async || {
         let cluster = Cluster::new().await;
