@@ -8,7 +8,7 @@
 //! |---|---|
 //! | saying what is wrong | [`field`], [`status`] |
 //! | reading objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
-//! | single values | [`quantity`], [`int_or_string`], [`times`], [`names`] |
+//! | single values | [`quantity`], [`int_or_string`], [`times`], [`names`], [`regexp`] |
 //! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`], [`meaning`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
@@ -32,6 +32,7 @@ pub mod packed;
 pub mod patch;
 pub mod quantity;
 pub mod quota;
+pub mod regexp;
 pub mod revision;
 pub mod rules;
 pub mod schema;

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::regexp;
+
 use crate::ast::{Expr, Fold, Kind, Literal};
 use crate::env::Env;
 use crate::issue::Issues;
@@ -521,7 +523,7 @@ impl Checker<'_> {
                 let pattern = if target.is_some() { literal(0) } else { literal(1) };
                 if function == "matches"
                     && let Some((Literal::String(pattern), at)) = pattern
-                    && regex::Regex::new(pattern).is_err()
+                    && regexp::compile(pattern).is_err()
                 {
                     self.issues.push(at, "invalid matches argument");
                 }

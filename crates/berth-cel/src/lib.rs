@@ -26,7 +26,6 @@ mod lex;
 pub mod library;
 mod parse;
 pub mod program;
-mod regexp;
 pub mod rules;
 pub mod types;
 pub mod value;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use berth_apimachinery::regexp;
+
 use crate::ast::{Expr, Kind, Literal};
 use crate::check::Checked;
 use crate::cost::{CostRule, LIST_COST};
@@ -354,9 +356,9 @@ impl Planner<'_> {
             _ => None,
         };
         if let Some(Node::Const(Value::String(pattern))) = pattern
-            && let Err(error) = regex::Regex::new(pattern)
+            && let Err(error) = regexp::compile(pattern)
         {
-            self.failure.get_or_insert(format!("error parsing regexp: {}", crate::regexp::go_error(pattern, &error)));
+            self.failure.get_or_insert(error);
         }
         let converts = matches!(
             function,

@@ -119,7 +119,7 @@ impl Pattern {
 
     /// Whether the text matches, or why the expression cannot be compiled.
     pub fn matches(&self, text: &str) -> Result<bool, &str> {
-        let compiled = self.compiled.get_or_init(|| regex::Regex::new(&self.text).map_err(|e| e.to_string()));
+        let compiled = self.compiled.get_or_init(|| crate::regexp::compile(&self.text));
         compiled.as_ref().map(|regex| regex.is_match(text)).map_err(String::as_str)
     }
 }

@@ -9,6 +9,7 @@
 use serde_json::{Map, Value};
 
 use crate::field::{Error, Path};
+use crate::regexp;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
@@ -19,6 +20,8 @@ pub struct StructuralOptions {
     pub structural: bool,
     /// Types must be among the known ones.
     pub valid_types: bool,
+    /// Patterns must be regular expressions.
+    pub valid_patterns: bool,
     /// Items of sets must be atomic.
     pub atomic_sets: bool,
     /// Keys of keyed lists must be required or have a default; items of sets must not be null.
@@ -34,6 +37,7 @@ impl StructuralOptions {
     pub const V1: StructuralOptions = StructuralOptions {
         structural: true,
         valid_types: true,
+        valid_patterns: true,
         atomic_sets: true,
         map_keys: true,
         defaults: true,
@@ -208,6 +212,14 @@ fn keywords(
     }
     if options.valid_types && !kind.is_empty() && !TYPES.contains(&kind) {
         errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
+    }
+    let pattern = text(schema, "pattern");
+    if options.valid_patterns
+        && !pattern.is_empty()
+        && let Err(why) = regexp::compile(pattern)
+    {
+        let detail = format!("must be a valid regular expression, but isn't: {why}");
+        errors.push(Error::invalid(&path.child("pattern"), pattern, detail));
     }
     if flag(schema, "uniqueItems") {
         let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";

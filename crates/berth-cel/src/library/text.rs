@@ -1,5 +1,6 @@
 //! Functions on text. Positions count characters, not octets.
 
+use berth_apimachinery::regexp;
 use regex::Regex;
 
 use super::{Implementation, no_overload};
@@ -144,9 +145,7 @@ fn with_regex<'a>(pattern: &str, apply: impl FnOnce(&Regex) -> Value<'a>) -> Res
     }
     LAST.with_borrow_mut(|last| {
         if !matches!(last, Some((known, _)) if known == pattern) {
-            let regex = Regex::new(pattern).map_err(|error| {
-                EvalError::message(format!("error parsing regexp: {}", crate::regexp::go_error(pattern, &error)))
-            })?;
+            let regex = regexp::compile(pattern).map_err(EvalError::message)?;
             *last = Some((pattern.to_owned(), regex));
         }
         match last {

@@ -5,10 +5,10 @@ use berth_api::jobset::constants::{
     REACHED_MAX_RESTARTS, REPLICATED_JOB_NAME, RESTARTING,
 };
 use berth_api::jobset::v1alpha2::{FailurePolicyAction, FailurePolicyRule, JobSet, JobSetStatus};
+use berth_apimachinery::regexp;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use regex::Regex;
 
 use super::children::{label, number_label};
 use super::conditions::{condition, set_condition};
@@ -52,7 +52,7 @@ pub fn rule_applies(rule: &FailurePolicyRule, job: &Job, failed: &JobCondition) 
     let any = |list: &[String], matches: &dyn Fn(&str) -> bool| list.is_empty() || list.iter().any(|one| matches(one));
     any(&rule.on_job_failure_reasons, &|wanted| wanted == reason)
         && any(&rule.on_job_failure_message_patterns, &|pattern| {
-            Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(message))
+            regexp::compile(pattern).is_ok_and(|pattern| pattern.is_match(message))
         })
         && any(&rule.target_replicated_jobs, &|target| target == entry)
 }

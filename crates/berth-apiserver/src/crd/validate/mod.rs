@@ -57,6 +57,7 @@ impl<'a> Checks<'a> {
         const NONE: StructuralOptions = StructuralOptions {
             structural: false,
             valid_types: false,
+            valid_patterns: false,
             atomic_sets: false,
             map_keys: false,
             defaults: true,
@@ -71,6 +72,7 @@ impl<'a> Checks<'a> {
         let structural = StructuralOptions {
             structural: fits(StructuralOptions { structural: true, ..NONE }),
             valid_types: fits(StructuralOptions { valid_types: true, ..NONE }),
+            valid_patterns: fits(StructuralOptions { valid_patterns: true, ..NONE }),
             atomic_sets: fits(StructuralOptions { atomic_sets: true, ..NONE }),
             map_keys: fits(StructuralOptions { map_keys: true, ..NONE }),
             ..NONE
