@@ -7,24 +7,37 @@ use berth_store::{Record, Store};
 use serde_json::Value;
 
 use crate::auth::{Compiled, RBAC_GROUP};
+use crate::crd::Accepted;
+use crate::crd::names::Taken;
 
 /// Reads stored objects. Cheap to clone; never waits.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn Store>,
     compiled: Arc<Compiled>,
+    definitions: Arc<Accepted>,
 }
 
 impl Objects {
     /// A handle on `store`.
     pub fn new(store: Arc<dyn Store>) -> Objects {
         let compiled = Arc::new(Compiled::new(store.changes(&format!("/{RBAC_GROUP}/"))));
-        Objects { store, compiled }
+        Objects { store, compiled, definitions: Arc::default() }
     }
 
     /// Roles and bindings, ready for use.
     pub(crate) fn compiled(&self) -> &Compiled {
         &self.compiled
+    }
+
+    /// The names of other definitions that a definition wants as well.
+    pub(crate) fn names_in_the_way(&self, definition: &Value) -> Taken {
+        self.definitions.in_the_way(self.store.as_ref(), definition)
+    }
+
+    /// The definitions of a group, beside `but`, that have not got all their names.
+    pub(crate) fn definitions_lacking_names(&self, group: &str, but: &str) -> Vec<String> {
+        self.definitions.lacking(self.store.as_ref(), group, but)
     }
 
     /// The object of that name, if it exists. `namespace` is empty for cluster-scoped kinds.

@@ -3,6 +3,7 @@
 //! There is no controller between a definition and its row: the write that stores a definition decides whether its
 //! names are accepted, and the row is there when the write is answered.
 
+mod accepted;
 mod cel;
 pub(crate) mod cleanup;
 pub mod conditions;
@@ -32,6 +33,7 @@ use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
 use crate::{ApiServer, aggregation, flow_schemas, objects, service_addresses};
 use webhook_converter::WebhookConverter;
 
+pub(crate) use accepted::Accepted;
 pub(crate) use cel::Rules;
 pub(crate) use validate::{validate, validate_update};
 
@@ -217,20 +219,13 @@ pub(crate) fn after_write<'a>(
 
 /// Gives definitions of the same group that lack a name another chance.
 async fn recheck_names(server: ApiServer, changed: Arc<Value>) {
-    let waits = |definition: &Value| {
-        definition["spec"]["group"] == changed["spec"]["group"]
-            && meta::name(definition) != meta::name(&changed)
-            && meta::deletion_timestamp(definition).is_none()
-            && !conditions::is_true(definition, "NamesAccepted")
-    };
-    let waiting = server.objects().list(GROUP, PLURAL, None).into_iter().filter(|definition| waits(definition));
-    for name in waiting.map(|definition| meta::name(&definition).to_owned()).collect::<Vec<_>>() {
+    let group = changed["spec"]["group"].as_str().unwrap_or_default();
+    for name in server.objects().definitions_lacking_names(group, meta::name(&changed)) {
         let key = objects::key(GROUP, PLURAL, "", &name);
         let Some(record) = server.store().get(&key) else { continue };
         let current = record.value();
-        let all = server.objects().list(GROUP, PLURAL, None);
         let registry = server.registry();
-        let taken = names::Taken::by(&current, all.iter().map(Arc::as_ref)).with_builtin(&current, &registry);
+        let taken = server.objects().names_in_the_way(&current).with_builtin(&current, &registry);
         let mut updated = current.as_ref().clone();
         let now = server.timestamp();
         definition::set_status(&mut updated, &taken, now.as_str().unwrap_or_default());

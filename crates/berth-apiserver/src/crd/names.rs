@@ -11,28 +11,54 @@ use serde_json::{Map, Value, json};
 use super::conditions::{self, Condition};
 use crate::registry::{Origin, Registry};
 
-/// Names of a group that are in use.
-#[derive(Clone, Debug, Default)]
+/// Names of a group that are in use, as far as a definition wants them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     resources: BTreeSet<String>,
     kinds: BTreeSet<String>,
 }
 
+/// The names of one definition.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    resources: BTreeSet<String>,
+    kinds: BTreeSet<String>,
+}
+
+impl Names {
+    fn read(names: &Value) -> Names {
+        let text = |field: &str| names[field].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        let short_names = names["shortNames"].as_array().into_iter().flatten();
+        let short_names = short_names.filter_map(Value::as_str).map(str::to_owned);
+        Names {
+            resources: ["plural", "singular"].into_iter().filter_map(text).chain(short_names).collect(),
+            kinds: ["kind", "listKind"].into_iter().filter_map(text).collect(),
+        }
+    }
+
+    /// Those a definition has been accepted with.
+    pub(crate) fn accepted(definition: &Value) -> Names {
+        Names::read(&definition["status"]["acceptedNames"])
+    }
+}
+
 impl Taken {
     /// The names accepted for `others`, as far as they are of the group of `definition` and not it itself.
     pub fn by<'a>(definition: &Value, others: impl IntoIterator<Item = &'a Value>) -> Taken {
+        let is_other = |other: &&Value| {
+            other["spec"]["group"] == definition["spec"]["group"] && meta::name(other) != meta::name(definition)
+        };
+        let others: Vec<Names> = others.into_iter().filter(is_other).map(Names::accepted).collect();
+        Taken::from_names(definition, &others)
+    }
+
+    /// What the definition wants of the names that others have.
+    pub(crate) fn from_names<'a>(definition: &Value, others: impl IntoIterator<Item = &'a Names>) -> Taken {
+        let wanted = Names::read(&definition["spec"]["names"]);
         let mut taken = Taken::default();
-        let group = &definition["spec"]["group"];
         for other in others {
-            if other["spec"]["group"] != *group || meta::name(other) == meta::name(definition) {
-                continue;
-            }
-            let names = &other["status"]["acceptedNames"];
-            let text = |field: &str| names[field].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
-            taken.resources.extend(["plural", "singular"].into_iter().filter_map(text));
-            let short_names = names["shortNames"].as_array().into_iter().flatten();
-            taken.resources.extend(short_names.filter_map(Value::as_str).map(str::to_owned));
-            taken.kinds.extend(["kind", "listKind"].into_iter().filter_map(text));
+            taken.resources.extend(wanted.resources.intersection(&other.resources).cloned());
+            taken.kinds.extend(wanted.kinds.intersection(&other.kinds).cloned());
         }
         taken
     }

@@ -1,14 +1,11 @@
 //! CustomResourceDefinitions; the rules are in [`crate::crd`].
 
-use std::sync::Arc;
-
 use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;
 use serde_json::{Value, json};
 
 use super::{Context, Strategy};
 use crate::crd::features::{self, Features};
-use crate::crd::names::Taken;
 use crate::crd::{self, definition};
 
 pub(crate) struct Definitions;
@@ -57,8 +54,7 @@ impl Strategy for Definitions {
 }
 
 fn set_status(object: &mut Value, context: &Context<'_>) {
-    let others = context.objects.list(crd::GROUP, crd::PLURAL, None);
-    let taken = Taken::by(object, others.iter().map(Arc::as_ref)).with_builtin(object, context.registry);
+    let taken = context.objects.names_in_the_way(object).with_builtin(object, context.registry);
     let now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     definition::set_status(object, &taken, &now);
 }
