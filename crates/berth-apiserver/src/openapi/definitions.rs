@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use berth_apimachinery::builtin;
-use berth_apimachinery::meta::GroupVersionKind;
+use berth_apimachinery::meta::{self, GroupVersionKind};
 use serde_json::{Map, Value, json};
 
 use super::Style;
@@ -208,8 +208,17 @@ fn custom_object(style: Style, row: &ResourceInfo, version: &VersionInfo, raw: V
         object = json!({"type": "object"});
     }
     object["x-kubernetes-group-version-kind"] = kind_extension(row, version, &row.kind);
-    // A schema without properties says "anything"; giving it some would forbid the rest.
-    if object.get("properties").is_some_and(Value::is_object) {
+    let keeps_all = object.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
+    if style == Style::V2 && keeps_all {
+        // Clients of v2 know nothing of the extension; that nothing is said is what lets them send anything.
+        meta::map_mut(&mut object).remove("x-kubernetes-preserve-unknown-fields");
+    }
+    // Naming fields of a kind that keeps everything would forbid the rest.
+    let names_fields = object.get("properties").is_some_and(Value::is_object);
+    if names_fields || !keeps_all {
+        if !names_fields {
+            object["properties"] = json!({});
+        }
         let pod = "io.k8s.api.core.v1.Pod";
         let properties = &mut object["properties"];
         properties["apiVersion"] = text_field(pod, "apiVersion");
@@ -234,7 +243,11 @@ fn custom_list(style: Style, row: &ResourceInfo, version: &VersionInfo, item: &s
             "kind": text_field(list, "kind"),
             "metadata": described(style, &format!("{META}.ListMeta"), text),
             "items": {
-                "description": format!("List of {}.", row.plural),
+                "description": format!(
+                    "List of {}. More info: \
+                     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md",
+                    row.plural
+                ),
                 "type": "array",
                 "items": reference(style, item),
             },
