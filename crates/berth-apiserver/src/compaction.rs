@@ -4,26 +4,29 @@
 //! at the one before, so that a watch or a paged list can go on for one to two intervals. The store's own bound on the
 //! number of changes holds besides.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use berth_store::Store;
 
+use crate::ApiServer;
+
 /// Upstream's default.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Forgets regularly, for as long as somebody else holds the store. Must be called within a runtime.
-pub fn forget_history(store: &Arc<dyn Store>) {
-    let before = store.revision();
-    tokio::spawn(run(Arc::downgrade(store), before));
+/// Forgets regularly, for as long as somebody else holds the server's store. Must be called within a runtime.
+pub fn forget_history(server: &ApiServer) {
+    tokio::spawn(run(Arc::downgrade(server.store()), server.store().revision(), server.inner.forgotten.clone()));
 }
 
-async fn run(store: Weak<dyn Store>, mut before: u64) {
+async fn run(store: Weak<dyn Store>, mut before: u64, times: Arc<AtomicU64>) {
     loop {
         tokio::time::sleep(INTERVAL).await;
         let Some(store) = store.upgrade() else { return };
         store.compact(before);
         before = store.revision();
+        times.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -39,13 +42,14 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let create =
             |name: &str| Write::Create { key: format!("/a/{name}"), value: json!({"metadata": {"name": name}}) };
-        forget_history(&store);
+        let times: Arc<AtomicU64> = Arc::default();
+        tokio::spawn(run(Arc::downgrade(&store), store.revision(), times.clone()));
         store.commit(create("x")).await.expect("stored");
         tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
         assert!(store.watch("/a/", 1).is_ok(), "an interval has begun and ended, not two");
         store.commit(create("y")).await.expect("stored");
         tokio::time::sleep(INTERVAL).await;
-        assert_eq!(store.compacted(), 1);
+        assert_eq!((store.compacted(), times.load(Ordering::Relaxed)), (1, 2));
         assert!(store.watch("/a/", 0).is_err());
         assert!(store.watch("/a/", 1).is_ok());
         let alive = Arc::downgrade(&store);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -145,6 +145,8 @@ pub(crate) struct Inner {
     starting: Mutex<Vec<CommitFuture>>,
     /// Whether they are.
     started: AtomicBool,
+    /// How often history has been forgotten by and by.
+    pub(crate) forgotten: Arc<AtomicU64>,
 }
 
 /// The table of kinds and what belongs to rows of custom resources; swapped together.
@@ -207,6 +209,7 @@ impl ApiServer {
                 request_ids: Mutex::new(SmallRng::seed_from_u64(!config.seed)),
                 starting: Mutex::new(Vec::new()),
                 started: AtomicBool::new(false),
+                forgotten: Arc::default(),
                 config,
             }),
         };

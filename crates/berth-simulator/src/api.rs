@@ -107,7 +107,7 @@ impl Apiserver {
             },
             source: source.into(),
         })?;
-        berth_apiserver::forget_history(&server.store_handle());
+        berth_apiserver::forget_history(&server);
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")).agent(AGENT), "default");
         install_definitions(&client, options.bare).await?;
         if !options.bare {

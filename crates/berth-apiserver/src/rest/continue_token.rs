@@ -7,6 +7,8 @@ use berth_apimachinery::status::Status;
 use serde_json::{Value, json};
 
 const VERSION: &str = "meta.k8s.io/v1";
+/// Member of a token that upstream has not: clients hand tokens back as they are.
+const FORGOTTEN: &str = "forgotten";
 
 /// The place a list goes on from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,17 +17,23 @@ pub(crate) struct Continue {
     pub(crate) after: String,
     /// Revision of the first page; `None` to go on at the latest state, accepting a gap.
     pub(crate) revision: Option<u64>,
+    /// How often history had been forgotten when the first page was read.
+    pub(crate) forgotten: u64,
 }
 
 impl Continue {
     /// The token for going on after `key`, which begins with `prefix`.
-    pub(crate) fn encode(key: &str, prefix: &str, revision: u64) -> String {
-        encode(key, prefix, &json!(revision))
+    pub(crate) fn encode(key: &str, prefix: &str, revision: u64, forgotten: u64) -> String {
+        let mut token = json!({"v": VERSION, "rv": revision, "start": start(key, prefix)});
+        if forgotten > 0 {
+            token[FORGOTTEN] = forgotten.into();
+        }
+        URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
     /// The token for going on after `key` in whatever state there is then.
     pub(crate) fn encode_at_latest(key: &str, prefix: &str) -> String {
-        encode(key, prefix, &json!(-1))
+        URL_SAFE_NO_PAD.encode(json!({"v": VERSION, "rv": -1, "start": start(key, prefix)}).to_string())
     }
 
     /// Reads a token.
@@ -51,12 +59,12 @@ impl Continue {
         Ok(Continue {
             after: format!("{prefix}{}", start.trim_end_matches('\0')),
             revision: u64::try_from(revision).ok(),
+            forgotten: value[FORGOTTEN].as_u64().unwrap_or(0),
         })
     }
 }
 
-fn encode(key: &str, prefix: &str, revision: &Value) -> String {
+fn start(key: &str, prefix: &str) -> String {
     // Upstream's start key is the first key not yet seen: the last one plus a zero byte.
-    let start = format!("{}\0", key.strip_prefix(prefix).unwrap_or(key));
-    URL_SAFE_NO_PAD.encode(json!({"v": VERSION, "rv": revision, "start": start}).to_string())
+    format!("{}\0", key.strip_prefix(prefix).unwrap_or(key))
 }

@@ -1,6 +1,7 @@
 //! Reading: one object, or many at one revision, in pages or as a stream.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use berth_apimachinery::field::{self, Path};
 use berth_apimachinery::meta;
@@ -131,6 +132,8 @@ pub(crate) struct Page {
     /// The last key looked at, when there is more.
     next_after: Option<String>,
     remaining: usize,
+    /// How often history had been forgotten when the list began.
+    forgotten: u64,
 }
 
 impl Page {
@@ -138,7 +141,7 @@ impl Page {
     pub(crate) fn metadata(&self, prefix: &str, selection: &Selection) -> Value {
         let mut metadata = json!({"resourceVersion": self.revision.to_string()});
         if let Some(last) = &self.next_after {
-            metadata["continue"] = Continue::encode(last, prefix, self.revision).into();
+            metadata["continue"] = Continue::encode(last, prefix, self.revision, self.forgotten).into();
             // With selectors the remaining count is not known.
             if selection.is_everything() {
                 metadata["remainingItemCount"] = self.remaining.into();
@@ -156,6 +159,8 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
     if let Some(version) = options.resource_version.filter(|version| *version > current) {
         return Err(too_large_version(version, current));
     }
+    let now = call.server.inner.forgotten.load(Ordering::Relaxed);
+    let mut forgotten = now;
     let (after, at_revision) = if options.continue_token.is_empty() {
         if options.resource_version_match == Some(VersionMatch::Exact) && options.resource_version.unwrap_or(0) == 0 {
             let path = Path::new("resourceVersionMatch");
@@ -175,23 +180,32 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let place = Continue::decode(&options.continue_token, prefix)?;
+        if let Some(requested) = place.revision {
+            // Forgotten twice since, also where nothing was written and the revision is still the last one: a page is good for one
+            // to two intervals, not for as long as the cluster is idle.
+            if now.saturating_sub(place.forgotten) >= 2 {
+                let error = ReadError::Compacted { requested, oldest: current };
+                return Err(read_status(error, Some(&place.after), prefix));
+            }
+            forgotten = place.forgotten;
+        }
         (Some(place.after), place.revision)
     };
     // With a selector the limit counts what matches, so it is applied here.
     let limit = if selection.is_everything() { options.limit } else { 0 };
     let query = ListQuery { prefix, start_after: after.as_deref(), limit, at_revision };
     let listing = store.list(&query).map_err(|error| read_status(error, after.as_deref(), prefix))?;
-    select(call, selection, listing)
+    select(call, selection, listing, forgotten)
 }
 
-fn select(call: &Call, selection: &Selection, listing: Listing) -> Result<Page, Status> {
+fn select(call: &Call, selection: &Selection, listing: Listing, forgotten: u64) -> Result<Page, Status> {
     let Listing { records, revision, remaining } = listing;
     if selection.is_everything() {
         let next_after = (remaining > 0).then(|| records.last().map(|record| record.key.to_string())).flatten();
-        return Ok(Page { records, revision, next_after, remaining });
+        return Ok(Page { records, revision, next_after, remaining, forgotten });
     }
     let view = call.view();
-    let mut page = Page { records: Vec::new(), revision, next_after: None, remaining: 0 };
+    let mut page = Page { records: Vec::new(), revision, next_after: None, remaining: 0, forgotten };
     let mut may_match = records.into_iter().filter(|record| selection.may_match_key(&record.key));
     loop {
         let some: Vec<Arc<Record>> = may_match.by_ref().take(SHOWN_AT_ONCE).collect();
