@@ -5,9 +5,11 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::Spanned;
 
+use crate::field;
 use crate::trail::Trail;
 
 /// Why bytes are not a document.
@@ -20,8 +22,10 @@ pub struct DecodeError(String);
 pub struct Decoded {
     /// The value; of a repeated field the last one.
     pub value: Value,
-    /// Paths of fields that occur more than once, e.g. `spec.foo`.
+    /// Paths of fields of a JSON document that occur more than once, e.g. `spec.foo`.
     pub duplicates: Vec<String>,
+    /// The same of a YAML document, by line: `line 9: key "foo" already set in map`.
+    pub lines: Vec<String>,
 }
 
 /// Most repeated fields that are named.
@@ -32,10 +36,24 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut duplicates = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let start = Trail::start();
-    let seed = Watchful { at: &start, duplicates: &mut duplicates };
+    let seed = Watchful { at: &start, named: Named::ByPath, repeated: &mut duplicates };
     let value = seed.deserialize(&mut deserializer).map_err(|e| DecodeError(e.to_string()))?;
     deserializer.end().map_err(|e| DecodeError(e.to_string()))?;
-    Ok(Decoded { value, duplicates })
+    Ok(Decoded { value, duplicates, lines: Vec::new() })
+}
+
+/// Reads one YAML document and notices repeated fields.
+pub fn yaml_watched(text: &str) -> Result<Decoded, DecodeError> {
+    let mut lines = Vec::new();
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(false), |deserializer| {
+        let start = Trail::start();
+        Watchful { at: &start, named: Named::ByLine, repeated: &mut lines }.deserialize(deserializer)
+    });
+    match read {
+        Ok(value) => Ok(Decoded { value, duplicates: Vec::new(), lines }),
+        // Whatever cannot be watched may be readable all the same.
+        Err(_) => Ok(Decoded { value: yaml(text)?, duplicates: Vec::new(), lines: Vec::new() }),
+    }
 }
 
 fn yaml_options(strict: bool) -> serde_saphyr::Options {
@@ -72,7 +90,7 @@ pub fn json_or_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     {
         return Ok(decoded);
     }
-    Ok(Decoded { value: yaml(text)?, duplicates: Vec::new() })
+    yaml_watched(text)
 }
 
 /// Reads a stream of documents: JSON objects one after the other, or YAML documents between `---` lines. Empty
@@ -176,7 +194,48 @@ fn yaml_parts(text: &str) -> Vec<&str> {
 /// Builds a value and watches for repeated fields.
 struct Watchful<'a> {
     at: &'a Trail<'a>,
-    duplicates: &'a mut Vec<String>,
+    named: Named,
+    repeated: &'a mut Vec<String>,
+}
+
+/// How a repeated field is named.
+#[derive(Clone, Copy)]
+enum Named {
+    /// By its path, as the decoders of JSON do.
+    ByPath,
+    /// By the line it is on, as those of YAML do.
+    ByLine,
+}
+
+impl Watchful<'_> {
+    fn below<'b>(&'b mut self, at: &'b Trail<'b>) -> Watchful<'b> {
+        Watchful { at, named: self.named, repeated: &mut *self.repeated }
+    }
+}
+
+/// A key of YAML, asked for as JSON's are: one that is no text has one.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string key")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Key, E> {
+                Ok(Key(text))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Watchful<'_> {
@@ -223,29 +282,42 @@ impl<'de> Visitor<'de> for Watchful<'_> {
         Ok(Value::Null)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let at = self.at.index(list.len());
-            let seed = Watchful { at: &at, duplicates: &mut *self.duplicates };
-            match items.next_element_seed(seed)? {
+            let here = self.at;
+            let at = here.index(list.len());
+            match items.next_element_seed(self.below(&at))? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
             }
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            let at = self.at.name(&key);
-            if map.contains_key(&key) && self.duplicates.len() < DUPLICATES_MAX {
-                self.duplicates.push(at.to_string());
+        loop {
+            let (key, line) = match self.named {
+                Named::ByPath => match entries.next_key::<String>()? {
+                    Some(key) => (key, 0),
+                    None => return Ok(Value::Object(map)),
+                },
+                Named::ByLine => match entries.next_key::<Spanned<Key>>()? {
+                    Some(key) => (key.value.0, key.referenced.line()),
+                    None => return Ok(Value::Object(map)),
+                },
+            };
+            let here = self.at;
+            let at = here.name(&key);
+            if map.contains_key(&key) && self.repeated.len() < DUPLICATES_MAX {
+                self.repeated.push(match self.named {
+                    Named::ByPath => at.to_string(),
+                    Named::ByLine => format!("line {line}: key {} already set in map", field::quote(&key)),
+                });
             }
-            let value = entries.next_value_seed(Watchful { at: &at, duplicates: &mut *self.duplicates })?;
+            let value = entries.next_value_seed(self.below(&at))?;
             map.insert(key, value);
         }
-        Ok(Value::Object(map))
     }
 }
 
@@ -270,6 +342,24 @@ mod tests {
         );
         assert!(yaml_strict("a: 1\na: 2\n").is_err());
         assert_eq!(yaml("a: 1\na: 2\n").expect("is YAML"), value!({"a": 2}));
+    }
+
+    #[test]
+    fn repeated_keys_of_yaml_are_named_by_line() {
+        let text = "\nspec:\n  foo: a\n  foo: b\n  list:\n  - {b: 1, b: 2}\n  on: 1\n  \"on\": 2\n7: x\n";
+        let decoded = yaml_watched(text).expect("is YAML");
+        let keys = [(4, "foo"), (6, "b"), (8, "on")];
+        assert_eq!(decoded.lines, keys.map(|(line, key)| format!("line {line}: key \"{key}\" already set in map")));
+        assert_eq!(decoded.value, yaml(text).expect("is YAML"));
+        assert_eq!(decoded.value, value!({"spec": {"foo": "b", "list": [{"b": 2}], "on": 2}, "7": "x"}));
+        let sound = "mode: 0644\non: yes\nnothing: ~\nlist: [1.5, 9223372036854775807, x]\na: &a {b: 1}\nc: *a\n";
+        let decoded = yaml_watched(sound).expect("is YAML");
+        assert_eq!((decoded.value, decoded.lines), (yaml(sound).expect("is YAML"), Vec::new()));
+        for odd in ["? [a]\n: 1\n", "true: 1\n1.5: 2\n", "a: !!str 1\n", "- 1\n- ~\n", "x\n", "null: 1\n", "{a: {b: [}"]
+        {
+            assert_eq!(yaml_watched(odd).ok().map(|it| it.value), yaml(odd).ok(), "{odd}");
+        }
+        assert_eq!(yaml_watched("").expect("is empty").value, yaml("").expect("is empty"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::remove::extract;
 use super::set::{ReadSets, Set};
 use super::types::{TypeRef, Types};
 use super::update::{ApplyError, Conflict, ConversionError, Ignored, Owned, Typing, Updater, Versioned, Versions};
-use super::walk::to_set;
+use super::walk::{TypeError, to_set, validate};
 use crate::meta::{self, GroupVersionKind};
 use crate::packed;
 use crate::status::Status;
@@ -359,6 +359,16 @@ impl FieldManager {
         Ok(object)
     }
 
+    /// Checks that a configuration has its type, whatever is to become of it: all that does not is named.
+    pub fn check(&self, applied: &Value, gvk: &GroupVersionKind) -> Result<(), Status> {
+        let typing = match self.versions.typing(meta::api_version(applied)) {
+            Ok(typing) => typing,
+            // Applying says so.
+            Err(_) => return Ok(()),
+        };
+        validate(&typing.types, &typing.root, applied, false).map_err(|error| untyped(&error, applied, gvk))
+    }
+
     fn applied(
         &self,
         live: &Value,
@@ -493,13 +503,16 @@ fn remember_applied(object: &mut Value, applied: &Value) {
     }
 }
 
+/// What a configuration that does not have its type is refused with.
+fn untyped(error: &TypeError, applied: &Value, gvk: &GroupVersionKind) -> Status {
+    let (namespace, name) = (meta::namespace(applied), meta::name(applied));
+    Status::bad_request(format!("failed to create typed patch object ({namespace}/{name}; {gvk}): {error}"))
+}
+
 fn status_of(error: ApplyError, managed: &Managed, applied: &Value, gvk: &GroupVersionKind) -> Status {
     match error {
         ApplyError::Conflicts(conflicts) => managed.conflict_status(&conflicts),
-        ApplyError::Type(error) => {
-            let (namespace, name) = (meta::namespace(applied), meta::name(applied));
-            Status::bad_request(format!("failed to create typed patch object ({namespace}/{name}; {gvk}): {error}"))
-        }
+        ApplyError::Type(error) => untyped(&error, applied, gvk),
         ApplyError::Conversion(error) => Status::internal(error),
     }
 }

@@ -163,7 +163,15 @@ impl Types {
     /// The types of a schema; the root is [`Types::root`].
     pub fn from_schema(schema: &Schema) -> Self {
         let mut types = Types::deduced();
-        let root = types.convert(schema);
+        let mut root = types.convert(schema);
+        if let TypeRef::Inline(Atom { map: Some(map), .. }) = &mut root
+            && map.fields.is_empty()
+            && !schema.preserve_unknown_fields
+            && schema.additional_properties.is_none()
+        {
+            // Every whole object has declared fields.
+            Arc::make_mut(map).element = None;
+        }
         if let TypeRef::Inline(atom) = root {
             types.named.insert(ROOT.to_owned(), atom);
         } else if let Some(atom) = types.resolve(&root).map(std::borrow::Cow::into_owned) {
@@ -229,18 +237,19 @@ impl Types {
                     fields.insert(name.clone(), field);
                 }
                 if schema.embedded_resource {
-                    for (name, type_ref) in [
-                        ("apiVersion", scalar(Scalar::String)),
-                        ("kind", scalar(Scalar::String)),
-                        ("metadata", TypeRef::Named(DEDUCED.to_owned(), None)),
-                    ] {
+                    for name in ["apiVersion", "kind"] {
+                        let type_ref = scalar(Scalar::String);
                         fields.entry(name.to_owned()).or_insert(Field { type_ref, default: None });
                     }
+                    // What a schema says of metadata are rules for its values; its fields are those of every object.
+                    fields.insert("metadata".to_owned(), Field { type_ref: object_meta(), default: None });
                 }
                 let element = match &schema.additional_properties {
                     Some(AdditionalProperties::Schema(entry)) => Some(self.convert(entry)),
                     _ if schema.preserve_unknown_fields => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
                     Some(AdditionalProperties::Allowed(true)) => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
+                    // What an object without declared fields may hold is not apply's to say: pruning takes it away.
+                    _ if fields.is_empty() => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
                     _ => None,
                 };
                 let relationship = if schema.atomic_map { Relationship::Atomic } else { Relationship::Granular };
@@ -254,57 +263,63 @@ impl Types {
 
     /// Lays the types every whole object has over the root: apiVersion, kind, and metadata with its lists.
     pub fn with_object_meta(mut self) -> Self {
-        let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
-        let list = |element: TypeRef, keys: &[&str], relationship: Relationship| {
-            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-            TypeRef::Inline(Atom { list: Some(Arc::new(List { element, relationship, keys })), ..Atom::default() })
-        };
-        let map = |element: TypeRef, relationship: Relationship| {
-            let map = MapType { fields: BTreeMap::new(), element: Some(element), relationship };
-            TypeRef::Inline(Atom { map: Some(Arc::new(map)), ..Atom::default() })
-        };
         let field = |type_ref: TypeRef| Field { type_ref, default: None };
-        let texts = || map(scalar(Scalar::String), Relationship::Granular);
-        let mut owner = BTreeMap::new();
-        for name in ["apiVersion", "kind", "name", "uid"] {
-            owner.insert(name.to_owned(), field(scalar(Scalar::String)));
-        }
-        for name in ["controller", "blockOwnerDeletion"] {
-            owner.insert(name.to_owned(), field(scalar(Scalar::Boolean)));
-        }
-        let owner = TypeRef::Inline(Atom {
-            map: Some(Arc::new(MapType { fields: owner, element: None, relationship: Relationship::Atomic })),
-            ..Atom::default()
-        });
-        let mut meta = BTreeMap::new();
-        for name in ["name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"] {
-            meta.insert(name.to_owned(), field(scalar(Scalar::String)));
-        }
-        for name in ["creationTimestamp", "deletionTimestamp"] {
-            meta.insert(name.to_owned(), field(scalar(Scalar::Untyped)));
-        }
-        for name in ["generation", "deletionGracePeriodSeconds"] {
-            meta.insert(name.to_owned(), field(scalar(Scalar::Numeric)));
-        }
-        meta.insert("labels".to_owned(), field(texts()));
-        meta.insert("annotations".to_owned(), field(texts()));
-        meta.insert("finalizers".to_owned(), field(list(scalar(Scalar::String), &[], Relationship::Granular)));
-        meta.insert("ownerReferences".to_owned(), field(list(owner, &["uid"], Relationship::Granular)));
-        let deduced = || TypeRef::Named(DEDUCED.to_owned(), None);
-        meta.insert("managedFields".to_owned(), field(list(deduced(), &[], Relationship::Atomic)));
-        let meta = MapType { fields: meta, element: None, relationship: Relationship::Granular };
-        let meta = TypeRef::Inline(Atom { map: Some(Arc::new(meta)), ..Atom::default() });
+        let text = || TypeRef::Inline(Atom { scalar: Some(Scalar::String), ..Atom::default() });
         if let Some(root) = self.named.get_mut(ROOT).and_then(|atom| atom.map.as_mut()) {
             let root = Arc::make_mut(root);
-            root.fields.insert("apiVersion".to_owned(), field(scalar(Scalar::String)));
-            root.fields.insert("kind".to_owned(), field(scalar(Scalar::String)));
-            root.fields.insert("metadata".to_owned(), field(meta));
+            root.fields.insert("apiVersion".to_owned(), field(text()));
+            root.fields.insert("kind".to_owned(), field(text()));
+            root.fields.insert("metadata".to_owned(), field(object_meta()));
         }
         self
     }
 }
 
 const ROOT: &str = "__root_";
+
+/// The type of metadata: that of an object, and of what is embedded in one.
+fn object_meta() -> TypeRef {
+    let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
+    let list = |element: TypeRef, keys: &[&str], relationship: Relationship| {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        TypeRef::Inline(Atom { list: Some(Arc::new(List { element, relationship, keys })), ..Atom::default() })
+    };
+    let map = |element: TypeRef, relationship: Relationship| {
+        let map = MapType { fields: BTreeMap::new(), element: Some(element), relationship };
+        TypeRef::Inline(Atom { map: Some(Arc::new(map)), ..Atom::default() })
+    };
+    let field = |type_ref: TypeRef| Field { type_ref, default: None };
+    let texts = || map(scalar(Scalar::String), Relationship::Granular);
+    let mut owner = BTreeMap::new();
+    for name in ["apiVersion", "kind", "name", "uid"] {
+        owner.insert(name.to_owned(), field(scalar(Scalar::String)));
+    }
+    for name in ["controller", "blockOwnerDeletion"] {
+        owner.insert(name.to_owned(), field(scalar(Scalar::Boolean)));
+    }
+    let owner = TypeRef::Inline(Atom {
+        map: Some(Arc::new(MapType { fields: owner, element: None, relationship: Relationship::Atomic })),
+        ..Atom::default()
+    });
+    let mut meta = BTreeMap::new();
+    for name in ["name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"] {
+        meta.insert(name.to_owned(), field(scalar(Scalar::String)));
+    }
+    for name in ["creationTimestamp", "deletionTimestamp"] {
+        meta.insert(name.to_owned(), field(scalar(Scalar::Untyped)));
+    }
+    for name in ["generation", "deletionGracePeriodSeconds"] {
+        meta.insert(name.to_owned(), field(scalar(Scalar::Numeric)));
+    }
+    meta.insert("labels".to_owned(), field(texts()));
+    meta.insert("annotations".to_owned(), field(texts()));
+    meta.insert("finalizers".to_owned(), field(list(scalar(Scalar::String), &[], Relationship::Granular)));
+    meta.insert("ownerReferences".to_owned(), field(list(owner, &["uid"], Relationship::Granular)));
+    let deduced = || TypeRef::Named(DEDUCED.to_owned(), None);
+    meta.insert("managedFields".to_owned(), field(list(deduced(), &[], Relationship::Atomic)));
+    let meta = MapType { fields: meta, element: None, relationship: Relationship::Granular };
+    TypeRef::Inline(Atom { map: Some(Arc::new(meta)), ..Atom::default() })
+}
 
 impl MapType {
     /// The type of an entry; `None` where it may not be.

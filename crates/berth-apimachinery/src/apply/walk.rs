@@ -10,17 +10,25 @@ use super::types::{Atom, List, MapType, Relationship, Scalar, TypeRef, Types};
 
 /// A value does not have its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{at}: {problem}")]
+#[error("{}", told(.faults))]
 pub struct TypeError {
-    /// Where.
-    pub at: String,
-    /// What is wrong.
-    pub problem: String,
+    /// Each thing that is wrong, with its place in front. One at least.
+    faults: Vec<String>,
 }
 
+/// Most faults of a value that are named.
+const FAULTS_MAX: usize = 1000;
+
 impl TypeError {
-    pub(super) fn new(path: &[PathElement], problem: impl Into<String>) -> Self {
-        TypeError { at: path_text(path), problem: problem.into() }
+    pub(super) fn new(path: &[PathElement], problem: impl std::fmt::Display) -> Self {
+        TypeError { faults: vec![format!("{}: {problem}", path_text(path))] }
+    }
+}
+
+fn told(faults: &[String]) -> String {
+    match faults {
+        [fault] => fault.clone(),
+        faults => faults.iter().fold("errors:".to_owned(), |text, fault| format!("{text}\n  {fault}")),
     }
 }
 
@@ -69,70 +77,89 @@ impl Atom {
     }
 }
 
-/// Checks a value. Duplicate items of keyed lists and sets are refused unless they are old.
+/// Checks a value, all of it: the error names everything that is wrong. Duplicate items of keyed lists and sets are refused
+/// unless they are old.
 pub fn validate(types: &Types, type_ref: &TypeRef, value: &Value, allow_duplicates: bool) -> Result<(), TypeError> {
-    let mut path = Vec::new();
-    Validator { types, allow_duplicates }.value(type_ref, value, &mut path)
+    let mut validator = Validator { types, allow_duplicates, faults: Vec::new() };
+    validator.value(type_ref, value, &mut Vec::new());
+    if validator.faults.is_empty() { Ok(()) } else { Err(TypeError { faults: validator.faults }) }
 }
 
 struct Validator<'a> {
     types: &'a Types,
     allow_duplicates: bool,
+    faults: Vec<String>,
 }
 
 impl Validator<'_> {
-    fn value(&self, type_ref: &TypeRef, value: &Value, path: &mut Vec<PathElement>) -> Result<(), TypeError> {
-        let atom = shapes(self.types, type_ref, path)?;
+    fn note(&mut self, error: TypeError) {
+        let room = FAULTS_MAX.saturating_sub(self.faults.len());
+        self.faults.extend(error.faults.into_iter().take(room));
+    }
+
+    fn value(&mut self, type_ref: &TypeRef, value: &Value, path: &mut Vec<PathElement>) {
+        let atom = match shapes(self.types, type_ref, path) {
+            Ok(atom) => atom,
+            Err(error) => return self.note(error),
+        };
         match atom.shape(value) {
             Shape::Map(map) => self.map(map, value, path),
-            Shape::Scalar(scalar) => check_scalar(scalar, value, path),
+            Shape::Scalar(scalar) => {
+                if let Err(error) = check_scalar(scalar, value, path) {
+                    self.note(error);
+                }
+            }
             Shape::List(list) => self.list(list, value, path),
-            Shape::None => Err(TypeError::new(path, "schema error: invalid atom")),
+            Shape::None => self.note(TypeError::new(path, "schema error: invalid atom")),
         }
     }
 
-    fn map(&self, map: &MapType, value: &Value, path: &mut Vec<PathElement>) -> Result<(), TypeError> {
+    fn map(&mut self, map: &MapType, value: &Value, path: &mut Vec<PathElement>) {
         let entries = match value {
-            Value::Null => return Ok(()),
+            Value::Null => return,
             Value::Object(entries) => entries,
-            other => return Err(TypeError::new(path, format!("expected map, got {other}"))),
+            other => return self.note(TypeError::new(path, format!("expected map, got {other}"))),
         };
         for (name, entry) in entries {
             path.push(PathElement::field(name));
-            let Some(type_ref) = map.entry(name) else {
-                return Err(TypeError::new(path, "field not declared in schema"));
-            };
-            self.value(type_ref, entry, path)?;
+            match map.entry(name) {
+                Some(type_ref) => self.value(type_ref, entry, path),
+                None => self.note(TypeError::new(path, "field not declared in schema")),
+            }
             path.pop();
         }
-        Ok(())
     }
 
-    fn list(&self, list: &List, value: &Value, path: &mut Vec<PathElement>) -> Result<(), TypeError> {
+    fn list(&mut self, list: &List, value: &Value, path: &mut Vec<PathElement>) {
         let items = match value {
-            Value::Null => return Ok(()),
+            Value::Null => return,
             Value::Array(items) => items,
-            other => return Err(TypeError::new(path, format!("expected list, got {other}"))),
+            other => return self.note(TypeError::new(path, format!("expected list, got {other}"))),
         };
         let mut seen = Set::new();
         for (i, item) in items.iter().enumerate() {
             let element = match list.relationship {
-                Relationship::Atomic => PathElement::Index(i as i64),
-                Relationship::Granular => list
-                    .element_of(self.types, item)
-                    .map_err(|problem| TypeError::new(path, format!("element {i}: {problem}")))?,
+                Relationship::Atomic => Ok(PathElement::Index(i as i64)),
+                Relationship::Granular => list.element_of(self.types, item),
+            };
+            let element = match element {
+                Ok(element) => element,
+                // Without a name for it nothing in it can be named.
+                Err(problem) => {
+                    self.note(TypeError::new(path, format!("element {i}: {problem}")));
+                    continue;
+                }
             };
             if list.relationship == Relationship::Granular && !self.allow_duplicates {
                 if seen.has_element(&element) {
-                    return Err(TypeError::new(path, format!("duplicate entries for key {element}")));
+                    self.note(TypeError::new(path, format!("duplicate entries for key {element}")));
                 }
                 seen.insert_element(element.clone());
             }
             path.push(element);
-            self.value(&list.element, item, path)?;
+            self.value(&list.element, item, path);
             path.pop();
         }
-        Ok(())
     }
 }
 
@@ -227,4 +254,64 @@ pub(super) fn elements(
             list.element_of(types, item).map_err(|problem| TypeError::new(path, format!("element {i}: {problem}")))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::Schema;
+
+    fn types() -> Types {
+        let metadata = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let template =
+            json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"metadata": metadata}});
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "foo": {"type": "string"},
+            "bare": {"type": "object"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
+            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "template": template,
+        }}}});
+        Types::from_schema(&Schema::parse_crd(&schema).expect("a schema")).with_object_meta()
+    }
+
+    fn faults(object: &Value) -> String {
+        validate(&types(), &Types::root(), object, false).expect_err("is wrong").to_string()
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_named() {
+        let object = json!({"apiVersion": "x.dev/v1", "kind": "X", "metadata": {"name": "x", "odd": 1}, "odd": 1, "odder": 2,
+            "spec": {"foo": 1, "bare": {"x": 1}, "list": [{"a": "x", "b": "y"}, {"c": "z"}, {"a": 2}], "set": ["a", {}, "a"],
+                     "template": {"metadata": {"name": "n", "labels": {"a": "b"}, "odd": 1}, "odd": 1}}});
+        let wanted = [
+            "errors:",
+            ".metadata.odd: field not declared in schema",
+            ".odd: field not declared in schema",
+            ".odder: field not declared in schema",
+            ".spec.foo: expected string, got 1",
+            ".spec.list[0].b: field not declared in schema",
+            ".spec.list[1].c: field not declared in schema",
+            ".spec.list[2].a: expected string, got 2",
+            ".spec.set: element 1: associative list without keys has an element that's a map type",
+            ".spec.set: duplicate entries for key [=\"a\"]",
+            ".spec.template.metadata.odd: field not declared in schema",
+            ".spec.template.odd: field not declared in schema",
+        ];
+        let mut found: Vec<String> = faults(&object).lines().map(|line| line.trim_start().to_owned()).collect();
+        found[1..].sort();
+        let mut wanted: Vec<String> = wanted.iter().map(|line| (*line).to_owned()).collect();
+        wanted[1..].sort();
+        assert_eq!(found, wanted);
+        assert_eq!(faults(&json!({"odd": 1})), ".odd: field not declared in schema");
+    }
+
+    #[test]
+    fn a_flood_of_faults_is_cut_off() {
+        let object: serde_json::Map<String, Value> =
+            (0..FAULTS_MAX + 10).map(|i| (format!("f{i}"), json!(1))).collect();
+        assert_eq!(faults(&Value::Object(object)).lines().count(), FAULTS_MAX + 1);
+    }
 }

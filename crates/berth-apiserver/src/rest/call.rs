@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
 
+use super::decode::Complaints;
 use super::negotiate::{self, About, Negotiated};
 use super::options::Options;
 use super::view::View;
@@ -36,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) warnings: Vec<String>,
     /// Facts for the audit log.
     pub(crate) annotations: Annotations,
+    /// What is said of a patch's own text beside what it makes of the object.
+    pub(crate) of_patch: Complaints,
 }
 
 impl Call {
@@ -55,7 +58,17 @@ impl Call {
         };
         // A scale is of a built-in kind whatever it is the scale of.
         let is_scale = row.versions[version].subresource(&info.subresource).is_some_and(|it| it.scale.is_some());
-        let about = About { custom: matches!(row.origin, Origin::Custom(_)) && !is_scale, watch: info.verb == "watch" };
+        // What is asked and answered at once, and what is done to an object, has no columns.
+        let is_review = row.origin == Origin::Virtual && info.verb == "create";
+        let is_done = matches!(
+            info.subresource.as_str(),
+            "binding" | "eviction" | "token" | "finalize" | "approval" | "resize" | "ephemeralcontainers"
+        );
+        let about = About {
+            custom: matches!(row.origin, Origin::Custom(_)) && !is_scale,
+            watch: info.verb == "watch",
+            table: !is_review && !is_done,
+        };
         let negotiated = negotiate::accept(&negotiate::accept_header(headers), about)?;
         let mut options = Options::parse(query)?;
         let user_agent = text(header::USER_AGENT);
@@ -77,6 +90,7 @@ impl Call {
             body,
             warnings,
             annotations: Annotations::default(),
+            of_patch: Complaints::default(),
         })
     }
 
@@ -96,6 +110,7 @@ impl Call {
             body: Bytes::new(),
             warnings: Vec::new(),
             annotations: Annotations::default(),
+            of_patch: Complaints::default(),
         }
     }
 

@@ -18,8 +18,50 @@ use crate::openapi::builtin_schema;
 /// An object as decoded, with what was wrong but may pass.
 pub(crate) struct Decoded {
     pub(crate) object: Value,
-    /// `duplicate field "…"`.
-    pub(crate) complaints: Vec<String>,
+    pub(crate) complaints: Complaints,
+}
+
+/// What strict field validation refuses, and a lenient one warns of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Complaints {
+    /// Keys a YAML document has twice, by line.
+    lines: Vec<String>,
+    /// `duplicate field "…"`, `unknown field "…"`.
+    fields: Vec<String>,
+}
+
+impl Complaints {
+    /// About what a document has twice; `what` says of which document it is where that is not the object.
+    pub(crate) fn of_repeated(duplicates: Vec<String>, lines: Vec<String>, what: &str) -> Complaints {
+        let fields = duplicates.into_iter().map(|field| format!("{what}duplicate field \"{field}\"")).collect();
+        Complaints { lines, fields }
+    }
+
+    /// About unknown fields.
+    pub(crate) fn of_unknown(unknown: Vec<String>, what: &str) -> Complaints {
+        let fields = unknown.into_iter().map(|field| format!("{what}unknown field \"{field}\"")).collect();
+        Complaints { lines: Vec::new(), fields }
+    }
+
+    pub(crate) fn extend(&mut self, others: Complaints) {
+        self.lines.extend(others.lines);
+        self.fields.extend(others.fields);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.fields.is_empty()
+    }
+
+    /// All of them as one error: those about YAML are what its decoder says at once.
+    fn text(&self) -> String {
+        let of_yaml = yaml_errors(&self.lines);
+        let all: Vec<&str> = of_yaml.as_deref().into_iter().chain(self.fields.iter().map(String::as_str)).collect();
+        all.join(", ")
+    }
+}
+
+fn yaml_errors(lines: &[String]) -> Option<String> {
+    (!lines.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", lines.join("\n  ")))
 }
 
 impl Call {
@@ -52,7 +94,7 @@ impl Call {
         if let Some(schema) = builtin_schema(&expected.group, &expected.version, &expected.kind) {
             let unknown =
                 schema.read_typed(&expected.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
-            complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+            complaints.extend(Complaints::of_unknown(unknown, ""));
         }
         self.complain(complaints, patched)?;
         Ok(object)
@@ -66,15 +108,15 @@ impl Call {
                 "the body of the request is empty: a {kind} in {api_version} is expected"
             )));
         }
-        let decode::Decoded { value: mut object, duplicates } = decode::json_or_yaml(&self.body).map_err(|error| {
-            Status::bad_request(format!(
-                "error decoding {kind} in version {:?}: {error}",
-                api_version.rsplit('/').next().unwrap_or_default()
-            ))
-        })?;
+        let decode::Decoded { value: mut object, duplicates, lines } =
+            decode::json_or_yaml(&self.body).map_err(|error| {
+                Status::bad_request(format!(
+                    "error decoding {kind} in version {:?}: {error}",
+                    api_version.rsplit('/').next().unwrap_or_default()
+                ))
+            })?;
         self.check_kind(&mut object, api_version, kind)?;
-        let complaints = duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
-        Ok(Decoded { object, complaints })
+        Ok(Decoded { object, complaints: Complaints::of_repeated(duplicates, lines, "") })
     }
 
     /// apiVersion and kind must be those of the path; absent ones are filled in.
@@ -129,14 +171,16 @@ impl Call {
                 // Built-in kinds have no defaults in their schemas.
                 let unknown =
                     schema.read_typed(&self.row.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
-                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+                complaints.extend(Complaints::of_unknown(unknown, ""));
             } else {
                 let options = CoerceOptions { is_resource_root: true, drop_invalid_fields: false };
                 let unknown = coerce_metadata(Some(&schema), &mut object, options)
                     .map_err(|error| self.undecodable(&error.to_string()))?;
-                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
-                let unknown = schema.prune(&mut object, Root::Resource);
-                complaints.extend(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")));
+                // Those of the object's own metadata come first, those of what is embedded in it last.
+                let (own, embedded) = unknown.into_iter().partition(|field| field.starts_with("metadata."));
+                complaints.extend(Complaints::of_unknown(own, ""));
+                complaints.extend(Complaints::of_unknown(schema.prune(&mut object, Root::Resource), ""));
+                complaints.extend(Complaints::of_unknown(embedded, ""));
                 schema.drop_nulls(&mut object);
             }
             schema.apply_defaults(&mut object);
@@ -155,27 +199,46 @@ impl Call {
                 map.insert(field.clone(), value.clone());
             }
         }
-        let mut object = self.complete_shape(Decoded { object, complaints: Vec::new() }, true)?;
+        let mut object = self.complete_shape(Decoded { object, complaints: self.of_patch.clone() }, true)?;
         meta::map_mut(&mut object).extend(kept);
         self.strategy().default(&mut object);
         Ok(object)
     }
 
     /// Unknown and duplicate fields: an error, warnings, or nothing.
-    pub(crate) fn complain(&mut self, complaints: Vec<String>, patched: bool) -> Result<(), Status> {
+    pub(crate) fn complain(&mut self, complaints: Complaints, patched: bool) -> Result<(), Status> {
         match self.options.field_validation {
             _ if complaints.is_empty() => Ok(()),
             FieldValidation::Ignore => Ok(()),
             FieldValidation::Warn => {
-                self.warnings.extend(complaints);
+                self.warn(complaints);
                 Ok(())
             }
             FieldValidation::Strict => {
-                let text = format!("strict decoding error: {}", complaints.join(", "));
-                if patched {
-                    return Err(Status::bad_request(text));
-                }
-                Err(self.undecodable(&text))
+                Err(self.unreadable(&format!("strict decoding error: {}", complaints.text()), patched))
+            }
+        }
+    }
+
+    /// Keys that a configuration to apply has twice. Whatever its form, it is read as YAML.
+    pub(crate) fn complain_of_applied(&mut self, lines: Vec<String>) -> Result<(), Status> {
+        let Some(text) = yaml_errors(&lines) else { return Ok(()) };
+        match self.options.field_validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => self.warn(Complaints { lines, fields: Vec::new() }),
+            FieldValidation::Strict => {
+                let text = format!("error strict decoding YAML: error converting YAML to JSON: {text}");
+                return Err(Status::bad_request(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Warns once, also where a patch is tried again because the object has changed.
+    fn warn(&mut self, complaints: Complaints) {
+        for complaint in complaints.lines.into_iter().chain(complaints.fields) {
+            if !self.warnings.contains(&complaint) {
+                self.warnings.push(complaint);
             }
         }
     }

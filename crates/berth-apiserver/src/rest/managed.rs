@@ -146,6 +146,15 @@ impl Call {
         packed::take(new)
     }
 
+    /// Checks that a configuration to apply has the type of this request's kind.
+    pub(crate) fn check_applied_type(&self, applied: &Value) -> Result<(), Status> {
+        self.field_manager().check(applied, &self.kind_of_row())
+    }
+
+    fn kind_of_row(&self) -> GroupVersionKind {
+        GroupVersionKind::new(&self.row.group, &self.version().name, &self.row.kind)
+    }
+
     /// Server-side apply of a configuration to the live object.
     pub(crate) fn apply(&self, live: Option<&Arc<Value>>, applied: &Value) -> Result<Value, Status> {
         let now = self.server.timestamp();
@@ -154,7 +163,7 @@ impl Call {
             subresource: self.tracked_subresource(),
             now: now.as_str().unwrap_or_default(),
         };
-        let gvk = GroupVersionKind::new(&self.row.group, &self.version().name, &self.row.kind);
+        let gvk = self.kind_of_row();
         let force = self.options.force == Some(true);
         let live = live.map(|live| packed::expanded(live));
         let mut object = self.field_manager().apply(live.as_deref(), applied, &gvk, write, force)?;

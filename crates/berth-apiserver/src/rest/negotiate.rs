@@ -71,6 +71,8 @@ pub(crate) struct About {
     pub(crate) custom: bool,
     /// Whether the answer is a stream of events.
     pub(crate) watch: bool,
+    /// Whether the answer can be shown as a table.
+    pub(crate) table: bool,
 }
 
 /// Picks the form and encoding `accept` asks for; no header means JSON.
@@ -80,7 +82,7 @@ pub(crate) fn accept(accept: &str, about: About) -> Result<Negotiated, Status> {
         let streams = parameter(parameters, "stream").filter(|stream| !stream.is_empty());
         let fits = match form(parameters) {
             Some(Form::Object) => encoding != Encoding::Protobuf || !about.custom,
-            Some(Form::Table(_)) => encoding != Encoding::Protobuf,
+            Some(Form::Table(_)) => encoding != Encoding::Protobuf && about.table,
             Some(Form::Metadata(_)) => true,
             None => false,
         };
@@ -149,7 +151,7 @@ mod tests {
     const PROTOBUF: &str = protobuf::MEDIA_TYPE;
 
     fn chosen(header: &str, custom: bool, watch: bool) -> Option<(Encoding, Form)> {
-        accept(header, About { custom, watch }).ok().map(|it| (it.encoding, it.form))
+        accept(header, About { custom, watch, table: true }).ok().map(|it| (it.encoding, it.form))
     }
 
     #[test]
@@ -179,8 +181,17 @@ mod tests {
         assert_eq!(chosen(&stream, false, true), Some((Encoding::Protobuf, Form::Object)));
         assert_eq!(chosen(&format!("{PROTOBUF};stream=other"), false, true), None);
         assert_eq!(chosen("application/yaml;stream=watch", false, true), None);
-        let refused = accept("application/yaml", About { custom: false, watch: true }).unwrap_err();
+        let refused = accept("application/yaml", About { custom: false, watch: true, table: true }).unwrap_err();
         assert!(refused.message.ends_with("application/vnd.kubernetes.protobuf;stream=watch"), "{refused}");
+    }
+
+    #[test]
+    fn what_has_no_table_is_not_shown_as_another_form() {
+        let about = About { custom: false, watch: false, table: false };
+        let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
+        assert_eq!(accept(table, about).unwrap_err().code, 406);
+        let either = accept(&format!("{table},application/json"), about).expect("JSON");
+        assert_eq!(either.form, Form::Object);
     }
 
     #[test]

@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::{Tracking, store_new};
-use super::decode::take_unchanged;
+use super::decode::{Complaints, take_unchanged};
 use super::encode::Stored;
 use super::update;
 use crate::Body;
+
+/// Most unknown members of a JSON patch that are named.
+const UNKNOWN_MAX: usize = 1000;
 
 /// A patch, read from the body.
 #[derive(Clone, Debug)]
@@ -21,18 +24,19 @@ pub(crate) enum Patch {
     Json(Value),
     Merge(Value),
     Strategic(Value),
-    Apply(Value),
+    /// A configuration, and the keys its text has twice.
+    Apply(Value, Vec<String>),
 }
 
 /// PATCH on an object or its status.
 pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
     let patch = read(call)?;
     let target = call.target();
-    if let Patch::Apply(applied) = &patch
+    if let Patch::Apply(applied, lines) = &patch
         && call.server.store().get(&call.key()).is_none()
         && call.info.subresource.is_empty()
     {
-        match create_by_apply(call, applied.clone()).await {
+        match create_by_apply(call, applied.clone(), lines.clone()).await {
             // Somebody else was faster: apply to what they made.
             Err(status) if status.reason == "AlreadyExists" => {}
             Err(status) => return Err(status),
@@ -43,8 +47,9 @@ pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
     call.stored_response(StatusCode::OK, &updated)
 }
 
-/// Reads the patch in the body by its media type, and checks the options that go with it.
-pub(crate) fn read(call: &Call) -> Result<Patch, Status> {
+/// Reads the patch in the body by its media type, and checks the options that go with it. What its text has twice is
+/// [noted](Call::of_patch) in the call.
+pub(crate) fn read(call: &mut Call) -> Result<Patch, Status> {
     let media = call.content_type.split(';').next().unwrap_or_default().trim();
     let apply = media == "application/apply-patch+yaml";
     let dry_run: Vec<String> = call.options.dry_run.then(|| "All".to_owned()).into_iter().collect();
@@ -53,23 +58,35 @@ pub(crate) fn read(call: &Call) -> Result<Patch, Status> {
         let kind = berth_apimachinery::meta::GroupKind::new("meta.k8s.io", "PatchOptions");
         return Err(Status::invalid(&kind, "", &errors));
     }
-    let json = || -> Result<Value, Status> {
-        serde_json::from_slice(&call.body)
-            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
+    let document = || {
+        let decoded = decode::json(&call.body);
+        decoded.map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))
     };
     let object = |value: Value| {
         if value.is_object() { Ok(value) } else { Err(Status::bad_request("the patch must be a JSON object")) }
     };
     match media {
-        "application/json-patch+json" => json().map(Patch::Json),
-        "application/merge-patch+json" => json().and_then(object).map(Patch::Merge),
-        "application/strategic-merge-patch+json" if call.custom.is_none() => {
-            json().and_then(object).map(Patch::Strategic)
+        "application/json-patch+json" => {
+            let decoded = document()?;
+            call.of_patch = of_json_patch(decoded.duplicates, &decoded.value);
+            Ok(Patch::Json(decoded.value))
         }
-        "application/apply-patch+yaml" => decode::json_or_yaml(&call.body)
-            .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))
-            .and_then(|decoded| object(decoded.value))
-            .map(Patch::Apply),
+        "application/merge-patch+json" => {
+            let decoded = document()?;
+            call.of_patch = Complaints::of_repeated(decoded.duplicates, Vec::new(), "");
+            object(decoded.value).map(Patch::Merge)
+        }
+        "application/strategic-merge-patch+json" if call.custom.is_none() => {
+            let decoded = document()?;
+            call.of_patch = Complaints::of_repeated(decoded.duplicates, Vec::new(), "");
+            object(decoded.value).map(Patch::Strategic)
+        }
+        "application/apply-patch+yaml" => {
+            let decoded = decode::json_or_yaml(&call.body)
+                .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+            let lines = if decoded.duplicates.is_empty() { decoded.lines } else { lines_of(&call.body) };
+            Ok(Patch::Apply(object(decoded.value)?, lines))
+        }
         _ => {
             let mut understood = vec!["application/json-patch+json", "application/merge-patch+json"];
             if call.custom.is_none() {
@@ -81,11 +98,32 @@ pub(crate) fn read(call: &Call) -> Result<Patch, Status> {
     }
 }
 
+/// What is said of a JSON patch: members its operations have twice, and members no operation has.
+fn of_json_patch(duplicates: Vec<String>, operations: &Value) -> Complaints {
+    const KNOWN: [&str; 4] = ["op", "path", "from", "value"];
+    let operations = operations.as_array().map(Vec::as_slice).unwrap_or_default();
+    let unknown = operations.iter().enumerate().flat_map(|(index, operation)| {
+        let members = operation.as_object().into_iter().flat_map(|members| members.keys());
+        members.filter(|name| !KNOWN.contains(&name.as_str())).map(move |name| format!("[{index}].{name}"))
+    });
+    let unknown = unknown.take(UNKNOWN_MAX).collect();
+    let mut complaints = Complaints::of_repeated(duplicates, Vec::new(), "json patch ");
+    complaints.extend(Complaints::of_unknown(unknown, "json patch "));
+    complaints
+}
+
+/// The repeated keys of a JSON document by line.
+fn lines_of(body: &[u8]) -> Vec<String> {
+    let decoded = std::str::from_utf8(body).ok().and_then(|text| decode::yaml_watched(text).ok());
+    decoded.map(|decoded| decoded.lines).unwrap_or_default()
+}
+
 /// What `patch` makes of `old`, decoded and defaulted.
 fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, Tracking), Status> {
-    if let Patch::Apply(applied) = patch {
+    if let Patch::Apply(applied, lines) = patch {
         let applied = check_applied(call, applied.clone())?;
         let mut object = call.apply(Some(old), &applied)?;
+        call.complain_of_applied(lines.clone())?;
         complete_applied(call, &mut object, Some(old))?;
         if differs_in_times_alone(&object, old) {
             object.clone_from(old);
@@ -136,7 +174,7 @@ pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, St
                 object
             }
         },
-        Patch::Apply(_) => return Err(Status::bad_request("this subresource cannot be applied")),
+        Patch::Apply(..) => return Err(Status::bad_request("this subresource cannot be applied")),
     };
     if !object.is_object() {
         return Err(Status::unprocessable("the patched object is no JSON object"));
@@ -170,10 +208,10 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
         )));
     }
     validation::match_namespace(&mut applied, call.namespace()).map_err(Status::bad_request)?;
+    // An unknown field is no warning here: nobody can own it.
+    call.check_applied_type(&applied)?;
     if let Some(schema) = call.row.schema(&call.version().name) {
-        let unknown = schema.prune(&mut applied, berth_apimachinery::schema::Root::Resource);
-        let complaints = unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect();
-        call.complain(complaints, true)?;
+        schema.prune(&mut applied, berth_apimachinery::schema::Root::Resource);
     }
     Ok(applied)
 }
@@ -217,7 +255,7 @@ fn complete_applied(call: &Call, object: &mut Value, old: Option<&Value>) -> Res
 }
 
 /// Server-side apply of an object that does not exist.
-async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Status> {
+async fn create_by_apply(call: &mut Call, applied: Value, lines: Vec<String>) -> Result<Stored, Status> {
     call.authorize_create()?;
     if !meta::uid(&applied).is_empty() {
         let why = format!(
@@ -229,6 +267,7 @@ async fn create_by_apply(call: &mut Call, applied: Value) -> Result<Stored, Stat
     let mut applied = check_applied(call, applied)?;
     meta::metadata_mut(&mut applied).remove("resourceVersion");
     let mut object = call.apply(None, &applied)?;
+    call.complain_of_applied(lines)?;
     complete_applied(call, &mut object, None)?;
     store_new(call, object, Tracking::Done).await
 }

@@ -62,7 +62,7 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     let body = call.complete(decoded, false)?;
     let tokens = call.server.tokens();
     let answer = auth::review(&call.server.inner.objects, tokens.as_deref(), &call.row, &call.info, &call.user, body)?;
-    call.value_response(StatusCode::CREATED, &answer)
+    call.object_response(StatusCode::CREATED, &answer)
 }
 
 /// Takes what is posted to a subresource through admission, as something new of its own kind: plugins, policies and webhooks may
@@ -130,7 +130,7 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
             Change::Put(scale) => scale.clone(),
             Change::Patch(patch) => {
                 let object = patch::merge(call, patch, &scale_of(old, &paths))?;
-                call.read_as_body(Decoded { object, complaints: Vec::new() }, true)?
+                call.read_as_body(Decoded { object, complaints: call.of_patch.clone() }, true)?
             }
         };
         update::check_name(call, &wanted)?;

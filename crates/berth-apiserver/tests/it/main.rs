@@ -31,6 +31,7 @@ mod quota_races;
 mod quotas;
 mod races;
 mod round_trips;
+mod strictness;
 mod subresources;
 mod tokens;
 mod updates;

@@ -83,7 +83,7 @@ async fn a_scale_says_a_number_of_what_it_names() {
     warned.expect(200);
     let strict = format!("{uri}?fieldValidation=Strict");
     let put = server.put(&strict, misspelt).await.expect(400);
-    let patched = server.patch(&strict, "merge-patch", json!({"spec": {"replica": 7}})).await.expect(400);
+    let patched = server.patch(&strict, "merge-patch", json!({"spec": {"replica": 7}})).await.expect(422);
     for refused in [put, patched] {
         let message = refused["message"].as_str().unwrap();
         assert!(message.ends_with("strict decoding error: unknown field \"spec.replica\""), "{message}");
