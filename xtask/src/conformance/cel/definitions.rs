@@ -26,6 +26,7 @@ fn crd_schema(case: &Case) -> Verdict {
     let options = StructuralOptions {
         structural: option("requireStructuralSchema"),
         valid_types: option("requireValidPropertyType"),
+        valid_patterns: true,
         atomic_sets: option("requireAtomicSetType"),
         map_keys: option("requireMapListKeysMapSetValidation"),
         defaults: option("allowDefaults"),
