@@ -58,8 +58,18 @@ pub struct Notice {
     pub event_type: EventType,
     /// CamelCase reason.
     pub reason: String,
-    /// Message.
+    /// Message, in Kueue's words.
     pub message: String,
+    /// The same without what readers of the event may have no right to know: the name and priority of a workload of another
+    /// namespace.
+    pub unnamed: Option<String>,
+}
+
+impl Notice {
+    /// What the event says.
+    pub fn said(&self) -> &str {
+        self.unnamed.as_ref().unwrap_or(&self.message)
+    }
 }
 
 /// Every workload's part in what a cycle decided, in the order the engine decided it. Victims that are on their way out
@@ -115,6 +125,8 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
                 event_type: EventType::Normal,
                 reason: "PreemptedWorkload".to_owned(),
                 message: decision::preempted_workload_event(victim),
+                unnamed: (preemptor.namespace != victim.workload.namespace)
+                    .then(|| decision::preempted_unnamed_event(victim)),
             });
         }
         Change::Evict { reason, message, .. } => {
@@ -152,7 +164,8 @@ struct Notices {
 
 impl Notices {
     fn tell(&mut self, event_type: EventType, reason: &str, message: String) {
-        self.list.push(Notice { about: self.about.clone(), event_type, reason: reason.to_owned(), message });
+        let (about, reason) = (self.about.clone(), reason.to_owned());
+        self.list.push(Notice { about, event_type, reason, message, unnamed: None });
     }
 }
 

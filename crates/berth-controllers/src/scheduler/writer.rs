@@ -369,7 +369,13 @@ impl Writer {
                 self.take_back(key, change);
                 if let Change::Evict { unplaced: Some(message), .. } = change {
                     let (about, reason) = (workload_key(key), "SecondPassFailed".to_owned());
-                    self.tell(Notice { about, event_type: EventType::Warning, reason, message: message.clone() });
+                    self.tell(Notice {
+                        about,
+                        event_type: EventType::Warning,
+                        reason,
+                        message: message.clone(),
+                        unnamed: None,
+                    });
                 }
                 Ok(())
             }
@@ -427,7 +433,7 @@ impl Writer {
     /// Records an event, unless what it is about is gone.
     fn tell(&self, notice: Notice) {
         if let Some(about) = self.stores.workloads.get(&object_key(&notice.about)) {
-            let message = truncate(&notice.message, EVENT_MESSAGE_MAX);
+            let message = truncate(notice.said(), EVENT_MESSAGE_MAX);
             self.recorder.event(about.as_ref(), notice.event_type, &notice.reason, &message);
         }
     }
@@ -438,7 +444,7 @@ impl Writer {
         if self.brain.feed_again(&self.environment, &self.stores.workloads, key) {
             let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
             let message = format!("The API server refused the admission: {}", berth_runtime::message(error));
-            self.tell(Notice { about, event_type: EventType::Warning, reason, message });
+            self.tell(Notice { about, event_type: EventType::Warning, reason, message, unnamed: None });
         }
     }
 

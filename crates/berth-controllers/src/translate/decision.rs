@@ -18,13 +18,12 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
 
 /// Both priorities of a preemption, as its events end (queueing-engine §11.2).
 fn priorities(victim: &Victim) -> String {
-    let text =
-        |priority: Priority| format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost);
-    format!(
-        "; preemptor effective priority: {}; preemptee effective priority: {}",
-        text(victim.preemptor_priority),
-        text(victim.priority)
-    )
+    let (preemptor, preemptee) = (priority(victim.preemptor_priority), priority(victim.priority));
+    format!("; preemptor effective priority: {preemptor}; preemptee effective priority: {preemptee}")
+}
+
+fn priority(priority: Priority) -> String {
+    format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost)
 }
 
 /// The message of event `Preempted` on a victim.
@@ -34,12 +33,15 @@ pub fn preempted_event(victim: &Victim) -> String {
 
 /// The message of event `PreemptedWorkload` on the workload a victim makes room for.
 pub fn preempted_workload_event(victim: &Victim) -> String {
+    let (name, uid, queue) = (&victim.workload, &victim.uid, &victim.cluster_queue);
+    format!("Preempted workload {name} (UID: {uid}) in ClusterQueue {queue}{}", priorities(victim))
+}
+
+/// The same for readers that may have no right to know of the victim: without its name and priority.
+pub fn preempted_unnamed_event(victim: &Victim) -> String {
+    let (uid, queue, preemptor) = (&victim.uid, &victim.cluster_queue, priority(victim.preemptor_priority));
     format!(
-        "Preempted workload {} (UID: {}) in ClusterQueue {}{}",
-        victim.workload,
-        victim.uid,
-        victim.cluster_queue,
-        priorities(victim)
+        "Preempted workload of another namespace (UID: {uid}) in ClusterQueue {queue}; preemptor effective priority: {preemptor}"
     )
 }
 

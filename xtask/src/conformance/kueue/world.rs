@@ -257,7 +257,13 @@ impl World {
                 self.apply(Event::PreemptionFailed(key.clone()));
                 if let Some(message) = unplaced.clone() {
                     let reason = "SecondPassFailed".to_owned();
-                    self.tell(Notice { about: key.clone(), event_type: EventType::Warning, reason, message });
+                    self.tell(Notice {
+                        about: key.clone(),
+                        event_type: EventType::Warning,
+                        reason,
+                        message,
+                        unnamed: None,
+                    });
                 }
             }
             Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => {}
