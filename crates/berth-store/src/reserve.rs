@@ -8,6 +8,8 @@ use crate::file::{beside, private, remove_if_there};
 
 /// Bytes that are kept: of what a deletion writes, some hundreds of pages, and SQLite uses them again and again.
 pub(crate) const BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes there must be besides: what was given away could be had back at once otherwise, though there is no room.
+const MORE: u64 = BYTES;
 
 /// A file of nothing but its size.
 #[derive(Debug)]
@@ -38,9 +40,10 @@ impl Reserve {
         let mut file = private(File::options().create(true).truncate(true).write(true)).open(&self.0)?;
         // Written, as a file of holes keeps no room.
         let part = vec![0; 64 * 1024];
-        for _ in 0..BYTES / part.len() as u64 {
+        for _ in 0..(BYTES + MORE) / part.len() as u64 {
             file.write_all(&part)?;
         }
+        file.set_len(BYTES)?;
         file.sync_data()
     }
 

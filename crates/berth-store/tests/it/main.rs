@@ -3,4 +3,5 @@
 mod crash;
 mod damage;
 mod durable;
+mod full;
 mod suite;
