@@ -262,8 +262,8 @@ where
         }
     }
 
-    /// Says on an object what the API refuses, without which the object goes on waiting: a policy, a quota or a webhook of
-    /// somebody else's may be in the way.
+    /// Says on an object what the API refuses, without which the object goes on waiting: a policy, a quota or a webhook
+    /// may be in the way.
     fn tell_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!("The API server refuses {what}: {}", berth_runtime::brief(error));

@@ -64,7 +64,7 @@ const MADE: &[((&str, &str), &[(&str, &str)])] = &[
 pub const POD: (&str, &str) = ("", "Pod");
 const JOB: (&str, &str) = ("batch", "Job");
 
-/// Does an object of the owner's kind make objects of this kind? Of kinds nobody knows here that is not known.
+/// Does an object of the owner's kind make objects of this kind? Of kinds that are not listed that is not known: they may.
 fn makes(owner: (&str, &str), child: (&str, &str)) -> bool {
     MADE.iter().find(|(known, _)| *known == owner).is_none_or(|(_, made)| made.contains(&child))
 }

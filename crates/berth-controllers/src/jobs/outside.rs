@@ -54,7 +54,7 @@ pub(super) fn give_up_workloads<J: Job>(
     let Some(uid) = job.meta().uid.as_deref() else { return false };
     let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
     let mut own = context.stores.workloads_of(&key.namespace, &owner);
-    // One that somebody made for purposes of their own has not the label.
+    // A Workload that was made for other purposes has not the label.
     own.retain(|it| it.labels().get(keys::JOB_UID_LABEL).is_some_and(|of| of == uid) && !status::is_finished(it));
     let is_over = job.finished().is_some();
     if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
