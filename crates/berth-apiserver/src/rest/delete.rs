@@ -24,9 +24,9 @@ use crate::{Body, admission, completion, crd, service_addresses, strategy};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 const ATTEMPTS: usize = 16;
-/// Objects of a collection that are deleted at once: as many as share a commit, so that a collection does not cost a sync of the
-/// disk for each object.
-const COLLECTION_AT_ONCE: usize = 16;
+/// Objects of a collection that are deleted at once. They share commits, so that a collection does not cost a sync of the disk for
+/// each object; more of them would leave watches behind, by which other users' objects are noticed too.
+const COLLECTION_AT_ONCE: usize = 4;
 
 /// How to delete: the body and query of a DELETE.
 #[derive(Clone, Debug, Default)]

@@ -231,8 +231,7 @@ impl Collector {
     async fn delete_dependents(&self, uid: &str, record: &Record) -> Result<(), Error> {
         let dependents: Vec<(String, Record)> = {
             let graph = lock(&self.graph);
-            let holding = |record: &Record| record.owners.iter().any(|owner| owner.uid == uid && owner.blocks);
-            graph.dependents(uid).filter(|(_, r)| holding(r)).map(|(u, r)| (u.clone(), r.clone())).collect()
+            graph.dependents(uid).filter(|(_, r)| r.holds(uid)).map(|(u, r)| (u.clone(), r.clone())).collect()
         };
         if dependents.is_empty() {
             return self.remove_finalizer(uid, record, FOREGROUND).await;

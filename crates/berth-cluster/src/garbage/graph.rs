@@ -44,6 +44,11 @@ pub struct Owner {
 }
 
 impl Record {
+    /// Does the object hold this owner of its in foreground deletion?
+    pub fn holds(&self, owner: &str) -> bool {
+        self.owners.iter().any(|known| known.uid == owner && known.blocks)
+    }
+
     /// Reads an object's metadata.
     pub fn new(kind: usize, meta: &ObjectMeta) -> Self {
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|known| known == finalizer);
@@ -105,9 +110,17 @@ impl Graph {
         self.unlink(uid);
         let mut affected = self.dependents.get(uid).cloned().unwrap_or_default();
         if let Some(record) = self.records.remove(uid) {
-            affected.extend(record.owners.iter().map(|owner| owner.uid.clone()));
+            // An owner that other dependents hold waits for the last of them: a look at each would cost a look at all the others.
+            let free = record.owners.iter().filter(|owner| !self.is_held(&owner.uid));
+            affected.extend(free.map(|owner| owner.uid.clone()));
         }
         affected
+    }
+
+    /// Does the owner wait in foreground deletion for a dependent that holds it?
+    fn is_held(&self, owner: &str) -> bool {
+        let waits = self.get(owner).is_some_and(|it| it.is_deleting && it.waits_for_dependents);
+        waits && self.dependents(owner).any(|(_, record)| record.holds(owner))
     }
 
     /// The record of an object.
@@ -146,7 +159,7 @@ impl Graph {
     fn held_by<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a str> {
         let holds = move |record: &Record| {
             let waits = record.is_deleting && record.waits_for_dependents;
-            waits && record.owners.iter().any(|owner| owner.blocks && owner.uid == uid)
+            waits && record.holds(uid)
         };
         self.dependents(uid).filter(move |(_, record)| holds(record)).map(|(dependent, _)| dependent.as_str())
     }
@@ -218,6 +231,25 @@ mod tests {
         assert_eq!(graph.holds_in_a_circle("a"), None, "the circle is open");
         graph.set("self", waiting("self", true));
         assert_eq!(graph.holds_in_a_circle("self"), Some("self"));
+    }
+
+    #[test]
+    fn an_owner_that_waits_is_looked_at_when_the_last_that_holds_it_goes() {
+        let holding = |owner: &str| {
+            let mut holding = record(&[owner]);
+            holding.owners[0].blocks = true;
+            holding
+        };
+        let mut graph = Graph::default();
+        graph.set("job", record(&[]));
+        for pod in ["one", "two", "three"] {
+            graph.set(pod, holding("job"));
+        }
+        graph.set("free", record(&["job"]));
+        graph.set("job", Record { is_deleting: true, waits_for_dependents: true, ..record(&[]) });
+        assert_eq!(graph.remove("two"), set(&[]));
+        assert_eq!(graph.remove("one"), set(&[]));
+        assert_eq!(graph.remove("three"), set(&["job"]));
     }
 
     #[test]
