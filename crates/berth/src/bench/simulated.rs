@@ -135,18 +135,19 @@ impl Team<'_> {
     fn objects(&self) -> Vec<(String, Value)> {
         let name = self.name;
         let quota = json!({"name": "cpu", "nominalQuota": self.cpus.to_string()});
+        let mut queue = json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name},
+                               "spec": {"namespaceSelector": {},
+                                        "resourceGroups": [{"coveredResources": ["cpu"],
+                                                            "flavors": [{"name": "bench", "resources": [quota]}]}]}});
+        if let Some(cohort) = self.cohort {
+            queue["spec"]["cohortName"] = cohort.into();
+        }
         vec![
             (
                 "/api/v1/namespaces".to_owned(),
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
             ),
-            (
-                format!("/apis/{KUEUE}/clusterqueues"),
-                json!({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name},
-                       "spec": {"namespaceSelector": {}, "cohortName": self.cohort.unwrap_or_default(),
-                                "resourceGroups": [{"coveredResources": ["cpu"],
-                                                    "flavors": [{"name": "bench", "resources": [quota]}]}]}}),
-            ),
+            (format!("/apis/{KUEUE}/clusterqueues"), queue),
             (
                 format!("/apis/{KUEUE}/namespaces/{name}/localqueues"),
                 json!({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name, "namespace": name},

@@ -1,20 +1,48 @@
 //! A damaged store under the program: refused in words, and recovered when asked to.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::cluster::{Cluster, kubectl_present};
+use crate::cluster::{Cluster, kubectl_present, pause};
+
+/// How long a start may take that is refused.
+const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a start on a folder says that is refused.
 fn refused(data: &Path) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_berth"))
+    let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(data)
         .env("RUST_BACKTRACE", "1")
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .expect("berth runs");
+    let tick = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    while process.try_wait().expect("the process can be asked").is_none() {
+        if waited > REFUSED_WITHIN {
+            process.kill().expect("the process can be killed");
+            panic!("the store was served");
+        }
+        pause(tick);
+        waited += tick;
+    }
+    let output = process.wait_with_output().expect("the process ended");
     assert_eq!(output.status.code(), Some(1));
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Bytes of SQLite's log that are in use. What comes after them is of an earlier log, which has other salts
+/// (<https://sqlite.org/fileformat2.html#walformat>).
+fn in_use(log: &[u8]) -> usize {
+    const HEADER: usize = 32;
+    const FRAME: usize = 24;
+    let size = u32::from_be_bytes(log[8..12].try_into().expect("four bytes"));
+    let frame = FRAME + usize::try_from(size).expect("a page's size");
+    let salts = &log[16..24];
+    HEADER + frame * log[HEADER..].chunks_exact(frame).take_while(|it| &it[8..16] == salts).count()
 }
 
 #[test]
@@ -32,7 +60,8 @@ fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
     // A bit of one of the last commits but a few.
     let log = data.path().join("store.sqlite-wal");
     let mut bytes = std::fs::read(&log).expect("SQLite's log");
-    let at = bytes.len() - bytes.len() / 10;
+    let end = in_use(&bytes);
+    let at = end - end / 10;
     bytes[at] ^= 1;
     std::fs::write(&log, &bytes).expect("written");
 
