@@ -83,6 +83,8 @@ pub enum Standing {
 pub enum NotQueued {
     /// It has finished.
     Finished,
+    /// It is being deleted.
+    Deleting,
     /// `spec.active` is false.
     Inactive,
     /// An admission gate is closed.
@@ -284,6 +286,7 @@ impl Engine {
         let gates = &self.world.config.gates;
         match facts {
             _ if facts.finished => NotQueued::Finished,
+            _ if facts.deleting => NotQueued::Deleting,
             _ if !facts.active => NotQueued::Inactive,
             _ if facts.on_hold => NotQueued::OnHold,
             _ if facts.waiting_for_replacement_pods => NotQueued::WaitingForReplacementPods,

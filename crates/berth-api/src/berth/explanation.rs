@@ -98,7 +98,7 @@ pub enum Standing {
     Waiting(Waiting),
     /// It waits nowhere.
     NotQueued {
-        /// Why: `Finished`, `Inactive`, `AdmissionGated`, `OnHold`, `WaitingForReplacementPods`, `VariantsWait`,
+        /// Why: `Finished`, `Deleting`, `Inactive`, `AdmissionGated`, `OnHold`, `WaitingForReplacementPods`, `VariantsWait`,
         /// `NoLocalQueue`, `LocalQueueStopped`, `NoClusterQueue` or `NotSeenYet`.
         reason: String,
         /// The same for people.

@@ -76,6 +76,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         priority: object.spec.priority.map_or(0, i64::from),
         priority_boost: annotation(annotations::PRIORITY_BOOST).and_then(|text| text.parse().ok()).unwrap_or(0),
         active: object.spec.active.unwrap_or(true),
+        deleting: object.metadata.deletion_timestamp.is_some(),
         admission_gated: annotation(annotations::ADMISSION_GATED_BY).is_some(),
         preemption_gated: has_closed_gate(object),
         admission: reserved.and(status.admission.as_ref()).map(admission::from_api),
@@ -266,5 +267,19 @@ mod tests {
         let layers = json!([{"topology": "block", "size": 8}, {"topology": "rack", "size": 4}]);
         let layered = asked(json!({"podsetSliceRequiredTopologyConstraints": layers}));
         assert_eq!(layered.slices, [slice("block", 8), slice("rack", 4)]);
+    }
+
+    #[test]
+    fn a_workload_with_a_deletion_timestamp_is_being_deleted() {
+        let context =
+            Context { resources: &Resources::default(), limit_ranges: &[], runtime_classes: &BTreeMap::default() };
+        let mut object: api::Workload = serde_json::from_value(json!({
+            "metadata": {"name": "w", "namespace": "ns"}, "spec": {"podSets": []},
+        }))
+        .expect("a workload");
+        assert!(!workload(&object, &context).deleting);
+        object.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        assert!(workload(&object, &context).deleting);
     }
 }

@@ -90,6 +90,7 @@ impl Engine {
             || old.priority != facts.priority
             || old.priority_boost != facts.priority_boost
             || old.active != facts.active
+            || old.deleting != facts.deleting
             || old.evicted != facts.evicted
             || old.requeued != facts.requeued
             || old.preemption_gated != facts.preemption_gated
@@ -136,7 +137,8 @@ impl Engine {
         self.note_queues(id, effects);
         let record = self.world.record(id);
         let facts = &record.facts;
-        if facts.finished || (!facts.active && facts.admission.is_none() && !is_assumed(record)) {
+        let is_over = facts.deleting || !facts.active;
+        if facts.finished || (is_over && facts.admission.is_none() && !is_assumed(record)) {
             let held = hold::release(&mut self.world, id);
             self.rooms.forget(&mut self.world, id);
             if let Some(queue) = held {

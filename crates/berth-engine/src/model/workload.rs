@@ -44,6 +44,8 @@ pub struct Workload {
     pub priority_boost: i32,
     /// `spec.active`.
     pub active: bool,
+    /// `metadata.deletionTimestamp` is set: it is given no quota any more, and what it has is used until it is gone.
+    pub deleting: bool,
     /// What has to run, with effective requests (§2).
     pub pod_sets: Vec<PodSet>,
     /// Why no queue may admit it although its requests are known: requests above limits or LimitRange violations (§2.8),
@@ -105,6 +107,7 @@ impl Workload {
             priority: 0,
             priority_boost: 0,
             active: true,
+            deleting: false,
             pod_sets: Vec::new(),
             inadmissible: None,
             admission_gated: false,

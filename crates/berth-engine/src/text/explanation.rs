@@ -147,6 +147,7 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
     let cluster = explanation.cluster_queue.as_deref().unwrap_or("");
     let text = match reason {
         NotQueued::Finished => "it has finished",
+        NotQueued::Deleting => "it is being deleted (metadata.deletionTimestamp is set)",
         NotQueued::Inactive => "it is deactivated (spec.active is false)",
         NotQueued::AdmissionGated => "an admission gate is closed (annotation kueue.x-k8s.io/admission-gated-by)",
         NotQueued::OnHold => "it is on hold",

@@ -39,7 +39,7 @@ pub(crate) struct Rooms {
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
     let gated = gates.admission_gated_by && facts.admission_gated;
     let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
-    facts.active && facts.admission.is_none() && !(gated || held_back || facts.finished)
+    facts.active && !facts.deleting && facts.admission.is_none() && !(gated || held_back || facts.finished)
 }
 
 /// True if no back-off keeps a workload from being looked at (§4.6).

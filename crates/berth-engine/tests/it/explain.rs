@@ -40,6 +40,8 @@ fn a_waiting_workload_knows_its_place_and_who_is_ahead() {
     assert!(matches!(running.standing, Standing::Holding { admitted: true, assumed: false, .. }));
     platform.update("old", |workload| workload.active = false);
     assert_eq!(explain(&mut platform, "old").standing, Standing::NotQueued(NotQueued::Inactive));
+    platform.update("old", |workload| workload.deleting = true);
+    assert_eq!(explain(&mut platform, "old").standing, Standing::NotQueued(NotQueued::Deleting));
 }
 
 #[test]

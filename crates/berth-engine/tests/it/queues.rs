@@ -23,6 +23,22 @@ fn higher_priority_goes_first_then_the_older_one() {
 }
 
 #[test]
+fn a_workload_that_is_deleted_is_passed_over_and_keeps_its_quota_until_it_is_gone() {
+    let mut platform = one_queue(QueueingStrategy::StrictFifo);
+    platform.submit(job("running", "a", 3)).settle();
+    platform.submit(job("deleted", "a", 3).created(1)).submit(job("next", "a", 2).created(2));
+    for name in ["running", "deleted"] {
+        platform.update(name, |workload| workload.deleting = true);
+    }
+    // The strict queue gets past the deleted one, and what that asks for is not said to be missing.
+    let decided = platform.settle();
+    assert!(decided.len() == 1 && decided[0].starts_with("next waits: WaitingForQuota"), "{decided:?}");
+    assert_eq!(platform.running(), ["running"]);
+    platform.finish("running");
+    assert_eq!(platform.settle(), ["admit next on default x1"]);
+}
+
+#[test]
 fn a_strict_queue_is_blocked_by_its_head() {
     let mut platform = one_queue(QueueingStrategy::StrictFifo);
     platform.submit(job("running", "a", 3)).settle();
