@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             }
             eprintln!(
                 "usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json] \
-                 [--check] [--list-open]\n       cargo xtask http-conformance [--kubeconfig FILE] \
+                 [--check] [--list-open] [--pack FILE]\n       cargo xtask http-conformance [--kubeconfig FILE] \
                  [--webhook-address HOST] [--walk NAME] [--verbose]"
             );
             ExitCode::from(2)

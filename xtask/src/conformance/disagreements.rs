@@ -47,6 +47,7 @@ pub type Listed = BTreeMap<(String, String), (Class, String)>;
 /// The file for a folder of cases, by the folder's name.
 pub fn file_of(directory: &Path) -> PathBuf {
     let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = name.strip_suffix(super::PACKED).unwrap_or(&name);
     crate::workspace_root().join("xtask/disagreements").join(format!("{name}.txt"))
 }
 

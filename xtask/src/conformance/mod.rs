@@ -25,11 +25,15 @@ mod kueue;
 mod kueue_controllers;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use disagreements::{Ignored, Listed};
 use fields::Fields;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use serde_json::Value;
 
 /// One recorded case: what it is called, where it came from, and its data.
@@ -89,6 +93,7 @@ pub struct Options {
     json: bool,
     check: bool,
     list: bool,
+    pack: Option<PathBuf>,
 }
 
 impl Options {
@@ -102,6 +107,7 @@ impl Options {
             json: false,
             check: false,
             list: false,
+            pack: None,
         };
         while let Some(arg) = args.next() {
             let mut value = |flag: &str| args.next().ok_or(format!("{flag} needs a value"));
@@ -111,6 +117,7 @@ impl Options {
                 "--verbose" | "-v" => options.verbose = true,
                 "--check" => options.check = true,
                 "--list-open" => options.list = true,
+                "--pack" => options.pack = Some(PathBuf::from(value("--pack")?)),
                 "--output" => match value("--output")?.as_str() {
                     "json" => options.json = true,
                     other => return Err(format!("--output {other}: expected json")),
@@ -137,6 +144,18 @@ struct Tally {
 /// Runs every case under the directory and prints the tallies. Without `--check` it fails only when there is nothing to
 /// run; with it, when the disagreements are not exactly those that `xtask/disagreements/FOLDER.txt` lists.
 pub fn main(options: &Options) -> ExitCode {
+    if let Some(file) = &options.pack {
+        return match pack(&options.directory, file) {
+            Ok(count) => {
+                println!("{count} files of {} are in {}", options.directory.display(), file.display());
+                ExitCode::SUCCESS
+            }
+            Err(message) => {
+                eprintln!("xtask conformance: {message}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let cases = match load(&options.directory) {
         Ok(cases) if cases.is_empty() => {
             eprintln!("xtask conformance: no cases under {}", options.directory.display());
@@ -341,16 +360,55 @@ fn runner_for(case: &Case) -> Option<Runner> {
     })
 }
 
-/// Reads every case under a directory: each `*.json` holds one case or an array of them.
-fn load(directory: &Path) -> Result<Vec<Case>, String> {
+/// How a file's name ends that holds many recorded files: one JSON value a line, compressed with gzip.
+pub(crate) const PACKED: &str = ".jsonl.gz";
+
+/// The recorded files under a directory, or in a packed file, in order of their names. Each holds
+/// one case or an array of them.
+fn recorded(source: &Path) -> Result<Vec<(PathBuf, Value)>, String> {
+    fn parse(file: &Path, text: &str) -> Result<Value, String> {
+        serde_json::from_str(text).map_err(|e| format!("{}: {e}", file.display()))
+    }
+    if source.to_string_lossy().ends_with(PACKED) {
+        let open = || {
+            let mut text = String::new();
+            GzDecoder::new(std::fs::File::open(source)?).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let text = open().map_err(|e: std::io::Error| format!("{}: {e}", source.display()))?;
+        return text.lines().map(|line| Ok((source.to_path_buf(), parse(source, line)?))).collect();
+    }
     let mut files = Vec::new();
-    collect(directory, &mut files)?;
+    collect(source, &mut files)?;
     files.sort();
+    let read = |file: PathBuf| {
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let value = parse(&file, &text)?;
+        Ok((file, value))
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Writes the recorded files of a directory into one packed file. The same files give the same
+/// bytes. Returns their number.
+fn pack(directory: &Path, file: &Path) -> Result<usize, String> {
+    let values = recorded(directory)?;
+    let write = || {
+        let mut out = GzEncoder::new(std::fs::File::create(file)?, Compression::best());
+        for (_, value) in &values {
+            writeln!(out, "{value}")?;
+        }
+        out.finish()
+    };
+    write().map_err(|e: std::io::Error| format!("{}: {e}", file.display()))?;
+    Ok(values.len())
+}
+
+/// Reads every recorded case under a directory or in a packed file.
+fn load(directory: &Path) -> Result<Vec<Case>, String> {
     let mut cases = Vec::new();
     let mut turns = BTreeMap::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let data: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+    for (file, data) in recorded(directory)? {
         let folder = file.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
         let folder = folder.unwrap_or_default();
         let list = match data {

@@ -4,19 +4,27 @@
 //!
 //! How many cases of each suite agree is said whether or not tests pass, so that every run of them shows it.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::{say, workspace_root};
 
+/// Checks the recorded cases of a folder beside the repository.
 fn check(folder: &str) {
-    let directory = workspace_root().join("../shared/conformance").join(folder);
-    if !directory.is_dir() {
-        say(&format!("NOT CHECKED: no recorded cases of {folder}, because {} is absent\n", directory.display()));
-        return;
+    if let Some(directory) = berth_testing::shared(&format!("conformance/{folder}")) {
+        check_cases(folder, &directory);
     }
+}
+
+/// Checks the recorded cases of a folder that the repository holds as one packed file.
+fn check_packed(folder: &str) {
+    check_cases(folder, &workspace_root().join(format!("xtask/recorded/{folder}.jsonl.gz")));
+}
+
+fn check_cases(folder: &str, directory: &Path) {
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(["conformance", "--check"])
-        .arg(&directory)
+        .arg(directory)
         .output()
         .expect("the runner was built with this test");
     say(&format!("agreement with recorded {folder}:\n{}", String::from_utf8_lossy(&output.stdout)));
@@ -30,12 +38,12 @@ fn the_engine_agrees_with_recorded_kueue() {
 
 #[test]
 fn the_engine_agrees_with_recorded_random_histories() {
-    check("kueue-random");
+    check_packed("kueue-random");
 }
 
 #[test]
 fn the_engine_agrees_with_recorded_random_topologies() {
-    check("kueue-random-tas");
+    check_packed("kueue-random-tas");
 }
 
 #[test]
@@ -56,9 +64,13 @@ fn the_server_agrees_with_recorded_kubernetes() {
 #[test]
 fn every_folder_of_recorded_cases_is_checked() {
     let ours = ["kueue", "kueue-random", "kueue-random-tas", "kueue-controllers", "apimachinery", "apiserver"];
-    let Ok(folders) = std::fs::read_dir(workspace_root().join("../shared/conformance")) else { return };
-    for folder in folders.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
+    let Some(directory) = berth_testing::shared("conformance") else { return };
+    for folder in std::fs::read_dir(directory)
+        .expect("a readable folder")
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().is_dir())
+    {
         let name = folder.file_name().to_string_lossy().into_owned();
-        assert!(ours.contains(&name.as_str()), "nobody checks {name}");
+        assert!(ours.contains(&name.as_str()), "no test checks {name}");
     }
 }

@@ -7,7 +7,7 @@ use crate::shared;
 
 #[test]
 fn recorded_conversions_come_out_exactly() {
-    let Some(directory) = shared::directory("conformance/kueue-controllers") else { return };
+    let Some(directory) = berth_testing::shared("conformance/kueue-controllers") else { return };
     let mut cases = 0;
     for file in shared::files(&directory, "json") {
         let suite =

@@ -9,7 +9,7 @@ use crate::shared;
 
 #[test]
 fn manifests_of_the_scenarios_survive_the_types() {
-    let Some(directory) = shared::directory("scenarios") else { return };
+    let Some(directory) = berth_testing::shared("scenarios") else { return };
     let (mut read, mut lost, mut unreadable) = (0, Vec::new(), 0);
     for file in shared::files(&directory, "yaml") {
         let text = std::fs::read_to_string(&file).expect("readable");
@@ -69,7 +69,7 @@ fn manifests_of_the_scenarios_survive_the_types() {
 
 #[test]
 fn recorded_objects_of_the_controllers_survive_the_types() {
-    let Some(directory) = shared::directory("conformance/kueue-controllers") else { return };
+    let Some(directory) = berth_testing::shared("conformance/kueue-controllers") else { return };
     let (mut read, mut lost) = (0, Vec::new());
     for file in shared::files(&directory, "json") {
         let case: Value =

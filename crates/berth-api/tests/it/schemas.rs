@@ -51,7 +51,7 @@ fn every_generated_schema_is_structural() {
 
 #[test]
 fn manifests_of_the_scenarios_are_valid() {
-    let Some(directory) = shared::directory("scenarios") else { return };
+    let Some(directory) = berth_testing::shared("scenarios") else { return };
     let schemas = schemas();
     let (mut checked, mut found) = (0, Vec::new());
     for file in shared::files(&directory, "yaml") {

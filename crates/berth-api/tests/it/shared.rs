@@ -2,16 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directory `name` of the shared material; `None`, with a message, where there is none.
-pub fn directory(name: &str) -> Option<PathBuf> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(name);
-    if path.is_dir() {
-        return Some(path);
-    }
-    println!("skipped: shared/{name} is not present");
-    None
-}
-
 /// All files under `directory` with the ending, sorted.
 pub fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -344,11 +344,8 @@ mod tests {
 
     #[test]
     fn paths_and_verbs_agree_with_the_published_list() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/kubernetes/resources.csv");
-        let Ok(csv) = std::fs::read_to_string(path) else {
-            println!("skipped: shared/kubernetes/resources.csv not present");
-            return;
-        };
+        let Some(path) = berth_testing::shared("kubernetes/resources.csv") else { return };
+        let csv = std::fs::read_to_string(path).expect("a readable file");
         let published: std::collections::BTreeMap<&str, &str> =
             csv.lines().skip(1).filter_map(|line| Some((line.split(',').next()?, line.rsplit(',').next()?))).collect();
         for row in Registry::builtin().rows() {

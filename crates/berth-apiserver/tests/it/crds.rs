@@ -236,12 +236,8 @@ async fn applied_configurations_are_defaulted_and_owned() {
 
 #[tokio::test(start_paused = true)]
 async fn the_definitions_of_the_operators_around_are_accepted() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/kubernetes/crds");
-    let mut folders = vec![std::path::PathBuf::from(folder)];
-    if !folders[0].is_dir() {
-        println!("skipped: shared/kubernetes/crds not present");
-        return;
-    }
+    let Some(folder) = berth_testing::shared("kubernetes/crds") else { return };
+    let mut folders = vec![folder];
     let server = server();
     let mut count = 0;
     while let Some(folder) = folders.pop() {

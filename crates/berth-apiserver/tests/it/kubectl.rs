@@ -63,9 +63,7 @@ impl Fixture {
 
 /// Starts a server and hands it to `test` on another thread; `None` where there is no kubectl.
 fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
-    let there = Command::new("kubectl").args(["version", "--client"]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        println!("skipped: kubectl not present");
+    if !berth_testing::has_kubectl() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -13,10 +13,6 @@ use serde_json::Value;
 
 use crate::world::{World, eventually};
 
-fn samples() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/scenarios/upstream-samples/jobset"))
-}
-
 /// All JobSets below a folder, with the file each is in, in path order.
 fn read(folder: &Path, found: &mut Vec<(PathBuf, Value)>) {
     let mut paths: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -35,12 +31,9 @@ fn read(folder: &Path, found: &mut Vec<(PathBuf, Value)>) {
 
 #[tokio::test(start_paused = true)]
 async fn upstreams_sample_jobsets_are_accepted_and_make_all_their_jobs() {
-    if !samples().is_dir() {
-        println!("skipped: {} not present", samples().display());
-        return;
-    }
+    let Some(samples) = berth_testing::shared("scenarios/upstream-samples/jobset") else { return };
     let mut found = Vec::new();
-    read(&samples(), &mut found);
+    read(&samples, &mut found);
     assert!(found.len() > 20, "only {} samples", found.len());
     let gates = Gates { restart_job: true, in_place_restart: true, elastic_jobset: true };
     let world = World::with_our_kinds().await;

@@ -1,6 +1,5 @@
 //! Plans from generator files, their bounds, and drives of them.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_engine::EngineConfig;
@@ -82,13 +81,10 @@ fn no_schedule_beats_the_lower_bound_and_preemption_makes_large_ones_wait_for_no
 
 #[test]
 fn the_published_bounds_are_ours() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/perf");
+    let Some(folder) = berth_testing::shared("perf") else { return };
     for (name, seconds) in [("baseline", 66.8), ("large-scale", 4.47), ("tas", 66.4)] {
         let path = folder.join(format!("{name}.yaml"));
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            println!("skipped: there is no {}", path.display());
-            continue;
-        };
+        let text = std::fs::read_to_string(&path).expect("a readable file");
         let bound = lower_bound(&plan(&text)).as_secs_f64();
         assert!((bound - seconds).abs() < 0.05, "{name}: {bound}");
     }

@@ -73,7 +73,7 @@ fn a_full_disk_takes_deletions_until_there_is_room() {
     };
     let at = folder.path().to_str().unwrap();
     if !unshare(&["mount", "-t", "tmpfs", "tmpfs", at]).is_ok_and(|output| output.status.success()) {
-        println!("skipped: no file system can be mounted here");
+        berth_testing::skip("no file system can be mounted here");
         return;
     }
     let program = std::env::current_exe().unwrap();

@@ -12,7 +12,7 @@ fn helm() -> Option<PathBuf> {
     let on_path = std::env::split_paths(&paths).map(|folder| folder.join("helm"));
     let found = std::iter::once(in_tree).chain(on_path).find(|path| path.is_file());
     if found.is_none() {
-        eprintln!("skipped: helm is not installed (.ci/run installs it where Go is)");
+        berth_testing::skip("helm is not installed (.ci/run installs it where Go is)");
     }
     found
 }

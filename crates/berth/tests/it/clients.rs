@@ -16,13 +16,13 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, file};
 
-/// An installed program; when it is not there, says that the test is skipped.
-fn installed(test: &str, path: &str) -> Option<PathBuf> {
+/// An installed program. Skips the running test if it is missing.
+fn installed(path: &str) -> Option<PathBuf> {
     let path = Path::new(&file("target/clients")).join(path);
     if path.exists() {
         return Some(path);
     }
-    println!("skipped: {test} needs {}; tests/clients/install makes it", path.display());
+    berth_testing::skip(&format!("{} is missing; tests/clients/install makes it", path.display()));
     None
 }
 
@@ -34,14 +34,14 @@ fn succeeds(command: &mut Command) {
 
 #[test]
 fn the_python_client_works() {
-    let Some(python) = installed("the_python_client_works", "python/bin/python") else { return };
+    let Some(python) = installed("python/bin/python") else { return };
     let cluster = Cluster::ephemeral(&[]);
     succeeds(Command::new(python).arg(file("tests/clients/python/client.py")).arg(&cluster.kubeconfig));
 }
 
 #[test]
 fn the_javascript_client_works() {
-    let Some(modules) = installed("the_javascript_client_works", "javascript/node_modules") else { return };
+    let Some(modules) = installed("javascript/node_modules") else { return };
     let cluster = Cluster::ephemeral(&[]);
     // Modules are looked for beside the program.
     let program = modules.with_file_name("client.mjs");
@@ -51,7 +51,7 @@ fn the_javascript_client_works() {
 
 #[test]
 fn the_go_clients_work() {
-    let Some(program) = installed("the_go_clients_work", "go") else { return };
+    let Some(program) = installed("go") else { return };
     let cluster = Cluster::ephemeral(&[]);
     for part in ["informers", "manager", "protobuf"] {
         succeeds(Command::new(&program).arg(&cluster.kubeconfig).arg(part));

@@ -17,25 +17,6 @@ pub struct Cluster {
     _home: tempfile::TempDir,
 }
 
-/// True when the kubectl binary is there; otherwise says that the test is skipped.
-pub fn kubectl_present(test: &str) -> bool {
-    let present = Command::new("kubectl").arg("version").arg("--client").output().is_ok_and(|o| o.status.success());
-    if !present {
-        println!("skipped: {test} needs kubectl, which is not installed");
-    }
-    present
-}
-
-/// A folder of `../shared`; when it is not there, says that the test is skipped.
-pub fn shared(test: &str, folder: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(folder);
-    if path.is_dir() {
-        return Some(path);
-    }
-    println!("skipped: {test} needs {}, which is not present", path.display());
-    None
-}
-
 /// A file of this checkout.
 pub fn file(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path).display().to_string()

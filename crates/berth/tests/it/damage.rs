@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::cluster::{Cluster, kubectl_present, pause};
+use berth_testing::has_kubectl;
+
+use crate::cluster::{Cluster, pause};
 
 /// How long a start may take that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
@@ -47,7 +49,7 @@ fn in_use(log: &[u8]) -> usize {
 
 #[test]
 fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
-    if !kubectl_present("a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to") {
+    if !has_kubectl() {
         return;
     }
     const MAPS: usize = 12;

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use berth_testing::has_kubectl;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::cluster::{Cluster, kubectl_present};
+use crate::cluster::Cluster;
 
 /// Lets no file of the server's grow beyond so many bytes.
 fn limit(cluster: &Cluster, bytes: Option<u64>) {
@@ -20,7 +21,7 @@ fn largest_file(folder: &Path) -> u64 {
 
 #[test]
 fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
-    if !kubectl_present("a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers") {
+    if !has_kubectl() {
         return;
     }
     let data = tempfile::tempdir().expect("a temporary folder");

@@ -4,10 +4,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use base64::Engine;
+use berth_testing::has_kubectl;
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, kubectl_present};
+use crate::cluster::Cluster;
 use crate::history::History;
 use crate::process::Process;
 
@@ -70,7 +71,7 @@ fn whoever_has_read_enough_may_stop() {
 
 #[test]
 fn what_is_printed_is_what_kubectl_applies() {
-    if !kubectl_present("what_is_printed_is_what_kubectl_applies") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);
@@ -99,7 +100,7 @@ fn what_is_printed_is_what_kubectl_applies() {
 
 #[test]
 fn installing_again_takes_nobodys_rights_away() {
-    if !kubectl_present("installing_again_takes_nobodys_rights_away") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&["--bare"]);
@@ -129,7 +130,7 @@ fn of_kueue(name: &str, group: &str, resource: &str, operation: &str) -> Value {
 
 #[test]
 fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
-    if !kubectl_present("an_installation_in_the_place_of_kueues_is_checked_before_each_step") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&["--bare"]);
@@ -248,7 +249,7 @@ fn decoded(value: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
-    if !kubectl_present("webhooks_answer_with_a_certificate_that_is_trusted_and_renewed") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);

@@ -10,10 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use berth_apimachinery::quantity::{Format, Quantity};
+use berth_testing::{has_kubectl, shared};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, file, kubectl_present, pause, shared};
+use crate::cluster::{Cluster, file, pause};
 use crate::history::{History, is_true, key};
 use crate::process::Process;
 use crate::refarch::{complete, submit};
@@ -80,14 +81,13 @@ fn next(state: &mut u64) -> u64 {
 
 #[test]
 fn the_reference_architecture_survives_leaders_that_are_killed() {
-    const TEST: &str = "the_reference_architecture_survives_leaders_that_are_killed";
-    let Some(root) = shared(TEST, "scenarios/gke-batch-refarch") else { return };
-    if !kubectl_present(TEST) {
+    let Some(root) = shared("scenarios/gke-batch-refarch") else { return };
+    if !has_kubectl() {
         return;
     }
     let whole = std::env::var_os(FIRST).is_none();
     if !whole {
-        println!("skipped: {TEST}: compact placement, JobSets and queued capacity, as {FIRST} is set");
+        println!("without compact placement, JobSets and queued capacity, because {FIRST} is set");
     }
     let seed = match std::env::var(SEED) {
         Ok(seed) => seed.parse().unwrap_or_else(|error| panic!("{SEED}={seed}: {error}")),

@@ -1,10 +1,12 @@
 //! The quickstart with the real kubectl: every command a newcomer types, and what it must show.
 
-use crate::cluster::{Cluster, file, kubectl_present};
+use berth_testing::has_kubectl;
+
+use crate::cluster::{Cluster, file};
 
 #[test]
 fn a_newcomer_follows_the_quickstart() {
-    if !kubectl_present("a_newcomer_follows_the_quickstart") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::ephemeral(&["--time-scale", "20"]);

@@ -4,9 +4,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use berth_testing::has_kubectl;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, kubectl_present, pause};
+use crate::cluster::{Cluster, pause};
 use crate::history::History;
 use crate::install::install;
 use crate::killed_leaders::never_beyond_quota;
@@ -135,7 +136,7 @@ fn is_gated(pod: &Value) -> bool {
 
 #[test]
 fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
-    if !kubectl_present("an_installation_that_is_down_holds_what_queues_manage_and_nothing_else") {
+    if !has_kubectl() {
         return;
     }
     let here = Installed::new(None);
@@ -321,7 +322,7 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
 
 #[test]
 fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
-    if !kubectl_present("with_all_jobs_managed_those_without_a_queue_are_held_too") {
+    if !has_kubectl() {
         return;
     }
     let here = Installed::new(Some(
@@ -370,7 +371,7 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
 
 #[test]
 fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
-    if !kubectl_present("the_api_server_calls_the_webhooks_while_their_certificate_changes") {
+    if !has_kubectl() {
         return;
     }
     let here = Installed::new(None);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_testing::has_kubectl;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, file, kubectl_present, pause};
+use crate::cluster::{Cluster, file, pause};
 use crate::process::Process;
 
 /// Applies an object.
@@ -46,7 +47,7 @@ fn admissions(cluster: &Cluster) -> BTreeMap<String, i64> {
 
 #[test]
 fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
-    if !kubectl_present("another_replica_admits_soon_after_the_leader_was_killed") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);
@@ -92,7 +93,7 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
 
 #[test]
 fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
-    if !kubectl_present("a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);
@@ -126,7 +127,7 @@ fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
 
 #[test]
 fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
-    if !kubectl_present("with_the_controllers_down_queued_jobs_are_held_and_others_run") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);
@@ -165,7 +166,7 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
 
 #[test]
 fn what_the_controllers_know_is_asked_through_the_api_server() {
-    if !kubectl_present("what_the_controllers_know_is_asked_through_the_api_server") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);
@@ -269,7 +270,7 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
 
 #[test]
 fn a_controller_goes_by_what_its_configuration_file_says_of_the_process() {
-    if !kubectl_present("a_controller_goes_by_what_its_configuration_file_says_of_the_process") {
+    if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&[]);

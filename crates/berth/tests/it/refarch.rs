@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use berth_testing::{has_kubectl, shared};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, file, kubectl_present, shared};
+use crate::cluster::{Cluster, file};
 
 /// What the submit helpers do: substitute exactly two variables and apply, in order.
 pub fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
@@ -32,9 +33,8 @@ fn counts(cluster: &Cluster, queue: &str) -> Option<(u32, u32)> {
 
 #[test]
 fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
-    const TEST: &str = "a_newcomer_follows_the_reference_architecture_with_kubectl";
-    let Some(root) = shared(TEST, "scenarios/gke-batch-refarch") else { return };
-    if !kubectl_present(TEST) {
+    let Some(root) = shared("scenarios/gke-batch-refarch") else { return };
+    if !has_kubectl() {
         return;
     }
     let work = tempfile::tempdir().expect("a temporary folder");

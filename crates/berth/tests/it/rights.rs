@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use berth_apiserver::audit::policy::Policy;
 use berth_apiserver::audit::{Log, Sink};
 use berth_controllers::rights;
+use berth_testing::has_kubectl;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, kubectl_present};
+use crate::cluster::Cluster;
 use crate::process::Process;
 
 /// Group, resource with its subresource, verb.
@@ -131,7 +132,7 @@ const NOT_SHOWN: (&str, &str, &str) = ("discovery.k8s.io", "endpointslices", "cr
 
 #[test]
 fn the_rights_by_name_are_exactly_those_that_processes_use() {
-    if !kubectl_present("the_rights_by_name_are_exactly_those_that_processes_use") {
+    if !has_kubectl() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");

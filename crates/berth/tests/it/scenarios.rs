@@ -2,7 +2,9 @@
 
 use std::process::{Command, Output};
 
-use crate::cluster::{file, shared};
+use berth_testing::shared;
+
+use crate::cluster::file;
 
 fn berth_run(scenario: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_berth")).args(["run", scenario]).output().expect("berth runs")
@@ -26,7 +28,7 @@ fn two_teams_share_the_reference_cluster() {
 
 #[test]
 fn the_gke_reference_architecture_runs_verbatim() {
-    if shared("the verbatim reference architecture", "scenarios/gke-batch-refarch").is_none() {
+    if shared("scenarios/gke-batch-refarch").is_none() {
         return;
     }
     let (text, ok) = run(&file("tests/scenarios/gke-batch-refarch.yaml"));
