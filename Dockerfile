@@ -5,11 +5,11 @@ FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
 # SQLite, ring and mimalloc are compiled from C; the image has the compiler for it.
-RUN cargo build --release --locked -p berth --bin berth
+RUN cargo build --profile dist --locked -p berth --bin berth
 
 # glibc, the system's authorities, time zones, and nobody to log in as: no shell.
 FROM gcr.io/distroless/cc-debian12
-COPY --from=build /src/target/release/berth /usr/local/bin/berth
+COPY --from=build /src/target/dist/berth /usr/local/bin/berth
 # A number, so that runAsNonRoot can be checked before the container starts; the manifests name the same.
 USER 65532:65532
 EXPOSE 8080 8081 9443
