@@ -3,6 +3,7 @@
 //! YAML is read as Kubernetes' clients and server do: booleans may be `yes` and `off`, numbers with a leading zero are
 //! octal, keys become texts. Aliases and document size are limited by the parser.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -40,6 +41,79 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let value = seed.deserialize(&mut deserializer).map_err(|e| DecodeError(e.to_string()))?;
     deserializer.end().map_err(|e| DecodeError(e.to_string()))?;
     Ok(Decoded { value, duplicates, lines: Vec::new() })
+}
+
+/// Calls `visit` with the path of each field of a JSON document, in the order of the document, and
+/// with whether a field of that path came before in the same object. Stops at the first error.
+pub fn json_fields(bytes: &[u8], visit: &mut dyn FnMut(&str, bool)) {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let start = Trail::start();
+    let _ = Fields { at: &start, visit }.deserialize(&mut deserializer);
+}
+
+/// Visits the fields below a place.
+struct Fields<'a> {
+    at: &'a Trail<'a>,
+    visit: &'a mut dyn FnMut(&str, bool),
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while items.next_element_seed(Fields { at: &self.at.index(index), visit: &mut *self.visit })?.is_some() {
+            index += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let at = self.at.name(&key);
+            (self.visit)(&at.to_string(), seen.contains(&key));
+            entries.next_value_seed(Fields { at: &at, visit: &mut *self.visit })?;
+            seen.insert(key);
+        }
+        Ok(())
+    }
 }
 
 /// Reads one YAML document and notices repeated fields.

@@ -11,8 +11,8 @@ use clap::Args;
 
 use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
-use crate::process;
 use crate::time::TimeOptions;
+use crate::{identity, process};
 
 /// Options of `berth apiserver`.
 #[derive(Args)]
@@ -61,7 +61,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     })
     .await?;
     // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.
-    let mut manager = Manager::new(api.client("berth:logs"), clock);
+    let mut manager = Manager::new(api.client("berth:logs"), clock.clone());
     api.logs().connect(&mut manager, cluster.pods, seed);
     let logs = tokio::spawn(manager.run(std::future::pending()));
 
@@ -72,6 +72,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let controller = front.write_kubeconfig_of("controller", &controller)?;
     let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
     let serving = front.serve(api.server().clone());
+    let identity = identity::announce(api.server(), clock, seed);
 
     let time = same_time.map(|options| format!(" {options}")).unwrap_or_default();
     say!("Kubernetes API  {url}");
@@ -83,6 +84,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
     logs.abort();
+    identity.abort();
     serving.stop().await.clear();
     if let Some(keeper) = keeper {
         keeper.close().await;

@@ -18,6 +18,7 @@ mod controller;
 mod dashboard;
 mod explain;
 mod front;
+mod identity;
 mod install;
 mod process;
 mod run;

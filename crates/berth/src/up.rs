@@ -9,8 +9,8 @@ use clap::Args;
 
 use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
-use crate::process;
 use crate::time::TimeOptions;
+use crate::{identity, process};
 
 /// Options of `berth up`.
 #[derive(Args)]
@@ -54,6 +54,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     front.write_kubeconfig()?;
     let (url, kubeconfig) = (front.url(), front.kubeconfig().to_owned());
     let serving = front.serve(embedded.server().clone());
+    let identity = identity::announce(embedded.server(), embedded.clock(), process::entropy()?);
 
     say!("Kubernetes API  {url}");
     say!("kubeconfig      {}", kubeconfig.display());
@@ -61,6 +62,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
 
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
+    identity.abort();
     let leftovers = serving.stop().await;
     embedded.stop().await;
     if let Some(keeper) = keeper {

@@ -3,6 +3,8 @@
 //! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in objects are pruned by
 //! the published schema (as decoding into their Go types would) and defaulted by their strategy.
 
+use std::collections::HashMap;
+
 use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::packed;
 use berth_apimachinery::schema::{CoerceOptions, Root, coerce_metadata};
@@ -33,19 +35,39 @@ pub(crate) struct Complaints {
 impl Complaints {
     /// About what a document has twice; `what` says of which document it is where that is not the object.
     pub(crate) fn of_repeated(duplicates: Vec<String>, lines: Vec<String>, what: &str) -> Complaints {
-        let fields = duplicates.into_iter().map(|field| format!("{what}duplicate field \"{field}\"")).collect();
+        let fields = duplicates.into_iter().map(|field| format!("{what}{}", duplicate_field(&field))).collect();
         Complaints { lines, fields }
     }
 
     /// About unknown fields.
     pub(crate) fn of_unknown(unknown: Vec<String>, what: &str) -> Complaints {
-        let fields = unknown.into_iter().map(|field| format!("{what}unknown field \"{field}\"")).collect();
+        let fields = unknown.into_iter().map(|field| format!("{what}{}", unknown_field(&field))).collect();
         Complaints { lines: Vec::new(), fields }
     }
 
     pub(crate) fn extend(&mut self, others: Complaints) {
         self.lines.extend(others.lines);
         self.fields.extend(others.fields);
+    }
+
+    /// Sorts what was found in a JSON body by the order of its fields, as Go's decoder of typed
+    /// objects reports it.
+    fn sort_as_in(&mut self, body: &[u8]) {
+        if self.fields.len() < 2 {
+            return;
+        }
+        let mut wanted: HashMap<String, usize> =
+            self.fields.iter().map(|complaint| (complaint.clone(), usize::MAX)).collect();
+        let mut turn = 0;
+        decode::json_fields(body, &mut |path, is_repeated| {
+            let complaint = if is_repeated { duplicate_field(path) } else { unknown_field(path) };
+            if let Some(found) = wanted.get_mut(&complaint)
+                && *found == usize::MAX
+            {
+                (*found, turn) = (turn, turn + 1);
+            }
+        });
+        self.fields.sort_by_key(|complaint| wanted.get(complaint).copied());
     }
 
     fn is_empty(&self) -> bool {
@@ -58,6 +80,14 @@ impl Complaints {
         let all: Vec<&str> = of_yaml.as_deref().into_iter().chain(self.fields.iter().map(String::as_str)).collect();
         all.join(", ")
     }
+}
+
+fn duplicate_field(path: &str) -> String {
+    format!("duplicate field \"{path}\"")
+}
+
+fn unknown_field(path: &str) -> String {
+    format!("unknown field \"{path}\"")
 }
 
 fn yaml_errors(lines: &[String]) -> Option<String> {
@@ -95,6 +125,9 @@ impl Call {
             let unknown =
                 schema.read_typed(&expected.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
             complaints.extend(Complaints::of_unknown(unknown, ""));
+            if !patched {
+                complaints.sort_as_in(&self.body);
+            }
         }
         self.complain(complaints, patched)?;
         Ok(object)
@@ -172,6 +205,9 @@ impl Call {
                 let unknown =
                     schema.read_typed(&self.row.kind, &mut object).map_err(|error| self.unreadable(&error, patched))?;
                 complaints.extend(Complaints::of_unknown(unknown, ""));
+                if !patched {
+                    complaints.sort_as_in(&self.body);
+                }
             } else {
                 let options = CoerceOptions { is_resource_root: true, drop_invalid_fields: false };
                 let unknown = coerce_metadata(Some(&schema), &mut object, options)

@@ -114,6 +114,20 @@ async fn repeated_keys_are_noticed_in_every_form() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn faults_of_a_built_in_object_are_named_in_the_order_of_its_json() {
+    let server = server();
+    let body =
+        r#"{"metadata": {"name": "a", "zeta": 1, "alpha": 1}, "zeta": 1, "data": {"k": "1", "k": "2"}, "alpha": 1}"#;
+    let uri = "/api/v1/namespaces/default/configmaps?fieldValidation=Strict";
+    let media = [("content-type", "application/json")];
+    let answer = server.raw(Method::POST, uri, &media, body.as_bytes().to_vec()).await;
+    let refused = read(answer).await.expect(400);
+    let found = "strict decoding error: unknown field \"metadata.zeta\", unknown field \"metadata.alpha\", \
+        unknown field \"zeta\", duplicate field \"data.k\", unknown field \"alpha\"";
+    assert!(refused["message"].as_str().unwrap().ends_with(found), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_has_no_columns_is_not_acceptable_as_a_table() {
     let server = server();
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",

@@ -1,0 +1,54 @@
+//! The Lease with which a served API server announces itself, as kube-apiserver does (KEP-1965).
+//!
+//! Its renewal is also the one write that an otherwise idle server makes. The revision moves with
+//! it, so that what is listed after history was compacted has a revision of its own, as in a
+//! cluster on etcd, where each compaction is a write. Nothing of this happens in virtual time.
+
+use std::time::Duration;
+
+use berth_apiserver::{ApiServer, UserInfo};
+use berth_runtime::Clock;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+/// User of the calls. Kubernetes' own servers call themselves so.
+const USER: &str = "system:apiserver";
+const NAMESPACE: &str = "kube-system";
+/// One process at a time has a store open, so one name is enough.
+const NAME: &str = "apiserver-berth";
+const MANAGER: &str = "kube-apiserver";
+/// Time between renewals. Shorter than the interval of compaction, so that each one finds a new
+/// revision; upstream's is ten seconds.
+const RENEWAL: Duration = Duration::from_secs(60);
+/// Upstream's `leaseDurationSeconds`: an hour after the last renewal the server counts as gone.
+const DURATION_SECONDS: u32 = 3600;
+
+/// Creates the Lease and renews it until the task is aborted. `holder` tells the process from
+/// earlier ones.
+pub fn announce(server: &ApiServer, clock: Clock, holder: u64) -> JoinHandle<()> {
+    let client = Client::new(server.in_process(UserInfo::master(USER)), "default");
+    tokio::spawn(async move {
+        let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
+        let acquired = clock.now();
+        loop {
+            let lease = json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": NAME, "labels": {"apiserver.kubernetes.io/identity": MANAGER}},
+                "spec": {
+                    "holderIdentity": format!("{NAME}_{holder:016x}"),
+                    "leaseDurationSeconds": DURATION_SECONDS,
+                    "acquireTime": format!("{acquired:.6}"),
+                    "renewTime": format!("{:.6}", clock.now()),
+                },
+            });
+            // A full disk is reported by /readyz, and the next renewal is a new attempt.
+            if let Err(error) = leases.patch(NAME, &PatchParams::apply(MANAGER).force(), &Patch::Apply(lease)).await {
+                tracing::debug!(error = berth_runtime::brief(&error), "the API server's own Lease was not renewed");
+            }
+            tokio::time::sleep(RENEWAL).await;
+        }
+    })
+}
