@@ -6,5 +6,6 @@ pub mod constants;
 pub mod conversion;
 pub mod events;
 pub mod labels;
+pub mod reasons;
 pub mod v1beta1;
 pub mod v1beta2;

@@ -4,8 +4,8 @@
 //! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
 //! back when the parent has lost it, which is when nothing of the job runs any more.
 
-use berth_api::kueue::conditions::eviction;
 use berth_api::kueue::labels;
+use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
 use berth_runtime::ObjectKey;
 use kube::ResourceExt;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use berth_api::kueue::conditions::eviction;
+use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{
     Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest,
     ReclaimablePod, RequeueState, SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,

@@ -1,0 +1,175 @@
+//! Reasons of the conditions of Kueue's objects, one module per condition or group of conditions.
+//!
+//! Source: Kueue's API; KEP-10852 for the reasons of unadmitted workloads.
+
+/// Reasons of `QuotaReserved` and `Admitted`.
+pub mod admission {
+    /// True: quota is reserved.
+    pub const QUOTA_RESERVED: &str = "QuotaReserved";
+    /// True: admitted.
+    pub const ADMITTED: &str = "Admitted";
+    /// `Admitted` is false because there is no reservation.
+    pub const NO_RESERVATION: &str = "NoReservation";
+    /// `Admitted` is false because checks are not ready.
+    pub const UNSATISFIED_ADMISSION_CHECKS: &str = "UnsatisfiedAdmissionChecks";
+    /// `Admitted` is false because the topology is not chosen yet.
+    pub const PENDING_DELAYED_TOPOLOGY_REQUESTS: &str = "PendingDelayedTopologyRequests";
+    /// Not tried yet, or to be tried again.
+    pub const PENDING_EVALUATION: &str = "PendingEvaluation";
+    /// No flavor's labels and taints go with the pods.
+    pub const NO_MATCHING_FLAVOR: &str = "NoMatchingFlavor";
+    /// The request is larger than quota can ever be.
+    pub const EXCEEDS_MAX_QUOTA: &str = "ExceedsMaxQuota";
+    /// Quota is in use.
+    pub const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
+    /// No place in the topology.
+    pub const TOPOLOGY_PLACEMENT_FAILED: &str = "TopologyPlacementFailed";
+    /// Preempted workloads have not stopped yet.
+    pub const WAITING_FOR_PREEMPTED_WORKLOADS: &str = "WaitingForPreemptedWorkloads";
+    /// The queue or cluster queue does not exist, or the request is not valid there.
+    pub const MISCONFIGURED: &str = "Misconfigured";
+    /// The queue or cluster queue is stopped or inactive.
+    pub const SUSPENDED: &str = "Suspended";
+    /// Other admitted workloads must become ready first.
+    pub const WAITING_FOR_PODS_READY: &str = "WaitingForPodsReady";
+    /// Somebody has not agreed yet.
+    pub const ADMISSION_GATED: &str = "AdmissionGated";
+    /// Held by its job.
+    pub const ON_HOLD: &str = "OnHold";
+    /// The workload is not active.
+    pub const DEACTIVATED: &str = "Deactivated";
+    /// Reason of earlier versions, without granular reasons.
+    pub const LEGACY_PENDING: &str = "Pending";
+    /// Reason of earlier versions, without granular reasons.
+    pub const LEGACY_INADMISSIBLE: &str = "Inadmissible";
+    /// Reason of earlier versions, without granular reasons.
+    pub const LEGACY_WAITING: &str = "Waiting";
+    /// Reason of earlier versions, without granular reasons.
+    pub const LEGACY_UNSATISFIED_CHECKS: &str = "UnsatisfiedChecks";
+    /// Reason of earlier versions, without granular reasons.
+    pub const LEGACY_NO_RESERVATION_UNSATISFIED_CHECKS: &str = "NoReservationUnsatisfiedChecks";
+}
+
+/// Reasons of `Evicted`, and of `Requeued=False` after the eviction.
+pub mod eviction {
+    /// For another workload.
+    pub const PREEMPTED: &str = "Preempted";
+    /// Its pods did not become ready in time.
+    pub const PODS_READY_TIMEOUT: &str = "PodsReadyTimeout";
+    /// A check asks for a retry.
+    pub const ADMISSION_CHECK: &str = "AdmissionCheck";
+    /// Its ClusterQueue is drained.
+    pub const CLUSTER_QUEUE_STOPPED: &str = "ClusterQueueStopped";
+    /// Its LocalQueue is drained.
+    pub const LOCAL_QUEUE_STOPPED: &str = "LocalQueueStopped";
+    /// Nodes failed.
+    pub const NODE_FAILURES: &str = "NodeFailures";
+    /// `spec.active` is false. With a cause: `DeactivatedDueTo<cause>`.
+    pub const DEACTIVATED: &str = "Deactivated";
+    /// Prefix of the reason of a deactivation with a cause.
+    pub const DEACTIVATED_DUE_TO: &str = "DeactivatedDueTo";
+    /// A variant in a better flavor was admitted.
+    pub const FLAVOR_MIGRATION: &str = "FlavorMigration";
+    /// The manager cluster evicted it.
+    pub const EVICTED_ON_MANAGER_CLUSTER: &str = "EvictedOnManagerCluster";
+}
+
+/// Reasons of `DeactivationTarget`, which are also the causes in `DeactivatedDueTo<cause>`.
+pub mod deactivation {
+    /// A check was rejected.
+    pub const ADMISSION_CHECK: &str = "AdmissionCheck";
+    /// It took too long in total.
+    pub const MAXIMUM_EXECUTION_TIME_EXCEEDED: &str = "MaximumExecutionTimeExceeded";
+    /// It was requeued too often.
+    pub const REQUEUING_LIMIT_EXCEEDED: &str = "RequeuingLimitExceeded";
+}
+
+/// Reasons of `Preempted`.
+pub mod preemption {
+    /// For a workload of the same queue.
+    pub const IN_CLUSTER_QUEUE: &str = "InClusterQueue";
+    /// For a workload that takes its queue's nominal quota back.
+    pub const IN_COHORT_RECLAMATION: &str = "InCohortReclamation";
+    /// For the balance of shares.
+    pub const IN_COHORT_FAIR_SHARING: &str = "InCohortFairSharing";
+    /// For a workload of higher priority that borrows.
+    pub const IN_COHORT_RECLAIM_WHILE_BORROWING: &str = "InCohortReclaimWhileBorrowing";
+}
+
+/// Reasons of `Requeued=True`.
+pub mod requeue {
+    /// Active again.
+    pub const REACTIVATED: &str = "Reactivated";
+    /// The delay is over.
+    pub const BACKOFF_FINISHED: &str = "BackoffFinished";
+    /// The ClusterQueue admits again.
+    pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
+    /// The LocalQueue admits again.
+    pub const LOCAL_QUEUE_RESTARTED: &str = "LocalQueueRestarted";
+    /// A variant waits for its turn to migrate.
+    pub const PENDING_MIGRATION: &str = "PendingMigration";
+}
+
+/// Reasons of `Finished`.
+pub mod finished {
+    /// The job succeeded.
+    pub const SUCCEEDED: &str = "Succeeded";
+    /// The job failed.
+    pub const FAILED: &str = "Failed";
+    /// A pre-built workload does not go with its job.
+    pub const OUT_OF_SYNC: &str = "OutOfSync";
+    /// The job is gone.
+    pub const OWNER_NOT_FOUND: &str = "OwnerNotFound";
+    /// A larger slice of the elastic job took over.
+    pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
+    /// The job cannot be started with what the admission says.
+    pub const FAILED_TO_START: &str = "FailedToStart";
+}
+
+/// Reasons of `PodsReady`.
+pub mod pods_ready {
+    /// Not all pods have been ready yet.
+    pub const WAIT_FOR_START: &str = "WaitForStart";
+    /// All pods are ready for the first time.
+    pub const STARTED: &str = "Started";
+    /// A pod failed after all were ready.
+    pub const WAIT_FOR_RECOVERY: &str = "WaitForRecovery";
+    /// All pods are ready again.
+    pub const RECOVERED: &str = "Recovered";
+}
+
+/// Reasons of `Active` of queues and checks.
+pub mod active {
+    /// It is.
+    pub const READY: &str = "Ready";
+    /// An admission check is.
+    pub const ACTIVE: &str = "Active";
+    /// Being deleted.
+    pub const TERMINATING: &str = "Terminating";
+    /// Stop policy.
+    pub const STOPPED: &str = "Stopped";
+    /// A flavor does not exist.
+    pub const FLAVOR_NOT_FOUND: &str = "FlavorNotFound";
+    /// A check does not exist.
+    pub const ADMISSION_CHECK_NOT_FOUND: &str = "AdmissionCheckNotFound";
+    /// A check is not active.
+    pub const ADMISSION_CHECK_INACTIVE: &str = "AdmissionCheckInactive";
+    /// More than one MultiKueue check.
+    pub const MULTIPLE_MULTIKUEUE_ADMISSION_CHECKS: &str = "MultipleMultiKueueAdmissionChecks";
+    /// A MultiKueue check only for some flavors.
+    pub const MULTIKUEUE_ADMISSION_CHECK_APPLIED_PER_FLAVOR: &str = "MultiKueueAdmissionCheckAppliedPerFlavor";
+    /// A MultiKueue check beside a ProvisioningRequest check.
+    pub const MULTIKUEUE_WITH_PROVISIONING_REQUEST: &str = "MultiKueueWithProvisioningRequest";
+    /// A flavor's topology does not exist.
+    pub const TOPOLOGY_NOT_FOUND: &str = "TopologyNotFound";
+    /// Topology is not supported with what else the queue uses.
+    pub const NOT_SUPPORTED_WITH_TOPOLOGY_AWARE_SCHEDULING: &str = "NotSupportedWithTopologyAwareScheduling";
+    /// None of the others.
+    pub const UNKNOWN: &str = "Unknown";
+    /// LocalQueue: its ClusterQueue is not active.
+    pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";
+    /// LocalQueue: its ClusterQueue does not exist.
+    pub const CLUSTER_QUEUE_DOES_NOT_EXIST: &str = "ClusterQueueDoesNotExist";
+    /// AdmissionCheck: its parameters cannot be used.
+    pub const BAD_PARAMETERS_REF: &str = "BadParametersRef";
+}
