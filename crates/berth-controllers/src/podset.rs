@@ -8,15 +8,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{PodSet, PodSetAssignment, PodSetUpdate, ResourceFlavor};
+use berth_api::kueue::{annotations, constants};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodTemplateSpec, Toleration};
 use serde::{Deserialize, Serialize};
 
 use crate::gates::Gates;
-use crate::keys;
 
 /// Annotations by which a pod template asks for a place in a topology.
-const WISHES: [&str; 3] =
-    [keys::REQUIRED_TOPOLOGY_ANNOTATION, keys::PREFERRED_TOPOLOGY_ANNOTATION, keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION];
+const WISHES: [&str; 3] = [
+    annotations::PODSET_REQUIRED_TOPOLOGY,
+    annotations::PODSET_PREFERRED_TOPOLOGY,
+    annotations::PODSET_UNCONSTRAINED_TOPOLOGY,
+];
 
 /// Changes to the pods of one pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -115,8 +118,8 @@ impl PodSetInfo {
             info.tolerations.extend(flavor.spec.tolerations.iter().cloned());
         }
         if gates.on("TopologyAwareScheduling") && assignment.topology_assignment.is_some() {
-            info.annotations.insert(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION.to_owned(), "true".to_owned());
-            info.scheduling_gates.push(PodSchedulingGate { name: keys::TOPOLOGY_GATE.to_owned() });
+            info.annotations.insert(annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned(), "true".to_owned());
+            info.scheduling_gates.push(PodSchedulingGate { name: constants::TOPOLOGY_GATE.to_owned() });
         }
         Ok(info)
     }
@@ -166,9 +169,9 @@ impl PodSetInfo {
         // An elastic job's template still carries the slice that is being replaced.
         let elastic = into_template
             && gates.on("ElasticJobsViaWorkloadSlices")
-            && other.annotations.contains_key(keys::WORKLOAD_SLICE_ANNOTATION);
+            && other.annotations.contains_key(annotations::WORKLOAD_SLICE_NAME);
         let may_replace =
-            |key: &str| elastic && (key == keys::WORKLOAD_SLICE_ANNOTATION || key == keys::WORKLOAD_ANNOTATION);
+            |key: &str| elastic && (key == annotations::WORKLOAD_SLICE_NAME || key == annotations::WORKLOAD);
         // Everything is checked before anything is changed.
         conflict("annotations", &self.annotations, &other.annotations, may_replace)?;
         conflict("labels", &self.labels, &other.labels, |_| false)?;
@@ -227,7 +230,7 @@ pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -
     let mut info = info.clone();
     if WISHES.iter().any(|wish| state.annotations.contains_key(*wish)) {
         // A template that asks for a place by itself keeps its wish: two of them would be refused.
-        info.annotations.remove(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION);
+        info.annotations.remove(annotations::PODSET_UNCONSTRAINED_TOPOLOGY);
     }
     state.merge_keeping(&info, gates, true)?;
     write(template, &state);
@@ -279,10 +282,10 @@ mod tests {
 
     #[test]
     fn a_template_keeps_its_own_wish_for_a_place() {
-        let unconstrained = keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION.to_owned();
+        let unconstrained = annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned();
         let info =
             PodSetInfo { annotations: [(unconstrained.clone(), "true".to_owned())].into(), ..PodSetInfo::default() };
-        for (wish, kept) in [(Some(keys::REQUIRED_TOPOLOGY_ANNOTATION), false), (None, true)] {
+        for (wish, kept) in [(Some(annotations::PODSET_REQUIRED_TOPOLOGY), false), (None, true)] {
             let mut template = PodTemplateSpec::default();
             let annotations = wish.map(|wish| [(wish.to_owned(), "rack".to_owned())].into());
             template.metadata.get_or_insert_default().annotations = annotations;

@@ -1,11 +1,11 @@
 //! Where a workload's priority comes from (semantics §3.1, §3.5).
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, PriorityClassRef, Workload};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use crate::gates::Gates;
-use crate::keys;
 use crate::stores::Stores;
 
 /// A priority and the class it comes from.
@@ -104,11 +104,11 @@ pub fn boost(workload: &Workload, gates: &Gates) -> Result<i32, String> {
         return Ok(0);
     }
     let annotations = workload.metadata.annotations.as_ref();
-    match annotations.and_then(|annotations| annotations.get(keys::PRIORITY_BOOST_ANNOTATION)) {
+    match annotations.and_then(|annotations| annotations.get(annotations::PRIORITY_BOOST)) {
         None => Ok(0),
         Some(text) if text.is_empty() => Ok(0),
         Some(text) => text.parse().map_err(|_| {
-            format!("invalid {} annotation value {text:?}: must be a valid integer", keys::PRIORITY_BOOST_ANNOTATION)
+            format!("invalid {} annotation value {text:?}: must be a valid integer", annotations::PRIORITY_BOOST)
         }),
     }
 }

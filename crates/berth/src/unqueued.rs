@@ -1,9 +1,10 @@
 //! What can be said of a pod or Job that has no Workload, or whose Workload stands for something else: what holds it, and what the
 //! controllers have said on it. Asked with the user's own rights.
 
+use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::explain::ask;
 use berth_controllers::jobs::pods::group_name;
-use berth_controllers::{keys, podset};
+use berth_controllers::podset;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
@@ -21,7 +22,7 @@ pub async fn explain(client: &Client, namespace: &str, name: &str) -> Option<Val
         let Some(group) = group_name(&pod) else {
             return Some(found(namespace, "Pod", name, of_pod(&pod, None, &said)));
         };
-        let named = format!("{}={group}", keys::POD_GROUP_LABEL);
+        let named = format!("{}={group}", labels::POD_GROUP_NAME);
         let mates = pods.list(&ListParams::default().labels(&named)).await.map(|list| list.items.len()).ok();
         let of_group = ask::api_server(client, namespace, group).await.ok();
         let mut text = of_pod(&pod, Some((group, mates)), &said);
@@ -53,18 +54,18 @@ async fn said(client: &Client, namespace: &str, kind: &str, name: &str) -> Vec<S
 fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut lines = Vec::new();
-    if pod.labels().get(keys::MANAGED_LABEL).is_none_or(|managed| managed != "true") {
+    if pod.labels().get(labels::MANAGED).is_none_or(|managed| managed != "true") {
         lines.push(format!("Pod {namespace}/{name} is not queued by itself: no queue holds it back."));
         return lines.join("\n");
     }
     lines.push(format!("There is no Workload of pod {namespace}/{name}."));
     if pod.metadata.deletion_timestamp.is_some() {
         lines.push("  It is being deleted.".to_owned());
-    } else if podset::is_gated(pod, keys::ADMISSION_GATE) {
-        lines.push(format!("  It is held back by scheduling gate {}.", keys::ADMISSION_GATE));
+    } else if podset::is_gated(pod, constants::ADMISSION_GATE) {
+        lines.push(format!("  It is held back by scheduling gate {}.", constants::ADMISSION_GATE));
     }
     if let Some((group, mates)) = group {
-        let wanted = pod.annotations().get(keys::POD_GROUP_TOTAL_COUNT_ANNOTATION).map_or("?", String::as_str);
+        let wanted = pod.annotations().get(annotations::POD_GROUP_TOTAL_COUNT).map_or("?", String::as_str);
         lines.push(match mates {
             Some(mates) => format!("  It is in pod group {group}: {mates} of {wanted} pods are there."),
             None => format!("  It is in pod group {group} of {wanted} pods."),
@@ -77,7 +78,7 @@ fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> S
 fn of_job(job: &Job, said: &[String]) -> String {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     let mut lines = vec![format!("There is no Workload of Job {namespace}/{name}.")];
-    lines.push(match job.labels().get(keys::QUEUE_NAME_LABEL) {
+    lines.push(match job.labels().get(labels::QUEUE_NAME) {
         Some(queue) => format!("  It names LocalQueue {queue}."),
         None => "  It names no queue.".to_owned(),
     });
@@ -101,9 +102,9 @@ mod tests {
     #[test]
     fn a_pod_without_a_workload_is_explained_by_what_holds_it() {
         let mut pod = json!({"metadata": {"name": "a", "namespace": "team",
-            "labels": {keys::MANAGED_LABEL: "true", keys::POD_GROUP_LABEL: "g"},
-            "annotations": {keys::POD_GROUP_TOTAL_COUNT_ANNOTATION: "3"}},
-            "spec": {"containers": [], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}});
+            "labels": {labels::MANAGED: "true", labels::POD_GROUP_NAME: "g"},
+            "annotations": {annotations::POD_GROUP_TOTAL_COUNT: "3"}},
+            "spec": {"containers": [], "schedulingGates": [{"name": constants::ADMISSION_GATE}]}});
         let read = |pod: &Value| serde_json::from_value::<Pod>(pod.clone()).expect("a pod");
         let said = ["ErrWorkloadCompose: group has fewer runnable pods than expected: 1 of 3".to_owned()];
         assert_eq!(
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_job_without_a_workload_is_explained_by_what_was_said_on_it() {
-        let job = json!({"metadata": {"name": "j", "namespace": "team", "labels": {keys::QUEUE_NAME_LABEL: "main"}},
+        let job = json!({"metadata": {"name": "j", "namespace": "team", "labels": {labels::QUEUE_NAME: "main"}},
             "spec": {"suspend": true, "template": {"spec": {"containers": []}}}});
         let said = ["WriteRefused: exceeded quota".to_owned()];
         assert_eq!(

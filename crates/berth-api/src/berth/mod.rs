@@ -34,6 +34,10 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
 /// Pod annotation: the exit code the simulated containers end with.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
+/// Annotation on jobs and pods that a policy in the API server held while no controller was available. On jobs: the
+/// original value of the field that suspends them, `true` or `false`. On pods: the scheduling gates the policy added,
+/// comma separated.
+pub const HELD_ANNOTATION: &str = "berth.dev/held";
 /// Node annotation: when the node reports Ready (RFC 3339).
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).

@@ -1,5 +1,7 @@
 //! Annotations of Kueue.
 
+/// On jobs, in place of the label of the same name: name of the LocalQueue. Read for older manifests.
+pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// On jobs and workloads: comma-separated names of those who must agree before admission.
 pub const ADMISSION_GATED_BY: &str = "kueue.x-k8s.io/admission-gated-by";
 /// On jobs: the job may change its size while it runs; value `true`.
@@ -16,6 +18,8 @@ pub const JOB_MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
 pub const JOB_COMPLETIONS_EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
 /// On batch/v1 Jobs that are being stopped; value `true`.
 pub const STOPPING: &str = "kueue.x-k8s.io/stopping";
+/// On pods, in place of the label of the same name: name of the pod group.
+pub const POD_GROUP_NAME: &str = "kueue.x-k8s.io/pod-group-name";
 /// On pods: number of pods in their group.
 pub const POD_GROUP_TOTAL_COUNT: &str = "kueue.x-k8s.io/pod-group-total-count";
 /// On pods: the group starts as soon as enough of its pods exist.

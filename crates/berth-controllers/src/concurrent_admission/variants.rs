@@ -8,7 +8,6 @@ use kube::{Resource, ResourceExt};
 
 use crate::gates::Gates;
 use crate::jobs::naming::{OwnerKind, variant_name};
-use crate::keys;
 
 /// The variant of a workload that may only use one flavor. It may not preempt before its turn.
 pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
@@ -62,9 +61,9 @@ pub fn asks_for_other_pods(variant: &Workload, parent: &Workload) -> bool {
 /// What decisions look at besides the spec: who gates admission, a boost of the priority, parameters of provisioning.
 fn follow_annotations(variant: &mut Workload, parent: &Workload) {
     let is_followed = |key: &String| {
-        key == keys::ADMISSION_GATED_BY_ANNOTATION
-            || key == keys::PRIORITY_BOOST_ANNOTATION
-            || key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+        key == annotations::ADMISSION_GATED_BY
+            || key == annotations::PRIORITY_BOOST
+            || key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
     };
     let wanted = parent.annotations().iter().filter(|(key, _)| is_followed(key));
     let wanted: Vec<(String, String)> = wanted.map(|(key, value)| (key.clone(), value.clone())).collect();

@@ -1,9 +1,9 @@
 //! Who above a job is managed: a job owned by a managed one is part of it and not queued itself.
 
+use berth_api::kueue::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::config::Config;
-use crate::keys;
 use crate::plan::PlanError;
 use crate::stores::{controller_of, group_of};
 
@@ -124,7 +124,7 @@ pub fn managed_ancestor(
         if !is_managed_kind(config, &reference) {
             return Ok(top);
         }
-        let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(keys::QUEUE_NAME_LABEL));
+        let queue = parent.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::QUEUE_NAME));
         let between = BETWEEN == (group, reference.kind.as_str());
         if !between && (queue || config.manage_jobs_without_queue_name) {
             top = Some(Ancestor { reference: reference.clone(), metadata: parent.clone() });

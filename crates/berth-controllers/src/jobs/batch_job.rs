@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use kube::ResourceExt;
@@ -9,7 +10,6 @@ use kube::ResourceExt;
 use super::topology::{self, Ranks};
 use super::{Finished, Job};
 use crate::gates::Gates;
-use crate::keys;
 use crate::podset::{self, PodSetError, PodSetInfo};
 
 /// Name of a Job's only pod set.
@@ -177,13 +177,13 @@ fn pods(job: &BatchJob) -> i32 {
 
 /// Fewest pods it can start with, when its annotation says so and that is fewer than it asks for.
 pub fn min_parallelism(job: &BatchJob) -> Option<i32> {
-    let min: i32 = job.annotations().get(keys::MIN_PARALLELISM_ANNOTATION)?.parse().ok()?;
+    let min: i32 = job.annotations().get(annotations::JOB_MIN_PARALLELISM)?.parse().ok()?;
     (min > 0).then_some(min)
 }
 
 /// Do completions follow parallelism?
 pub fn completions_follow(job: &BatchJob) -> bool {
-    job.annotations().get(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION).is_some_and(|value| value == "true")
+    job.annotations().get(annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM).is_some_and(|value| value == "true")
 }
 
 /// The label of a template that says which Job its pods are of. The Workload has it too, so that pods can be found by it.

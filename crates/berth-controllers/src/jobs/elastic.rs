@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::{annotations, constants, labels};
 use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
@@ -15,7 +16,6 @@ use serde_json::{Value, json};
 use super::{Job, is_elastic, slices};
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
@@ -30,9 +30,9 @@ pub fn hold_back<J: Job>(object: &mut Value, job: &J, gates: &Gates) {
         let Some(template) = object.pointer_mut(&pointer) else { continue };
         let held = &mut template["spec"]["schedulingGates"];
         match held.as_array_mut() {
-            Some(held) if held.iter().any(|gate| gate["name"] == keys::ELASTIC_GATE) => {}
-            Some(held) => held.push(json!({"name": keys::ELASTIC_GATE})),
-            None => *held = json!([{"name": keys::ELASTIC_GATE}]),
+            Some(held) if held.iter().any(|gate| gate["name"] == constants::ELASTIC_JOB_GATE) => {}
+            Some(held) => held.push(json!({"name": constants::ELASTIC_JOB_GATE})),
+            None => *held = json!([{"name": constants::ELASTIC_JOB_GATE}]),
         }
     }
 }
@@ -47,7 +47,7 @@ pub fn releases(owned: &[Arc<Workload>], pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     for assignment in assignments.flat_map(|admission| &admission.pod_set_assignments) {
         let recorded = running.spec.pod_sets.iter().find(|set| set.name == assignment.name).map(|set| set.count);
         let granted = usize::try_from(assignment.count.or(recorded).unwrap_or(0)).unwrap_or(0);
-        let of_set = |pod: &&Arc<Pod>| pod.labels().get(keys::POD_SET_LABEL) == Some(&assignment.name);
+        let of_set = |pod: &&Arc<Pod>| pod.labels().get(labels::POD_SET) == Some(&assignment.name);
         let alive: Vec<&Arc<Pod>> = pods.iter().filter(of_set).filter(|pod| !has_ended(pod)).collect();
         let running = alive.iter().filter(|pod| !is_held(pod)).count();
         let mut held: Vec<Arc<Pod>> = alive.into_iter().filter(|pod| is_held(pod)).cloned().collect();
@@ -60,7 +60,7 @@ pub fn releases(owned: &[Arc<Workload>], pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
 }
 
 fn is_held(pod: &Pod) -> bool {
-    podset::is_gated(pod, keys::ELASTIC_GATE)
+    podset::is_gated(pod, constants::ELASTIC_JOB_GATE)
 }
 
 fn has_ended(pod: &Pod) -> bool {
@@ -70,7 +70,7 @@ fn has_ended(pod: &Pod) -> bool {
 
 /// The slices of one job share the name of the first.
 fn chain(annotations: &std::collections::BTreeMap<String, String>, namespace: Option<String>) -> Option<ObjectKey> {
-    let first = annotations.get(keys::WORKLOAD_SLICE_ANNOTATION)?;
+    let first = annotations.get(annotations::WORKLOAD_SLICE_NAME)?;
     Some(ObjectKey::namespaced(namespace.unwrap_or_default(), first.clone()))
 }
 
@@ -119,7 +119,7 @@ impl Reconciler for Release {
         let slices = self.slices.get(&chain);
         for pod in releases(&slices, &self.by_chain.get(&chain)) {
             let mut after = (*pod).clone();
-            podset::remove_gate(&mut after, keys::ELASTIC_GATE);
+            podset::remove_gate(&mut after, constants::ELASTIC_JOB_GATE);
             // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
             match patch(&api, pod.as_ref(), &after, Part::Main, pod.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
@@ -127,7 +127,7 @@ impl Reconciler for Release {
                     let mut admitted =
                         slices.iter().filter(|slice| status::is_admitted(slice) && !status::is_finished(slice));
                     if let Some(slice) = admitted.next_back() {
-                        self.metrics.gate_removed(keys::ELASTIC_GATE, slice, self.clock.now());
+                        self.metrics.gate_removed(constants::ELASTIC_JOB_GATE, slice, self.clock.now());
                     }
                 }
                 Ok(None) => {}
@@ -148,9 +148,9 @@ mod tests {
     }
 
     fn slice(name: &str, count: i32, replaces: Option<&str>) -> Arc<Workload> {
-        let mut annotations = json!({keys::WORKLOAD_SLICE_ANNOTATION: "first"});
+        let mut annotations = json!({annotations::WORKLOAD_SLICE_NAME: "first"});
         if let Some(replaced) = replaces {
-            annotations[keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION] = json!(format!("ns/{replaced}"));
+            annotations[annotations::WORKLOAD_SLICE_REPLACEMENT_FOR] = json!(format!("ns/{replaced}"));
         }
         let mut value = json!({"metadata": {"namespace": "ns", "name": name, "annotations": annotations},
             "spec": {"queueName": "q", "podSets": [
@@ -165,8 +165,8 @@ mod tests {
     }
 
     fn pod(index: i32, held: bool, phase: &str) -> Arc<Pod> {
-        let gates = if held { json!([{"name": keys::ELASTIC_GATE}]) } else { json!([]) };
-        read(json!({"metadata": {"name": format!("pod-{index}"), "labels": {keys::POD_SET_LABEL: "main"}},
+        let gates = if held { json!([{"name": constants::ELASTIC_JOB_GATE}]) } else { json!([]) };
+        read(json!({"metadata": {"name": format!("pod-{index}"), "labels": {labels::POD_SET: "main"}},
             "spec": {"containers": [], "schedulingGates": gates}, "status": {"phase": phase}}))
     }
 

@@ -25,13 +25,13 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use berth_api::kueue::{annotations, labels};
 use berth_runtime::{Cache, ControllerBuilder};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::gates::Gates;
-use crate::keys;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::stores::Stores;
 
@@ -160,16 +160,16 @@ pub trait Job:
 /// The local queue a job names, by label or by the annotation older jobs use.
 pub fn queue_name(job: &impl ResourceExt) -> &str {
     job.labels()
-        .get(keys::QUEUE_NAME_LABEL)
-        .or_else(|| job.annotations().get(keys::QUEUE_NAME_ANNOTATION))
+        .get(labels::QUEUE_NAME)
+        .or_else(|| job.annotations().get(annotations::QUEUE_NAME))
         .map_or("", String::as_str)
 }
 
 /// The Workload somebody else made for this job, named by label or annotation.
 pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
     job.labels()
-        .get(keys::PREBUILT_WORKLOAD_LABEL)
-        .or_else(|| job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL))
+        .get(labels::PREBUILT_WORKLOAD)
+        .or_else(|| job.annotations().get(annotations::PREBUILT_WORKLOAD))
         .map(String::as_str)
         .filter(|name| !name.is_empty())
 }
@@ -177,7 +177,7 @@ pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
 /// May it change size while it runs?
 pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
     gates.on("ElasticJobsViaWorkloadSlices")
-        && job.annotations().get(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|value| value == "true")
+        && job.annotations().get(annotations::ELASTIC_JOB).is_some_and(|value| value == "true")
 }
 
 /// Integrations that exist, by their names in the configuration.

@@ -1,12 +1,12 @@
 //! Jobs that no queue decides about: parts of other jobs, and those that are not queued (any more).
 
+use berth_api::kueue::labels;
 use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 
 use super::ancestors::Ancestor;
 use super::reconcile::{Context, remove_finalizer};
 use super::{Job, kind_of, queue_name};
-use crate::keys;
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::selector;
 use crate::stores::{Owner, group_of};
@@ -55,7 +55,7 @@ pub(super) fn give_up_workloads<J: Job>(
     let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
     let mut own = context.stores.workloads_of(&key.namespace, &owner);
     // A Workload that was made for other purposes has not the label.
-    own.retain(|it| it.labels().get(keys::JOB_UID_LABEL).is_some_and(|of| of == uid) && !status::is_finished(it));
+    own.retain(|it| it.labels().get(labels::JOB_UID).is_some_and(|of| of == uid) && !status::is_finished(it));
     let is_over = job.finished().is_some();
     if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
         return true;

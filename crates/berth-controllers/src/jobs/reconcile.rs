@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{PodSet, Workload};
+use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
@@ -139,14 +140,14 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
 /// Has the pod set's template the label that admission adds?
 fn is_marked(pod_set: &PodSet) -> bool {
     let labels = pod_set.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-    labels.is_some_and(|labels| labels.contains_key(keys::POD_SET_LABEL))
+    labels.is_some_and(|labels| labels.contains_key(labels::POD_SET))
 }
 
 /// Takes the finalizer off. Returns whether it was there.
 pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
     let finalizers = object.meta_mut().finalizers.get_or_insert_default();
     let before = finalizers.len();
-    finalizers.retain(|finalizer| finalizer != keys::RESOURCE_IN_USE_FINALIZER);
+    finalizers.retain(|finalizer| finalizer != constants::RESOURCE_IN_USE_FINALIZER);
     let removed = finalizers.len() != before;
     if finalizers.is_empty() {
         object.meta_mut().finalizers = None;
@@ -287,7 +288,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             let message = format!(
                 "Workload {name}, which {} names, is not there; the job stays suspended until it is made",
-                keys::PREBUILT_WORKLOAD_LABEL
+                labels::PREBUILT_WORKLOAD
             );
             self.tell(Told::warning("PrebuiltWorkloadNotFound", message));
             return Err(PlanError::PrebuiltWorkloadNotFound);
@@ -363,11 +364,11 @@ impl<J: Job> Reconcile<'_, J> {
                 self.follow_priority_label(&mut replaced)?;
                 let mut slice = self.construct(pod_sets)?;
                 let annotations = slice.metadata.annotations.get_or_insert_default();
-                let first = replaced.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+                let first = replaced.annotations().get(annotations::WORKLOAD_SLICE_NAME).cloned();
                 annotations
-                    .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| replaced.name_any()));
+                    .insert(annotations::WORKLOAD_SLICE_NAME.to_owned(), first.unwrap_or_else(|| replaced.name_any()));
                 annotations.insert(
-                    keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION.to_owned(),
+                    annotations::WORKLOAD_SLICE_REPLACEMENT_FOR.to_owned(),
                     ObjectKey::of(&replaced).to_string(),
                 );
                 self.create(slice);
@@ -470,7 +471,7 @@ impl<J: Job> Reconcile<'_, J> {
         let name = naming::workload_name_with(&job.name_any(), &uid, &kind, generation.as_deref(), gates);
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = job.namespace();
-        workload.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+        workload.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
         let integrations = &self.context.config.integrations;
         for key in &integrations.label_keys_to_copy {
             if let Some(value) = job.labels().get(key) {
@@ -478,23 +479,23 @@ impl<J: Job> Reconcile<'_, J> {
             }
         }
         for (key, value) in job.annotations() {
-            let copied = key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+            let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                 || integrations.annotations_to_copy.contains(key)
-                || (key == keys::ADMISSION_GATED_BY_ANNOTATION && gates.on("AdmissionGatedBy"))
-                || (elastic && key == keys::ELASTIC_JOB_ANNOTATION);
+                || (key == annotations::ADMISSION_GATED_BY && gates.on("AdmissionGatedBy"))
+                || (elastic && key == annotations::ELASTIC_JOB);
             if copied {
                 workload.annotations_mut().insert(key.clone(), value.clone());
             }
         }
         if elastic {
             // The first slice of a job names all that replace it.
-            workload.annotations_mut().insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), name.clone());
+            workload.annotations_mut().insert(annotations::WORKLOAD_SLICE_NAME.to_owned(), name.clone());
         }
         self.own(&mut workload);
         workload.spec.queue_name = queue_name(&self.job).to_owned();
         workload.spec.maximum_execution_time_seconds =
-            self.job.labels().get(keys::MAX_EXEC_TIME_LABEL).and_then(|text| text.parse().ok());
-        let label = self.job.labels().get(keys::PRIORITY_CLASS_LABEL).map(String::as_str);
+            self.job.labels().get(labels::MAX_EXEC_TIME_SECONDS).and_then(|text| text.parse().ok());
+        let label = self.job.labels().get(labels::PRIORITY_CLASS).map(String::as_str);
         match priority::extract(self.context.stores, label, self.job.priority_class(), &pod_sets) {
             Ok(priority) => {
                 workload.spec.priority = Some(priority.value);
@@ -517,7 +518,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn own(&self, workload: &mut Workload) {
         let uid = self.job.meta().uid.clone().unwrap_or_default();
         if uid.len() <= LABEL_VALUE_MAX {
-            workload.labels_mut().insert(keys::JOB_UID_LABEL.to_owned(), uid.clone());
+            workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid.clone());
         }
         let reference = OwnerReference {
             api_version: J::api_version(&()).into_owned(),
@@ -619,7 +620,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// The priority class label can change at any time; the workload follows. Returns whether it had to.
     fn follow_priority_label(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
-        let Some(label) = self.job.labels().get(keys::PRIORITY_CLASS_LABEL).cloned() else { return Ok(false) };
+        let Some(label) = self.job.labels().get(labels::PRIORITY_CLASS).cloned() else { return Ok(false) };
         let follows = match &workload.spec.priority_class_ref {
             Some(class) => class.kind == "WorkloadPriorityClass" && class.name != label,
             // Quota was given for the priority it had; a class cannot appear afterwards.
@@ -642,7 +643,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// Who holds back admission is said on the job; the workload follows. Returns whether it had to.
     fn follow_admission_gates(&mut self, workload: &mut Workload) -> bool {
-        const KEY: &str = keys::ADMISSION_GATED_BY_ANNOTATION;
+        const KEY: &str = annotations::ADMISSION_GATED_BY;
         let wanted = self.job.annotations().get(KEY).cloned();
         if !self.context.gates.on("AdmissionGatedBy") || workload.annotations().get(KEY) == wanted.as_ref() {
             return false;

@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, Workload};
 use kube::ResourceExt;
 
-use crate::keys;
 use crate::workload::counts::PodSetCounts;
 use crate::workload::status;
 
 /// The slice this one replaces, as `namespace/name`.
 pub fn replaced_key(workload: &Workload) -> Option<&str> {
-    workload.annotations().get(keys::WORKLOAD_SLICE_REPLACEMENT_ANNOTATION).map(String::as_str)
+    workload.annotations().get(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).map(String::as_str)
 }
 
 /// A workload's own key as slices that replace it write it.

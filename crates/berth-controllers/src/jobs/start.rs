@@ -1,11 +1,11 @@
 //! What a job's pods are told when it is admitted, and what its checks say before.
 
 use berth_api::kueue::v1beta2::{CheckState, Workload};
+use berth_api::kueue::{annotations, labels};
 use kube::ResourceExt;
 
 use super::reconcile::{Context, LABEL_VALUE_MAX};
 use crate::concurrent_admission::running_variant;
-use crate::keys;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::workload::status;
 
@@ -22,27 +22,26 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
         let count = spec.map_or(0, |pod_set| pod_set.count);
         let flavor = |name: &str| context.stores.flavor(name);
         let mut info = PodSetInfo::from_assignment(assignment, count, flavor, gates)?;
-        info.labels.insert(keys::POD_SET_LABEL.to_owned(), assignment.name.clone());
-        if workload.labels().contains_key(keys::MULTIKUEUE_ORIGIN_LABEL) {
-            info.labels.insert(keys::MULTIKUEUE_WORKER_POD_LABEL.to_owned(), "true".to_owned());
+        info.labels.insert(labels::POD_SET.to_owned(), assignment.name.clone());
+        if workload.labels().contains_key(labels::MULTIKUEUE_ORIGIN) {
+            info.labels.insert(labels::MULTIKUEUE_WORKER_WORKLOAD_POD.to_owned(), "true".to_owned());
         }
         if gates.on("AssignQueueLabelsForPods") {
-            for (key, value) in [
-                (keys::LOCAL_QUEUE_LABEL, &workload.spec.queue_name),
-                (keys::CLUSTER_QUEUE_LABEL, &admission.cluster_queue),
-            ] {
+            for (key, value) in
+                [(labels::LOCAL_QUEUE, &workload.spec.queue_name), (labels::CLUSTER_QUEUE, &admission.cluster_queue)]
+            {
                 if !value.is_empty() && value.len() <= LABEL_VALUE_MAX {
                     info.labels.insert(key.to_owned(), value.clone());
                 }
             }
         }
         if gates.on("TopologyAwareScheduling") || elastic {
-            info.annotations.insert(keys::WORKLOAD_ANNOTATION.to_owned(), workload.name_any());
+            info.annotations.insert(annotations::WORKLOAD.to_owned(), workload.name_any());
         }
         if elastic {
-            let first = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).cloned();
+            let first = workload.annotations().get(annotations::WORKLOAD_SLICE_NAME).cloned();
             info.annotations
-                .insert(keys::WORKLOAD_SLICE_ANNOTATION.to_owned(), first.unwrap_or_else(|| workload.name_any()));
+                .insert(annotations::WORKLOAD_SLICE_NAME.to_owned(), first.unwrap_or_else(|| workload.name_any()));
         }
         for check in checks.iter().flat_map(|status| status.admission_checks.iter()) {
             if check.state != CheckState::Ready {

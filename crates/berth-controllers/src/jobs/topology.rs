@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSetSliceRequiredTopologyConstraint, PodSetTopologyRequest};
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 use crate::gates::Gates;
-use crate::keys;
 
 /// What a kind of job knows about the ranks of its pods.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,18 +45,20 @@ pub fn request(
             .transpose()
     };
     let mut request = PodSetTopologyRequest {
-        required: get(keys::REQUIRED_TOPOLOGY_ANNOTATION).cloned(),
-        preferred: get(keys::PREFERRED_TOPOLOGY_ANNOTATION).cloned(),
-        unconstrained: get(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+        required: get(annotations::PODSET_REQUIRED_TOPOLOGY).cloned(),
+        preferred: get(annotations::PODSET_PREFERRED_TOPOLOGY).cloned(),
+        unconstrained: get(annotations::PODSET_UNCONSTRAINED_TOPOLOGY)
             .map(|text| {
                 text.parse().map_err(|_| {
-                    format!("annotation {}: {text:?} is not a boolean", keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+                    format!("annotation {}: {text:?} is not a boolean", annotations::PODSET_UNCONSTRAINED_TOPOLOGY)
                 })
             })
             .transpose()?,
         ..PodSetTopologyRequest::default()
     };
-    let constraints = match get(keys::SLICE_CONSTRAINTS_ANNOTATION).filter(|_| gates.on("TASMultiLayerTopology")) {
+    let constraints = match get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS)
+        .filter(|_| gates.on("TASMultiLayerTopology"))
+    {
         Some(text) => {
             let list: Vec<PodSetSliceRequiredTopologyConstraint> =
                 serde_json::from_str(text).map_err(|e| format!("failed to parse topology constraints: {e}"))?;
@@ -68,8 +70,8 @@ pub fn request(
         None => Vec::new(),
     };
     if constraints.is_empty() {
-        let slice = get(keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION);
-        if let (Some(topology), Some(size)) = (slice, integer(keys::SLICE_SIZE_ANNOTATION)?) {
+        let slice = get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY);
+        if let (Some(topology), Some(size)) = (slice, integer(annotations::PODSET_SLICE_SIZE)?) {
             request.pod_set_slice_required_topology = Some(topology.clone());
             request.pod_set_slice_size = Some(size);
         }
@@ -78,7 +80,7 @@ pub fn request(
     }
     // A group is placed by what it requires or prefers together.
     if request.required.is_some() || request.preferred.is_some() {
-        request.pod_set_group_name = get(keys::POD_SET_GROUP_ANNOTATION).cloned();
+        request.pod_set_group_name = get(annotations::PODSET_GROUP_NAME).cloned();
     }
     let asks = request != PodSetTopologyRequest::default();
     if !asks && ranks.pod_index_label.is_none() {

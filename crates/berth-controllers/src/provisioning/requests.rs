@@ -7,13 +7,13 @@ use berth_api::autoscaling::v1::{PodSet as RequestPodSet, ProvisioningRequest, P
 use berth_api::kueue::v1beta2::{
     ProvisioningRequestConfig, ProvisioningRequestConfigPodSetMergePolicy, ResourceFlavor, Workload,
 };
+use berth_api::kueue::{annotations, labels};
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplate, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use sha1::{Digest, Sha1};
 
 use crate::gates::Gates;
-use crate::keys;
 use crate::podset::{self, PodSetError, PodSetInfo};
 use crate::translate::requests as pod_requests;
 
@@ -191,7 +191,7 @@ pub fn latest<'a>(
 pub fn parameters(workload: &Workload, config: &ProvisioningRequestConfig) -> BTreeMap<String, String> {
     let mut parameters = config.spec.parameters.clone();
     for (key, value) in workload.annotations() {
-        if let Some(name) = key.strip_prefix(keys::PROVISIONING_ANNOTATION_PREFIX) {
+        if let Some(name) = key.strip_prefix(annotations::PROVISIONING_REQUEST_PREFIX) {
             parameters.insert(name.to_owned(), value.clone());
         }
     }
@@ -209,7 +209,7 @@ pub fn request(
     let name = request_name(&workload.name_any(), check, attempt);
     let mut request = ProvisioningRequest::named(&name);
     request.metadata.namespace = workload.namespace();
-    request.labels_mut().insert(keys::MANAGED_LABEL.to_owned(), "true".to_owned());
+    request.labels_mut().insert(labels::MANAGED.to_owned(), "true".to_owned());
     request.metadata.owner_references = Some(vec![owner(workload, false)]);
     request.spec = ProvisioningRequestSpec {
         provisioning_class_name: config.spec.provisioning_class_name.clone(),
@@ -250,7 +250,7 @@ pub fn templates(
         let mut template = PodTemplate { template: Some(spec), ..PodTemplate::default() };
         template.metadata.name = Some(template_name(request, name));
         template.metadata.namespace = workload.namespace();
-        template.labels_mut().insert(keys::MANAGED_LABEL.to_owned(), "true".to_owned());
+        template.labels_mut().insert(labels::MANAGED.to_owned(), "true".to_owned());
         template.metadata.owner_references = Some(vec![owner(workload, true)]);
         templates.push(template);
     }

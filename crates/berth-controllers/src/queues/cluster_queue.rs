@@ -1,5 +1,6 @@
 //! ClusterQueue: condition Active, counts and usage; its finalizer while workloads hold its quota.
 
+use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, FairSharingStatus, FlavorUsage, ResourceUsage};
 use berth_engine as engine;
 use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
@@ -110,8 +111,8 @@ impl Reconciler for Controller {
                 patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
                 return Ok(Action::Wait);
             }
-        } else if !queue.finalizers().iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER) {
-            wanted.finalizers_mut().push(keys::RESOURCE_IN_USE_FINALIZER.to_owned());
+        } else if !queue.finalizers().iter().any(|finalizer| finalizer == constants::RESOURCE_IN_USE_FINALIZER) {
+            wanted.finalizers_mut().push(constants::RESOURCE_IN_USE_FINALIZER.to_owned());
             let answer = patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
             if let Some(answer) = answer {
                 // The cache's change brings this queue back here with the new version.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, ResourceFlavor, Topology};
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use kube::core::ClusterResourceScope;
@@ -14,7 +15,6 @@ use serde::de::DeserializeOwned;
 
 use crate::execute::{Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
-use crate::keys;
 use crate::stores::Stores;
 
 /// Is this name in use?
@@ -23,12 +23,12 @@ type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// The object as its finalizer should be; nothing when it is right.
 pub fn guarded<K: Resource<DynamicType = ()> + Clone>(object: &K, in_use: bool) -> Option<K> {
     let mut wanted = object.clone();
-    let has = object.finalizers().iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER);
+    let has = object.finalizers().iter().any(|finalizer| finalizer == constants::RESOURCE_IN_USE_FINALIZER);
     if object.meta().deletion_timestamp.is_some() {
         return (has && !in_use && remove_finalizer(&mut wanted)).then_some(wanted);
     }
     (!has).then(|| {
-        wanted.finalizers_mut().push(keys::RESOURCE_IN_USE_FINALIZER.to_owned());
+        wanted.finalizers_mut().push(constants::RESOURCE_IN_USE_FINALIZER.to_owned());
         wanted
     })
 }

@@ -2,6 +2,7 @@
 //! state it should have and the events that tell about it. Nothing here writes; the writer does, and so does the runner of
 //! recorded cases.
 
+use berth_api::kueue::labels;
 use berth_api::kueue::v1beta2::{PodSetRequest, Workload};
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Admit, CycleOutcome, Name, PendingReason, Verdict, Victim, Wait};
@@ -102,7 +103,7 @@ pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
 pub fn replaced_slice(admitted: &Workload, admit: &Admit) -> Option<(WorkloadKey, Change)> {
     let label = |key: &str| admitted.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
     let uid = admitted.metadata.uid.clone().unwrap_or_default();
-    let job_uid = label(keys::JOB_UID_LABEL).unwrap_or_default();
+    let job_uid = label(labels::JOB_UID).unwrap_or_default();
     Some((admit.replaces.clone()?, Change::ReplaceSlice { uid, job_uid }))
 }
 

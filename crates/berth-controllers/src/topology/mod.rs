@@ -14,12 +14,12 @@ pub mod ungater;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::Workload;
+use berth_api::kueue::{annotations, constants, labels};
 use berth_runtime::{Cache, Index, Manager, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::config::Config;
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
@@ -51,7 +51,7 @@ impl WorkloadPods {
     fn of(&self, workload: &Workload) -> Vec<Arc<Pod>> {
         let namespace = workload.namespace().unwrap_or_default();
         let own = workload.name_any();
-        let first_slice = workload.annotations().get(keys::WORKLOAD_SLICE_ANNOTATION).filter(|first| **first != own);
+        let first_slice = workload.annotations().get(annotations::WORKLOAD_SLICE_NAME).filter(|first| **first != own);
         let names = [Some(&own), first_slice].into_iter().flatten();
         let mut pods: Vec<Arc<Pod>> = names.flat_map(|it| self.by_workload.get(&format!("{namespace}/{it}"))).collect();
         pods.sort_by_key(|pod| pod.name_any());
@@ -63,7 +63,7 @@ impl WorkloadPods {
 /// The workloads a pod says it belongs to, as `namespace/name`.
 fn workloads_of_pod(pod: &Pod) -> Vec<String> {
     let namespace = pod.namespace().unwrap_or_default();
-    let names = [keys::WORKLOAD_ANNOTATION, keys::WORKLOAD_SLICE_ANNOTATION];
+    let names = [annotations::WORKLOAD, annotations::WORKLOAD_SLICE_NAME];
     let mut found: Vec<String> =
         names.iter().filter_map(|key| pod.annotations().get(*key)).map(|name| format!("{namespace}/{name}")).collect();
     found.dedup();
@@ -72,13 +72,13 @@ fn workloads_of_pod(pod: &Pod) -> Vec<String> {
 
 /// The key of the workload a pod names.
 fn workload_of_pod(pod: &Pod) -> Option<ObjectKey> {
-    let name = pod.annotations().get(keys::WORKLOAD_ANNOTATION)?;
+    let name = pod.annotations().get(annotations::WORKLOAD)?;
     Some(ObjectKey::namespaced(pod.namespace().unwrap_or_default(), name.clone()))
 }
 
 /// The pod set a pod belongs to.
 fn pod_set_of(pod: &Pod) -> Option<&str> {
-    pod.labels().get(keys::POD_SET_LABEL).map(String::as_str)
+    pod.labels().get(labels::POD_SET).map(String::as_str)
 }
 
 /// It has ended, well or not.
@@ -89,7 +89,7 @@ fn has_ended(pod: &Pod) -> bool {
 
 /// It waits for a place in a topology.
 fn is_gated(pod: &Pod) -> bool {
-    podset::is_gated(pod, keys::TOPOLOGY_GATE)
+    podset::is_gated(pod, constants::TOPOLOGY_GATE)
 }
 
 /// The values a pod is pinned to for some labels; nothing unless it is for all of them.

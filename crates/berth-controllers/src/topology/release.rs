@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{PodSetTopologyRequest, Workload};
 use berth_engine::model::{TopologyAssignment, TopologyDomain};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::{has_ended, is_gated, pinned_to, pod_set_of};
-use crate::keys;
 use crate::podset;
 use crate::translate::admission::decode;
 use crate::workload::status;
@@ -34,7 +34,7 @@ impl Release {
     /// The pod without its gate, pinned to its domain.
     pub fn released(&self) -> Pod {
         let mut pod = (*self.pod).clone();
-        podset::remove_gate(&mut pod, keys::TOPOLOGY_GATE);
+        podset::remove_gate(&mut pod, constants::TOPOLOGY_GATE);
         if let Some(spec) = &mut pod.spec {
             spec.node_selector.get_or_insert_with(BTreeMap::new).extend(self.node_selector.clone());
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::kueue::constants;
 use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
@@ -9,7 +10,6 @@ use kube::{Api, Client, ResourceExt};
 use super::release::releases;
 use super::{WorkloadPods, is_gated, workload_of_pod};
 use crate::execute::{Part, patch};
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
@@ -60,7 +60,7 @@ impl Reconciler for Ungater {
             match patch(&api, before, &after, Part::Main, before.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
                     self.pods.observe(answer);
-                    self.metrics.gate_removed(keys::TOPOLOGY_GATE, &workload, self.clock.now());
+                    self.metrics.gate_removed(constants::TOPOLOGY_GATE, &workload, self.clock.now());
                 }
                 Ok(None) => {}
                 Err(error) if berth_runtime::is_not_found(&error) => {}

@@ -1,5 +1,6 @@
 //! Queues, cohorts, flavors, checks, topologies and nodes to the engine's model.
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2 as api;
 use berth_engine::Event;
 use berth_engine::model::{
@@ -15,7 +16,7 @@ use super::amounts::{from_resource_list, quota, request, weight_milli};
 use super::placement::{labels, name, selector, taints, tolerations};
 use super::requests::of_pod;
 use super::workload::time;
-use crate::{conditions, keys};
+use crate::conditions;
 
 /// A ClusterQueue.
 pub fn cluster_queue(queue: &api::ClusterQueue) -> ClusterQueue {
@@ -214,11 +215,11 @@ pub fn node(node: &ApiNode) -> Node {
 /// or placed by it (queueing-engine §14.1).
 pub fn node_pod(pod: &Pod) -> Option<NodePod> {
     const TAS_ANNOTATIONS: [&str; 5] = [
-        keys::REQUIRED_TOPOLOGY_ANNOTATION,
-        keys::PREFERRED_TOPOLOGY_ANNOTATION,
-        keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
-        keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
-        keys::SLICE_CONSTRAINTS_ANNOTATION,
+        annotations::PODSET_REQUIRED_TOPOLOGY,
+        annotations::PODSET_PREFERRED_TOPOLOGY,
+        annotations::PODSET_UNCONSTRAINED_TOPOLOGY,
+        annotations::PODSET_SLICE_REQUIRED_TOPOLOGY,
+        annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS,
     ];
     let spec = pod.spec.as_ref()?;
     let node = spec.node_name.as_deref().filter(|node| !node.is_empty())?;

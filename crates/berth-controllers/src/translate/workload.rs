@@ -25,7 +25,6 @@ use super::transform::effective;
 use super::validate;
 use crate::conditions;
 use crate::config::Resources;
-use crate::keys;
 
 /// What effective requests depend on beside the workload itself.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +91,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         requeue_at: status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref()).map(|at| time(at.0)),
         checks: status.admission_checks.iter().map(check).collect(),
         unhealthy_nodes: status.unhealthy_nodes.iter().map(|node| name(&node.name)).collect(),
-        elastic: annotation(keys::ELASTIC_JOB_ANNOTATION).is_some_and(|text| text == "true"),
+        elastic: annotation(annotations::ELASTIC_JOB).is_some_and(|text| text == "true"),
         replaces: annotation(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).and_then(|text| replaced(text, &key)),
         variant: annotation(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS).map(|text| variant(object, text)),
         has_variants: object

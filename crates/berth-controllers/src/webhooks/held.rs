@@ -1,8 +1,10 @@
 //! What the API server held by itself. A policy of an installation suspends every new job that may be ours, and gates every
 //! such pod, before the webhooks are asked: so they are held also while nobody answers. It knows neither owners nor other
-//! objects, so what it does is preliminary and noted in an annotation ([`keys::HELD_ANNOTATION`]). The webhooks start by
+//! objects, so what it does is preliminary and noted in an annotation ([`berth::HELD_ANNOTATION`]). The webhooks start by
 //! taking it back and decide anew; what was stored without them, the controllers settle in the same way when they see it.
 
+use berth_api::berth;
+use berth_api::kueue::{constants, labels};
 use berth_apimachinery::field;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
@@ -14,26 +16,25 @@ use crate::jobs::Job;
 use crate::jobs::ancestors::{POD, managed_ancestor};
 use crate::jobs::described::set_at;
 use crate::jobs::reconcile::{self, Context};
-use crate::keys;
 use crate::plan::{PlanError, Told};
 
 /// The gates the policy adds to pods. Others that an annotation may name are somebody else's.
-const GATES: [&str; 2] = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
+const GATES: [&str; 2] = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
 
 /// Is what the policy did still to be settled?
 pub(super) fn is_held(object: &Value) -> bool {
-    object["metadata"]["annotations"].get(keys::HELD_ANNOTATION).is_some()
+    object["metadata"]["annotations"].get(berth::HELD_ANNOTATION).is_some()
 }
 
 /// The same of a typed object.
 pub fn is_unsettled(object: &impl Resource) -> bool {
-    object.meta().annotations.as_ref().is_some_and(|annotations| annotations.contains_key(keys::HELD_ANNOTATION))
+    object.meta().annotations.as_ref().is_some_and(|annotations| annotations.contains_key(berth::HELD_ANNOTATION))
 }
 
 /// Takes the note off and returns what it says.
 fn take_note(object: &mut Value) -> Option<String> {
     let annotations = object["metadata"].get_mut("annotations")?.as_object_mut()?;
-    let note = annotations.remove(keys::HELD_ANNOTATION)?;
+    let note = annotations.remove(berth::HELD_ANNOTATION)?;
     Some(note.as_str().unwrap_or_default().to_owned())
 }
 
@@ -48,7 +49,7 @@ pub(super) fn undo_job(object: &mut Value, suspend: &[&str]) {
 pub(super) fn undo_pod(object: &mut Value) {
     let Some(added) = take_note(object) else { return };
     if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
-        labels.remove(keys::MANAGED_LABEL);
+        labels.remove(labels::MANAGED);
     }
     let added = |gate: &Value| {
         let name = gate["name"].as_str().unwrap_or_default();
@@ -71,7 +72,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<To
     if !job.is_suspended() {
         // Somebody let go of it meanwhile; from here on it is a job like any other that runs without a workload.
         if let Some(annotations) = settled.meta_mut().annotations.as_mut() {
-            annotations.remove(keys::HELD_ANNOTATION);
+            annotations.remove(berth::HELD_ANNOTATION);
         }
         return Ok((settled, None));
     }
@@ -134,6 +135,7 @@ pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
 mod tests {
     use std::sync::Arc;
 
+    use berth_api::kueue::annotations;
     use k8s_openapi::api::batch::v1::Job as BatchJob;
     use serde_json::json;
 
@@ -149,7 +151,7 @@ mod tests {
 
     fn job(labels: Value, owner: Option<Value>, written: &str) -> Value {
         json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "team", "labels": labels,
-            "annotations": {keys::HELD_ANNOTATION: written}, "ownerReferences": owner.into_iter().collect::<Vec<_>>()},
+            "annotations": {berth::HELD_ANNOTATION: written}, "ownerReferences": owner.into_iter().collect::<Vec<_>>()},
             "spec": {"suspend": true, "template": {"spec": {"containers": [], "restartPolicy": "Never"}}}})
     }
 
@@ -172,7 +174,7 @@ mod tests {
         let mut defaulted = job(json!({}), None, "false");
         webhooks.mutate(request, &mut defaulted, &queue).expect("fine");
         assert_eq!(defaulted["spec"]["suspend"], true);
-        assert_eq!(defaulted["metadata"]["labels"][keys::QUEUE_NAME_LABEL], "default");
+        assert_eq!(defaulted["metadata"]["labels"][labels::QUEUE_NAME], "default");
     }
 
     #[test]
@@ -181,10 +183,10 @@ mod tests {
         let typed = |value: Value| serde_json::from_value::<BatchJob>(value).expect("a job");
         let settled =
             |job: Value| with_context(&stores, |context| settle_job(context, &typed(job)).map(|(job, _)| job));
-        let alone = settled(job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false")).expect("settled");
+        let alone = settled(job(json!({labels::QUEUE_NAME: "q"}), None, "false")).expect("settled");
         assert!(alone.is_suspended() && !is_unsettled(&alone));
         let let_go = {
-            let mut job = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+            let mut job = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
             job["spec"]["suspend"] = json!(false);
             settled(job).expect("settled")
         };
@@ -195,7 +197,7 @@ mod tests {
         assert!(settled(part.clone()).is_err(), "its owner is not known yet");
         stores.job_sets.observe(
             serde_json::from_value(json!({"metadata": {"name": "set", "namespace": "team", "uid": "u",
-                "labels": {keys::QUEUE_NAME_LABEL: "q"}}, "spec": {"replicatedJobs": []}}))
+                "labels": {labels::QUEUE_NAME: "q"}}, "spec": {"replicatedJobs": []}}))
             .expect("a JobSet"),
         );
         assert!(!settled(part).expect("settled").is_suspended(), "a part of a managed job follows it");
@@ -220,19 +222,19 @@ mod tests {
             "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}}))
             .expect("a check"),
         );
-        let stored: BatchJob = read(job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false"));
+        let stored: BatchJob = read(job(json!({labels::QUEUE_NAME: "q"}), None, "false"));
         let (settled, told) = with_context(&stores, |context| settle_job(context, &stored)).expect("settled");
         assert_eq!(settled.managed_by(), None);
         assert!(settled.is_suspended() && !is_unsettled(&settled), "it is queued");
         let told = told.expect("its author is told");
         assert!(told.message.starts_with("spec.managedBy was not set"), "{}", told.message);
         // One that said it itself is left alone, and a new one is handed over.
-        let mut by_author = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+        let mut by_author = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         by_author["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
         let by_author: BatchJob = read(by_author);
         let (settled, told) = with_context(&stores, |context| settle_job(context, &by_author)).expect("settled");
         assert_eq!((settled.managed_by(), told), (Some("kueue.x-k8s.io/multikueue"), None));
-        let mut new = job(json!({keys::QUEUE_NAME_LABEL: "q"}), None, "false");
+        let mut new = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
         let lookup =
             |group: &str, resource: &str, namespace: &str, name: &str| stores.find(group, resource, namespace, name);
@@ -246,9 +248,9 @@ mod tests {
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
         let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "train-0", "namespace": "team", "ownerReferences": owner,
-                "labels": {keys::QUEUE_NAME_LABEL: "q", keys::MANAGED_LABEL: "true"},
-                "annotations": {keys::HELD_ANNOTATION: keys::ADMISSION_GATE}},
-            "spec": {"containers": [], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}}))
+                "labels": {labels::QUEUE_NAME: "q", labels::MANAGED: "true"},
+                "annotations": {berth::HELD_ANNOTATION: constants::ADMISSION_GATE}},
+            "spec": {"containers": [], "schedulingGates": [{"name": constants::ADMISSION_GATE}]}}))
         .expect("a pod");
         let settled = || with_context(&stores, |context| settle_pod(context, &pod));
         assert_eq!(settled(), Err(PlanError::OwnerNotFound));
@@ -256,7 +258,7 @@ mod tests {
             |labels: Value| json!({"metadata": {"name": "train", "namespace": "team", "uid": "u", "labels": labels}});
         let is_gated =
             |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.iter().flatten().count() > 0);
-        stores.jobs.observe(serde_json::from_value(job(json!({keys::QUEUE_NAME_LABEL: "q"}))).expect("a job"));
+        stores.jobs.observe(serde_json::from_value(job(json!({labels::QUEUE_NAME: "q"}))).expect("a job"));
         assert!(!is_gated(&settled().expect("settled")), "a part of a queued job follows it");
         let mut unqueued = job(json!({}));
         unqueued["metadata"]["resourceVersion"] = json!("2");
@@ -267,27 +269,28 @@ mod tests {
     #[test]
     fn a_held_pod_keeps_the_gates_it_needs_and_learns_its_group() {
         let stores = Stores::by_hand();
-        let gates = json!([{"name": keys::ADMISSION_GATE}, {"name": "other.io/gate"}, {"name": keys::TOPOLOGY_GATE}]);
+        let gates =
+            json!([{"name": constants::ADMISSION_GATE}, {"name": "other.io/gate"}, {"name": constants::TOPOLOGY_GATE}]);
         let owner =
             json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u", "controller": true}]);
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db-0", "namespace": "team",
-            "ownerReferences": owner, "labels": {keys::QUEUE_NAME_LABEL: "q", keys::MANAGED_LABEL: "true"},
-            "annotations": {keys::HELD_ANNOTATION: format!("{},{},other.io/gate", keys::ADMISSION_GATE, keys::TOPOLOGY_GATE),
-                keys::POD_SUSPENDING_PARENT_ANNOTATION: "statefulset"}},
+            "ownerReferences": owner, "labels": {labels::QUEUE_NAME: "q", labels::MANAGED: "true"},
+            "annotations": {berth::HELD_ANNOTATION: format!("{},{},other.io/gate", constants::ADMISSION_GATE, constants::TOPOLOGY_GATE),
+                annotations::POD_SUSPENDING_PARENT: "statefulset"}},
             "spec": {"containers": [], "schedulingGates": gates}});
         let typed: Pod = serde_json::from_value(pod.clone()).expect("a pod");
         let settled = with_context(&stores, |context| settle_pod(context, &typed)).expect("settled");
         let settled = serde_json::to_value(settled).expect("JSON");
         assert_eq!(
             settled["spec"]["schedulingGates"],
-            json!([{"name": "other.io/gate"}, {"name": keys::ADMISSION_GATE}])
+            json!([{"name": "other.io/gate"}, {"name": constants::ADMISSION_GATE}])
         );
-        let group = settled["metadata"]["labels"][keys::POD_GROUP_LABEL].as_str().expect("a group");
+        let group = settled["metadata"]["labels"][labels::POD_GROUP_NAME].as_str().expect("a group");
         assert!(group.starts_with("statefulset-db-"), "{group}");
-        assert_eq!(settled["metadata"]["finalizers"], json!([keys::POD_FINALIZER]));
+        assert_eq!(settled["metadata"]["finalizers"], json!([constants::POD_FINALIZER]));
         let webhooks = Webhooks::new(Config::default());
         let request = Request { group: "", resource: "pods", namespace: "team", old_object: Some(&pod) };
         let wrong = webhooks.validate(request, &settled, &|_, _, _, _| None);
-        assert!(wrong.iter().all(|error| !error.field.contains(keys::POD_GROUP_LABEL)), "{wrong:?}");
+        assert!(wrong.iter().all(|error| !error.field.contains(labels::POD_GROUP_NAME)), "{wrong:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, LocalQueue, PodSet};
+use berth_api::kueue::{self, annotations};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
@@ -19,7 +20,6 @@ use crate::jobs::described::{Described, set_at, validate_pod_sets};
 use crate::jobs::elastic;
 use crate::jobs::train_job::TrainJob;
 use crate::jobs::{Job, batch_job, is_elastic, queue_name};
-use crate::keys;
 use crate::plan::PlanError;
 use crate::selector;
 use crate::stores::group_of;
@@ -54,7 +54,7 @@ pub fn default_job<J: Job>(
         && !part
         && lookup("kueue.x-k8s.io", "localqueues", namespace, DEFAULT_QUEUE).is_some()
     {
-        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(DEFAULT_QUEUE);
+        object["metadata"]["labels"][kueue::labels::QUEUE_NAME] = json!(DEFAULT_QUEUE);
         queue = DEFAULT_QUEUE.to_owned();
     }
     let managed = !queue.is_empty() || config.manage_jobs_without_queue_name;
@@ -64,10 +64,10 @@ pub fn default_job<J: Job>(
     }
     if gates.on("WorkloadPriorityClassDefaulting")
         && !part
-        && !job.labels().contains_key(keys::PRIORITY_CLASS_LABEL)
+        && !job.labels().contains_key(kueue::labels::PRIORITY_CLASS)
         && lookup("kueue.x-k8s.io", "workloadpriorityclasses", "", DEFAULT_PRIORITY_CLASS).is_some()
     {
-        object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL] = json!(DEFAULT_PRIORITY_CLASS);
+        object["metadata"]["labels"][kueue::labels::PRIORITY_CLASS] = json!(DEFAULT_PRIORITY_CLASS);
     }
     if let Some(steps) = J::MANAGED_BY
         && gates.on("MultiKueue")
@@ -203,21 +203,21 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     let metadata = Path::new("metadata");
     let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
     let mut errors = Vec::new();
-    for key in [keys::QUEUE_NAME_LABEL, keys::PREBUILT_WORKLOAD_LABEL] {
+    for key in [kueue::labels::QUEUE_NAME, kueue::labels::PREBUILT_WORKLOAD] {
         if let Some(value) = job.labels().get(key) {
             let wrong = names::is_dns1123_subdomain(value).into_iter();
             errors.extend(wrong.map(|m| Error::invalid(&at_labels.key(key), value.as_str(), m)));
         }
     }
     if gates.on("WorkloadIdentifierAnnotations")
-        && let Some(value) = job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL)
+        && let Some(value) = job.annotations().get(annotations::PREBUILT_WORKLOAD)
     {
-        let at = at_annotations.key(keys::PREBUILT_WORKLOAD_LABEL);
+        let at = at_annotations.key(annotations::PREBUILT_WORKLOAD);
         let wrong = names::is_dns1123_subdomain(value).into_iter();
         errors.extend(wrong.map(|m| Error::invalid(&at, value.as_str(), m)));
     }
-    if let Some(text) = job.labels().get(keys::MAX_EXEC_TIME_LABEL) {
-        let at = at_labels.key(keys::MAX_EXEC_TIME_LABEL);
+    if let Some(text) = job.labels().get(kueue::labels::MAX_EXEC_TIME_SECONDS) {
+        let at = at_labels.key(kueue::labels::MAX_EXEC_TIME_SECONDS);
         match text.parse::<i32>() {
             Ok(seconds) if seconds > 0 => {}
             Ok(seconds) => errors.push(Error::invalid(&at, seconds, "should be greater than 0")),
@@ -226,7 +226,7 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     }
     if is_elastic(job, gates) && !J::CAN_BE_ELASTIC {
         let detail = format!("elastic jobs are not supported for {}", J::FRAMEWORK);
-        errors.push(Error::forbidden(&at_annotations.key(keys::ELASTIC_JOB_ANNOTATION), detail));
+        errors.push(Error::forbidden(&at_annotations.key(annotations::ELASTIC_JOB), detail));
     }
     if gates.on("AdmissionGatedBy") {
         errors.extend(labels::gated_by(job.meta().annotations.as_ref(), &at_annotations));
@@ -245,30 +245,31 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
     let both_suspended = old.is_suspended() && new.is_suspended();
     let (new_queue, old_queue) = (queue_name(new), queue_name(old));
     if !new.is_suspended() && new_queue != old_queue {
-        errors.push(Error::invalid(&at_labels.key(keys::QUEUE_NAME_LABEL), new_queue, IMMUTABLE));
-    } else if default_queue && !old_queue.is_empty() && !new.labels().contains_key(keys::QUEUE_NAME_LABEL) {
+        errors.push(Error::invalid(&at_labels.key(kueue::labels::QUEUE_NAME), new_queue, IMMUTABLE));
+    } else if default_queue && !old_queue.is_empty() && !new.labels().contains_key(kueue::labels::QUEUE_NAME) {
         let detail = "the queue name cannot be removed from a job in a namespace that has a default queue";
-        errors.push(Error::invalid(&at_labels.key(keys::QUEUE_NAME_LABEL), new_queue, detail));
+        errors.push(Error::invalid(&at_labels.key(kueue::labels::QUEUE_NAME), new_queue, detail));
     }
     let prebuilt = |job: &J| {
-        let of_annotations = job.annotations().get(keys::PREBUILT_WORKLOAD_LABEL);
+        let of_annotations = job.annotations().get(annotations::PREBUILT_WORKLOAD);
         let named = of_annotations.filter(|_| gates.on("WorkloadIdentifierAnnotations"));
-        named.cloned().unwrap_or_else(|| label(job, keys::PREBUILT_WORKLOAD_LABEL))
+        named.cloned().unwrap_or_else(|| label(job, kueue::labels::PREBUILT_WORKLOAD))
     };
     if !both_suspended {
         let (after, before) = (prebuilt(new), prebuilt(old));
         if after != before {
-            let annotated = new.annotations().contains_key(keys::PREBUILT_WORKLOAD_LABEL);
+            let annotated = new.annotations().contains_key(annotations::PREBUILT_WORKLOAD);
             let at = if annotated { &at_annotations } else { &at_labels };
-            errors.push(Error::invalid(&at.key(keys::PREBUILT_WORKLOAD_LABEL), after, IMMUTABLE));
+            errors.push(Error::invalid(&at.key(kueue::labels::PREBUILT_WORKLOAD), after, IMMUTABLE));
         }
-        let (after, before) = (label(new, keys::MAX_EXEC_TIME_LABEL), label(old, keys::MAX_EXEC_TIME_LABEL));
+        let (after, before) =
+            (label(new, kueue::labels::MAX_EXEC_TIME_SECONDS), label(old, kueue::labels::MAX_EXEC_TIME_SECONDS));
         if after != before {
-            errors.push(Error::invalid(&at_labels.key(keys::MAX_EXEC_TIME_LABEL), after, IMMUTABLE));
+            errors.push(Error::invalid(&at_labels.key(kueue::labels::MAX_EXEC_TIME_SECONDS), after, IMMUTABLE));
         }
     }
-    let at = at_labels.key(keys::PRIORITY_CLASS_LABEL);
-    let (after, before) = (label(new, keys::PRIORITY_CLASS_LABEL), label(old, keys::PRIORITY_CLASS_LABEL));
+    let at = at_labels.key(kueue::labels::PRIORITY_CLASS);
+    let (after, before) = (label(new, kueue::labels::PRIORITY_CLASS), label(old, kueue::labels::PRIORITY_CLASS));
     if before.is_empty() && !after.is_empty() && !new.is_suspended() {
         let detail = "WorkloadPriorityClass cannot be added to a non-suspended workload";
         errors.push(Error::invalid(&at, after, detail));
@@ -276,9 +277,9 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
         errors.push(Error::invalid(&at, "", "WorkloadPriorityClass cannot be removed from a workload"));
     }
     if gates.on("ElasticJobsViaWorkloadSlices") {
-        let elastic = |job: &J| job.annotations().get(keys::ELASTIC_JOB_ANNOTATION).cloned().unwrap_or_default();
+        let elastic = |job: &J| job.annotations().get(annotations::ELASTIC_JOB).cloned().unwrap_or_default();
         if elastic(new) != elastic(old) {
-            errors.push(Error::invalid(&at_annotations.key(keys::ELASTIC_JOB_ANNOTATION), elastic(new), IMMUTABLE));
+            errors.push(Error::invalid(&at_annotations.key(annotations::ELASTIC_JOB), elastic(new), IMMUTABLE));
         }
     }
     if gates.on("AdmissionGatedBy") {
@@ -314,7 +315,7 @@ pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: 
         }
         if batch_job::completions_follow(new) != batch_job::completions_follow(old) {
             let detail = "field is immutable while the job is not suspended";
-            let at = annotations.key(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION);
+            let at = annotations.key(annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM);
             errors.push(Error::forbidden(&at, detail));
         }
     }
@@ -322,10 +323,10 @@ pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: 
 }
 
 fn partial_admission(job: &BatchJob, gates: &Gates) -> Vec<Error> {
-    let Some(text) = job.annotations().get(keys::MIN_PARALLELISM_ANNOTATION) else { return Vec::new() };
+    let Some(text) = job.annotations().get(annotations::JOB_MIN_PARALLELISM) else { return Vec::new() };
     let metadata = Path::new("metadata");
     let annotations = metadata.child("annotations");
-    let at = annotations.key(keys::MIN_PARALLELISM_ANNOTATION);
+    let at = annotations.key(annotations::JOB_MIN_PARALLELISM);
     if is_elastic(job, gates) {
         let detail = "partial admission and elastic job cannot be used together";
         return vec![Error::invalid(&at, text.as_str(), detail)];
@@ -341,10 +342,10 @@ fn partial_admission(job: &BatchJob, gates: &Gates) -> Vec<Error> {
 }
 
 fn synced_completions(job: &BatchJob) -> Vec<Error> {
-    let Some(text) = job.annotations().get(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION) else { return Vec::new() };
+    let Some(text) = job.annotations().get(annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM) else { return Vec::new() };
     let metadata = Path::new("metadata");
     let annotations = metadata.child("annotations");
-    let at = annotations.key(keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION);
+    let at = annotations.key(annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM);
     let mut errors = Vec::new();
     match text.parse::<bool>() {
         Err(_) => {
@@ -364,7 +365,7 @@ fn synced_completions(job: &BatchJob) -> Vec<Error> {
                 let path = Path::new("spec");
                 let detail = format!(
                     "should be equal to parallelism when {} annotation is true",
-                    keys::COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION
+                    annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM
                 );
                 let value = spec.completions.map_or(Value::Null, Value::from);
                 errors.push(Error::invalid(&path.child("completions"), value, detail));
@@ -391,7 +392,7 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     }
     if is_elastic(job, gates) {
         for (key, word) in
-            [(keys::REQUIRED_TOPOLOGY_ANNOTATION, "required"), (keys::PREFERRED_TOPOLOGY_ANNOTATION, "preferred")]
+            [(annotations::PODSET_REQUIRED_TOPOLOGY, "required"), (annotations::PODSET_PREFERRED_TOPOLOGY, "preferred")]
         {
             if annotations.is_some_and(|map| map.contains_key(key)) {
                 let detail = format!("{word} topology is not supported with elastic jobs");
@@ -511,7 +512,7 @@ fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
     };
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, set) in pod_sets.iter().enumerate() {
-        if let Some(name) = annotation(set, keys::POD_SET_GROUP_ANNOTATION) {
+        if let Some(name) = annotation(set, annotations::PODSET_GROUP_NAME) {
             groups.entry(name).or_default().push(index);
         }
     }
@@ -522,14 +523,17 @@ fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
                 with_annotations_path(list, index, |path| {
                     let detail =
                         format!("can only define groups of exactly 2 pod sets, got: {} pod set(s)", members.len());
-                    errors.push(Error::invalid(&path.key(keys::POD_SET_GROUP_ANNOTATION), name.as_str(), detail));
+                    errors.push(Error::invalid(&path.key(annotations::PODSET_GROUP_NAME), name.as_str(), detail));
                 });
             }
             continue;
         };
         let place = |index: usize| {
             let set = &pod_sets[index];
-            (annotation(set, keys::REQUIRED_TOPOLOGY_ANNOTATION), annotation(set, keys::PREFERRED_TOPOLOGY_ANNOTATION))
+            (
+                annotation(set, annotations::PODSET_REQUIRED_TOPOLOGY),
+                annotation(set, annotations::PODSET_PREFERRED_TOPOLOGY),
+            )
         };
         if place(first) != place(second) {
             for (index, other) in [(first, second), (second, first)] {
@@ -538,8 +542,8 @@ fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
                 with_annotations_path(list, index, |path| {
                     let detail = format!(
                         "must specify '{}' or '{}' topology consistent with '{text}' in group '{name}'",
-                        keys::REQUIRED_TOPOLOGY_ANNOTATION,
-                        keys::PREFERRED_TOPOLOGY_ANNOTATION
+                        annotations::PODSET_REQUIRED_TOPOLOGY,
+                        annotations::PODSET_PREFERRED_TOPOLOGY
                     );
                     let map = pod_sets[index].template.metadata.as_ref().and_then(|m| m.annotations.clone());
                     errors.push(Error::invalid(path, json!(map), detail));
@@ -555,7 +559,7 @@ fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
                          replica(s) in the group",
                         counts.0, counts.1
                     );
-                    errors.push(Error::invalid(&path.key(keys::POD_SET_GROUP_ANNOTATION), name.as_str(), detail));
+                    errors.push(Error::invalid(&path.key(annotations::PODSET_GROUP_NAME), name.as_str(), detail));
                 });
             }
         }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::kueue::annotations;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
-use crate::keys;
 
 /// Longest name of an admission gate, in bytes.
 const GATE_NAME_MAX: i64 = 63;
@@ -71,13 +70,13 @@ fn gate_list(text: &str) -> Vec<&str> {
 
 /// Annotation `admission-gated-by`: unique names like `domain/path`.
 pub(super) fn gated_by(annotations: Option<&BTreeMap<String, String>>, path: &Path<'_>) -> Vec<Error> {
-    let Some(text) = annotations.and_then(|map| map.get(keys::ADMISSION_GATED_BY_ANNOTATION)) else {
+    let Some(text) = annotations.and_then(|map| map.get(annotations::ADMISSION_GATED_BY)) else {
         return Vec::new();
     };
     if text.is_empty() {
         return Vec::new();
     }
-    let path = path.key(keys::ADMISSION_GATED_BY_ANNOTATION);
+    let path = path.key(annotations::ADMISSION_GATED_BY);
     let mut errors = Vec::new();
     let mut seen = BTreeSet::new();
     for gate in gate_list(text) {
@@ -118,13 +117,13 @@ pub(super) fn gated_by_update(
     path: &Path<'_>,
 ) -> Vec<Error> {
     let get = |map: Option<&BTreeMap<String, String>>| {
-        map.and_then(|map| map.get(keys::ADMISSION_GATED_BY_ANNOTATION)).cloned().unwrap_or_default()
+        map.and_then(|map| map.get(annotations::ADMISSION_GATED_BY)).cloned().unwrap_or_default()
     };
     let (new, old) = (get(new), get(old));
     if new.is_empty() || new == old {
         return Vec::new();
     }
-    let path = path.key(keys::ADMISSION_GATED_BY_ANNOTATION);
+    let path = path.key(annotations::ADMISSION_GATED_BY);
     if old.is_empty() {
         return vec![Error::forbidden(&path, "cannot add admission gate after creation")];
     }

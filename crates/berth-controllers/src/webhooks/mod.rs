@@ -32,6 +32,7 @@ pub use workload::{validate_workload, validate_workload_update};
 use std::sync::Arc;
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::constants;
 use berth_api::kueue::conversion;
 use berth_api::kueue::v1beta2::{ClusterQueue, ResourceFlavor, Workload};
 use berth_apimachinery::field::{Error, Path};
@@ -45,7 +46,7 @@ use crate::gates::Gates;
 use crate::jobs::Job as _;
 use crate::jobs::described::{for_each_described, for_each_foreign};
 use crate::jobs::train_job::{self, TrainJob};
-use crate::{keys, rights};
+use crate::rights;
 
 /// A request on its way through admission. Only creates and updates of objects themselves are of interest.
 #[derive(Clone, Copy)]
@@ -248,7 +249,7 @@ fn add_finalizer(object: &mut Value) {
             metadata["finalizers"].as_array_mut().expect("just set to a list")
         }
     };
-    if !finalizers.iter().any(|finalizer| finalizer == keys::RESOURCE_IN_USE_FINALIZER) {
-        finalizers.push(json!(keys::RESOURCE_IN_USE_FINALIZER));
+    if !finalizers.iter().any(|finalizer| finalizer == constants::RESOURCE_IN_USE_FINALIZER) {
+        finalizers.push(json!(constants::RESOURCE_IN_USE_FINALIZER));
     }
 }

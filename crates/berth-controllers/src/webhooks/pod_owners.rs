@@ -1,6 +1,7 @@
 //! Deployments, StatefulSets and LeaderWorkerSets are queued through their pods: what queues need to know is written into
 //! their pod templates, and what a queue counted by stays as it is.
 
+use berth_api::kueue::{annotations, labels};
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::ObjectMeta;
@@ -13,7 +14,6 @@ use super::{Lookup, validate_immutable_pod_spec};
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::jobs::naming::{self, OwnerKind};
-use crate::keys;
 
 /// A kind of object whose pods are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) fn set_kind() -> OwnerKind {
 }
 
 fn queue(object: &Value) -> &str {
-    object["metadata"]["labels"][keys::QUEUE_NAME_LABEL].as_str().unwrap_or_default()
+    object["metadata"]["labels"][labels::QUEUE_NAME].as_str().unwrap_or_default()
 }
 
 fn replicas(object: &Value) -> i64 {
@@ -101,35 +101,35 @@ pub(super) fn default_pod_owner(
         return;
     }
     if let Some(default) = default {
-        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(default);
+        object["metadata"]["labels"][labels::QUEUE_NAME] = json!(default);
         queue = default.to_owned();
     }
-    let class = object["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL].clone();
+    let class = object["metadata"]["labels"][labels::PRIORITY_CLASS].clone();
     let pods = replicas(object);
     let name = metadata.name.unwrap_or_default();
     for pointer in owner.templates() {
         let Some(template) = object.pointer_mut(pointer).filter(|template| template.is_object()) else { continue };
         let labels = &mut template["metadata"]["labels"];
         if !queue.is_empty() {
-            labels[keys::QUEUE_NAME_LABEL] = json!(queue);
+            labels[labels::QUEUE_NAME] = json!(queue);
         }
         if !class.is_null() {
-            labels[keys::PRIORITY_CLASS_LABEL] = class.clone();
+            labels[labels::PRIORITY_CLASS] = class.clone();
         }
         if owner == PodOwner::StatefulSet {
             // Its UID is not known when it is made.
-            labels[keys::POD_GROUP_LABEL] = json!(naming::workload_name(&name, "", &set_kind(), gates));
+            labels[labels::POD_GROUP_NAME] = json!(naming::workload_name(&name, "", &set_kind(), gates));
         }
         let annotations = &mut template["metadata"]["annotations"];
-        annotations[keys::POD_SUSPENDING_PARENT_ANNOTATION] = json!(owner.framework());
+        annotations[annotations::POD_SUSPENDING_PARENT] = json!(owner.framework());
         if owner == PodOwner::StatefulSet {
-            annotations[keys::POD_GROUP_FAST_ADMISSION_ANNOTATION] = json!("true");
-            annotations[keys::POD_GROUP_SERVING_ANNOTATION] = json!("true");
-            if annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION].is_null() {
-                annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION] = json!("apps.kubernetes.io/pod-index");
+            annotations[annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
+            annotations[annotations::POD_GROUP_SERVING] = json!("true");
+            if annotations[annotations::POD_GROUP_POD_INDEX_LABEL].is_null() {
+                annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!("apps.kubernetes.io/pod-index");
             }
             if pods > 0 {
-                annotations[keys::POD_GROUP_TOTAL_COUNT_ANNOTATION] = json!(pods.to_string());
+                annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(pods.to_string());
             }
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Valu
     let (after, before) = (queue(new), queue(old));
     let ready = old["status"]["readyReplicas"].as_i64().unwrap_or(0) > 0;
     if after != before && ready {
-        errors.push(Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), after, IMMUTABLE));
+        errors.push(Error::invalid(&labels.key(labels::QUEUE_NAME), after, IMMUTABLE));
     }
     if owner == PodOwner::Deployment || before.is_empty() || after.is_empty() {
         return errors;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn set(replicas: i64, cpu: &str, status: Value) -> Value {
-        json!({"metadata": {"name": "db", "labels": {keys::QUEUE_NAME_LABEL: "q", keys::PRIORITY_CLASS_LABEL: "high"}},
+        json!({"metadata": {"name": "db", "labels": {labels::QUEUE_NAME: "q", labels::PRIORITY_CLASS: "high"}},
             "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": "db"}}, "spec": {
                 "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}}, "status": status})
     }
@@ -201,13 +201,15 @@ mod tests {
         let mut object = set(3, "1", Value::Null);
         default_pod_owner(PodOwner::StatefulSet, &mut object, true, "team", &config, &gates, &nothing);
         let template = &object["spec"]["template"]["metadata"];
-        assert_eq!(template["labels"][keys::QUEUE_NAME_LABEL], "q");
-        assert_eq!(template["labels"][keys::PRIORITY_CLASS_LABEL], "high");
-        assert!(template["labels"][keys::POD_GROUP_LABEL].as_str().is_some_and(|it| it.starts_with("statefulset-db-")));
-        assert_eq!(template["annotations"][keys::POD_GROUP_TOTAL_COUNT_ANNOTATION], "3");
+        assert_eq!(template["labels"][labels::QUEUE_NAME], "q");
+        assert_eq!(template["labels"][labels::PRIORITY_CLASS], "high");
+        assert!(
+            template["labels"][labels::POD_GROUP_NAME].as_str().is_some_and(|it| it.starts_with("statefulset-db-"))
+        );
+        assert_eq!(template["annotations"][annotations::POD_GROUP_TOTAL_COUNT], "3");
         let mut object = set(3, "1", Value::Null);
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
-        assert!(object["spec"]["template"]["metadata"]["labels"][keys::POD_GROUP_LABEL].is_null());
+        assert!(object["spec"]["template"]["metadata"]["labels"][labels::POD_GROUP_NAME].is_null());
     }
 
     #[test]
@@ -220,7 +222,7 @@ mod tests {
         let mut object = plain.clone();
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &default);
         assert_eq!(queue(&object), "default");
-        assert_eq!(object["spec"]["template"]["metadata"]["labels"][keys::QUEUE_NAME_LABEL], "default");
+        assert_eq!(object["spec"]["template"]["metadata"]["labels"][labels::QUEUE_NAME], "default");
         // What runs already is not moved into a queue by a change of something else.
         let mut object = plain.clone();
         default_pod_owner(PodOwner::Deployment, &mut object, false, "team", &config, &gates, &default);
@@ -230,8 +232,8 @@ mod tests {
         let mut object = plain;
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
         let template = &object["spec"]["template"]["metadata"];
-        assert_eq!(template["annotations"][keys::POD_SUSPENDING_PARENT_ANNOTATION], "deployment");
-        assert!(template["labels"][keys::QUEUE_NAME_LABEL].is_null());
+        assert_eq!(template["annotations"][annotations::POD_SUSPENDING_PARENT], "deployment");
+        assert!(template["labels"][labels::QUEUE_NAME].is_null());
     }
 
     #[test]

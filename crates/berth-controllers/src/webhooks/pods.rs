@@ -2,6 +2,7 @@
 //!
 //! Every pod that is made comes by here, so the object is read as JSON and only where that is needed as a pod.
 
+use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use kube::core::ObjectMeta;
@@ -15,7 +16,6 @@ use crate::gates::Gates;
 use crate::jobs::ancestors::POD;
 use crate::jobs::naming;
 use crate::jobs::pods::shape;
-use crate::keys;
 
 /// Label and annotations of pods of a LeaderWorkerSet.
 const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
@@ -30,11 +30,11 @@ const SET_PARENT: &str = "statefulset";
 
 /// Annotations that ask for a place in a topology.
 const TOPOLOGY: [&str; 5] = [
-    keys::REQUIRED_TOPOLOGY_ANNOTATION,
-    keys::PREFERRED_TOPOLOGY_ANNOTATION,
-    keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
-    keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
-    keys::SLICE_CONSTRAINTS_ANNOTATION,
+    annotations::PODSET_REQUIRED_TOPOLOGY,
+    annotations::PODSET_PREFERRED_TOPOLOGY,
+    annotations::PODSET_UNCONSTRAINED_TOPOLOGY,
+    annotations::PODSET_SLICE_REQUIRED_TOPOLOGY,
+    annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS,
 ];
 
 fn label<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -52,7 +52,7 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
 /// what it has no quota for.
 pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     let is_placed = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
-    if is_placed && label(object, keys::QUEUE_NAME_LABEL).is_empty() {
+    if is_placed && label(object, labels::QUEUE_NAME).is_empty() {
         held::undo_pod(object);
         return;
     }
@@ -62,7 +62,7 @@ pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Conf
 /// Holds back a pod that is queued by itself, a new one or one that was made while nobody was there to say so.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     held::undo_pod(object);
-    let mut queue = label(object, keys::QUEUE_NAME_LABEL).to_owned();
+    let mut queue = label(object, labels::QUEUE_NAME).to_owned();
     let default = if queue.is_empty() { default_queue(namespace, config, gates, lookup) } else { None };
     if queue.is_empty() && default.is_none() && !config.manage_jobs_without_queue_name {
         return;
@@ -74,39 +74,39 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
         return;
     }
     // What is made of a template that says so is queued by itself, although its owner names a queue too.
-    let by_parent = !annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION).is_empty();
+    let by_parent = !annotation(object, annotations::POD_SUSPENDING_PARENT).is_empty();
     let part = !by_parent && !matches!(ancestor_of_metadata(POD, &metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
     }
     // What its owner was told decides for a pod that is queued in its owner's name.
     if let Some(default) = default.filter(|_| !by_parent) {
-        object["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!(default);
+        object["metadata"]["labels"][labels::QUEUE_NAME] = json!(default);
         queue = default.to_owned();
     }
     if queue.is_empty() && !config.manage_jobs_without_queue_name {
         return;
     }
-    object["metadata"]["labels"][keys::MANAGED_LABEL] = json!("true");
-    add(&mut object["metadata"]["finalizers"], json!(keys::POD_FINALIZER));
-    add(&mut object["spec"]["schedulingGates"], json!({"name": keys::ADMISSION_GATE}));
+    object["metadata"]["labels"][labels::MANAGED] = json!("true");
+    add(&mut object["metadata"]["finalizers"], json!(constants::POD_FINALIZER));
+    add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
     let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
     if gates.on("TopologyAwareScheduling") && (asks || places_pods(namespace, &queue, lookup)) {
         // A pod takes no new gates later, so the one for its place goes on now; it comes off with the other if admission
         // assigns none.
-        add(&mut object["spec"]["schedulingGates"], json!({"name": keys::TOPOLOGY_GATE}));
+        add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
     }
-    if annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION) == LWS_PARENT {
+    if annotation(object, annotations::POD_SUSPENDING_PARENT) == LWS_PARENT {
         join_replica(object, namespace, gates, lookup);
     }
-    if annotation(object, keys::POD_SUSPENDING_PARENT_ANNOTATION) == SET_PARENT {
+    if annotation(object, annotations::POD_SUSPENDING_PARENT) == SET_PARENT {
         join_set(object, gates);
     }
-    let group = label(object, keys::POD_GROUP_LABEL);
-    let group = if group.is_empty() { annotation(object, keys::POD_GROUP_LABEL) } else { group };
-    if !group.is_empty() && annotation(object, keys::ROLE_HASH_ANNOTATION).is_empty() {
+    let group = label(object, labels::POD_GROUP_NAME);
+    let group = if group.is_empty() { annotation(object, annotations::POD_GROUP_NAME) } else { group };
+    if !group.is_empty() && annotation(object, annotations::ROLE_HASH).is_empty() {
         let role = shape::role(&object["spec"]);
-        object["metadata"]["annotations"][keys::ROLE_HASH_ANNOTATION] = json!(role);
+        object["metadata"]["annotations"][annotations::ROLE_HASH] = json!(role);
     }
 }
 
@@ -147,27 +147,27 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     let leads = matches!(label(object, LWS_WORKER_INDEX), "" | "0");
     let own_leader = lookup(&kind.group, "leaderworkersets", namespace, &set)
         .is_some_and(|set| set["spec"]["leaderWorkerTemplate"]["leaderTemplate"].is_object());
-    object["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!(group);
+    object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
     let annotations = &mut object["metadata"]["annotations"];
-    annotations[keys::POD_GROUP_TOTAL_COUNT_ANNOTATION] = json!(size);
-    annotations[keys::POD_GROUP_SERVING_ANNOTATION] = json!("true");
-    annotations[keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION] = json!(LWS_WORKER_INDEX);
+    annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(size);
+    annotations[annotations::POD_GROUP_SERVING] = json!("true");
+    annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!(LWS_WORKER_INDEX);
     if own_leader {
-        annotations[keys::ROLE_HASH_ANNOTATION] = json!(if leads { "leader" } else { "worker" });
+        annotations[annotations::ROLE_HASH] = json!(if leads { "leader" } else { "worker" });
     }
 }
 
 /// Pods of a StatefulSet are a group. Its template says so, unless nobody was there to write that when it was made: the
 /// group's name is none the API server can work out.
 fn join_set(object: &mut Value, gates: &Gates) {
-    if !label(object, keys::POD_GROUP_LABEL).is_empty() {
+    if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
     }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] == "StatefulSet");
     let Some(set) = set.and_then(|set| set["name"].as_str()) else { return };
     let group = naming::workload_name(set, "", &super::pod_owners::set_kind(), gates);
-    object["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!(group);
+    object["metadata"]["labels"][labels::POD_GROUP_NAME] = json!(group);
 }
 
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
@@ -176,29 +176,29 @@ const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation a
 /// What is wrong with a new or changed pod; pods nobody queues are not looked at.
 pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let names_group = |object: &Value| {
-        let of = [label(object, keys::POD_GROUP_LABEL), annotation(object, keys::POD_GROUP_LABEL)];
+        let of = [label(object, labels::POD_GROUP_NAME), annotation(object, annotations::POD_GROUP_NAME)];
         of.into_iter().find(|name| !name.is_empty()).map(str::to_owned)
     };
     let metadata = Path::new("metadata");
     let (labels, annotations) = (metadata.child("labels"), metadata.child("annotations"));
     let mut errors = Vec::new();
-    let managed = &object["metadata"]["labels"][keys::MANAGED_LABEL];
+    let managed = &object["metadata"]["labels"][labels::MANAGED];
     if !managed.is_null() && managed != "true" {
         let detail = "managed label value can only be 'true'";
-        errors.push(Error::forbidden(&labels.key(keys::MANAGED_LABEL), detail));
+        errors.push(Error::forbidden(&labels.key(labels::MANAGED), detail));
     }
-    if managed != "true" && old.is_none_or(|old| label(old, keys::MANAGED_LABEL) != "true") {
+    if managed != "true" && old.is_none_or(|old| label(old, labels::MANAGED) != "true") {
         return errors;
     }
-    let queue = label(object, keys::QUEUE_NAME_LABEL);
+    let queue = label(object, labels::QUEUE_NAME);
     if !queue.is_empty() {
         let wrong = names::is_dns1123_subdomain(queue).into_iter();
-        errors.extend(wrong.map(|m| Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), queue, m)));
+        errors.extend(wrong.map(|m| Error::invalid(&labels.key(labels::QUEUE_NAME), queue, m)));
     }
     let group = names_group(object);
-    let total = annotation(object, keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
-    let at_group = labels.key(keys::POD_GROUP_LABEL);
-    let at_total = annotations.key(keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+    let total = annotation(object, annotations::POD_GROUP_TOTAL_COUNT);
+    let at_group = labels.key(labels::POD_GROUP_NAME);
+    let at_total = annotations.key(annotations::POD_GROUP_TOTAL_COUNT);
     match &group {
         Some(name) => {
             let wrong = names::is_dns1123_subdomain(name).into_iter();
@@ -209,9 +209,9 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
             } else if total.parse::<i32>().map_or(true, |total| total < 1) {
                 errors.push(Error::invalid(&at_total, total, "should be a number greater than or equal to 1"));
             }
-            let prebuilt = label(object, keys::PREBUILT_WORKLOAD_LABEL);
+            let prebuilt = label(object, labels::PREBUILT_WORKLOAD);
             if !prebuilt.is_empty() && prebuilt != name {
-                let at = labels.key(keys::PREBUILT_WORKLOAD_LABEL);
+                let at = labels.key(labels::PREBUILT_WORKLOAD);
                 errors.push(Error::invalid(
                     &at,
                     prebuilt,
@@ -233,17 +233,17 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     if before != group && !learns {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
     }
-    let retriable = |object| annotation(object, keys::RETRIABLE_IN_GROUP_ANNOTATION) != "false";
+    let retriable = |object| annotation(object, annotations::RETRIABLE_IN_GROUP) != "false";
     if !retriable(old) && retriable(object) {
         let detail = "unretriable pod group can't be converted to retriable";
-        errors.push(Error::forbidden(&annotations.key(keys::RETRIABLE_IN_GROUP_ANNOTATION), detail));
+        errors.push(Error::forbidden(&annotations.key(annotations::RETRIABLE_IN_GROUP), detail));
     }
     let is_held = |object: &Value| {
         let gates = object["spec"]["schedulingGates"].as_array().into_iter().flatten();
-        gates.into_iter().any(|gate| gate["name"] == keys::ADMISSION_GATE)
+        gates.into_iter().any(|gate| gate["name"] == constants::ADMISSION_GATE)
     };
-    if !is_held(object) && queue != label(old, keys::QUEUE_NAME_LABEL) {
-        errors.push(Error::invalid(&labels.key(keys::QUEUE_NAME_LABEL), queue, IMMUTABLE));
+    if !is_held(object) && queue != label(old, labels::QUEUE_NAME) {
+        errors.push(Error::invalid(&labels.key(labels::QUEUE_NAME), queue, IMMUTABLE));
     }
     errors
 }
@@ -273,12 +273,12 @@ mod tests {
     fn a_pod_that_names_a_queue_is_held_back() {
         let plain = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
         assert_eq!(made(plain.clone()), plain, "a pod that names none is left alone");
-        let labels = json!({keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"});
+        let labels = json!({labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"});
         let pod = made(json!({"metadata": {"name": "p", "labels": labels}, "spec": {"containers": []}}));
-        assert_eq!(pod["metadata"]["labels"][keys::MANAGED_LABEL], "true");
-        assert_eq!(pod["metadata"]["finalizers"], json!([keys::POD_FINALIZER]));
-        assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": keys::ADMISSION_GATE}]));
-        assert_eq!(annotation(&pod, keys::ROLE_HASH_ANNOTATION).len(), 8);
+        assert_eq!(pod["metadata"]["labels"][labels::MANAGED], "true");
+        assert_eq!(pod["metadata"]["finalizers"], json!([constants::POD_FINALIZER]));
+        assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": constants::ADMISSION_GATE}]));
+        assert_eq!(annotation(&pod, annotations::ROLE_HASH).len(), 8);
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
             let mut pod = json!({"metadata": metadata, "spec": {"containers": []}});
             let request = Request { group: "", resource: "pods", namespace, old_object: None };
             Webhooks::new(config).mutate(request, &mut pod, &default).expect("it is fine");
-            (pod["metadata"]["labels"][keys::QUEUE_NAME_LABEL].clone(), !pod["spec"]["schedulingGates"].is_null())
+            (pod["metadata"]["labels"][labels::QUEUE_NAME].clone(), !pod["spec"]["schedulingGates"].is_null())
         };
         let (none, managing) =
             (Config::default(), Config { manage_jobs_without_queue_name: true, ..Config::default() });
@@ -316,38 +316,38 @@ mod tests {
             let mut pod = written.clone();
             let request = Request { group: "", resource: "pods", namespace: "team", old_object: None };
             Webhooks::new(config()).mutate(request, &mut pod, &default).expect("it is fine");
-            (pod == written, pod["spec"]["schedulingGates"][0]["name"] == keys::ADMISSION_GATE)
+            (pod == written, pod["spec"]["schedulingGates"][0]["name"] == constants::ADMISSION_GATE)
         };
         assert_eq!(of(json!({}), "n1"), (true, false), "it is as its maker wrote it");
         assert_eq!(of(json!({}), ""), (false, true), "no node is none");
-        assert_eq!(of(json!({keys::QUEUE_NAME_LABEL: "q"}), "n1"), (false, true), "the API server refuses it");
+        assert_eq!(of(json!({labels::QUEUE_NAME: "q"}), "n1"), (false, true), "the API server refuses it");
     }
 
     #[test]
     fn pods_of_a_replica_are_a_group() {
         let pod = made(json!({"metadata": {"name": "web-1-2",
-            "labels": {keys::QUEUE_NAME_LABEL: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
-            "annotations": {keys::POD_SUSPENDING_PARENT_ANNOTATION: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));
-        assert!(label(&pod, keys::POD_GROUP_LABEL).starts_with("leaderworkerset-web-1-"), "{pod}");
-        assert_eq!(annotation(&pod, keys::POD_GROUP_TOTAL_COUNT_ANNOTATION), "4");
-        assert_eq!(annotation(&pod, keys::POD_GROUP_SERVING_ANNOTATION), "true");
+            "labels": {labels::QUEUE_NAME: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
+            "annotations": {annotations::POD_SUSPENDING_PARENT: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));
+        assert!(label(&pod, labels::POD_GROUP_NAME).starts_with("leaderworkerset-web-1-"), "{pod}");
+        assert_eq!(annotation(&pod, annotations::POD_GROUP_TOTAL_COUNT), "4");
+        assert_eq!(annotation(&pod, annotations::POD_GROUP_SERVING), "true");
     }
 
     #[test]
     fn a_group_needs_name_and_count_and_keeps_its_name() {
         let mut pod = json!({"metadata": {"name": "p",
-            "labels": {keys::MANAGED_LABEL: "true", keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"}}});
+            "labels": {labels::MANAGED: "true", labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"}}});
         assert_eq!(
             wrong(&pod, None),
-            [format!("metadata.annotations[{}]: Required value: {BOTH}", keys::POD_GROUP_TOTAL_COUNT_ANNOTATION)]
+            [format!("metadata.annotations[{}]: Required value: {BOTH}", annotations::POD_GROUP_TOTAL_COUNT)]
         );
-        pod["metadata"]["annotations"] = json!({keys::POD_GROUP_TOTAL_COUNT_ANNOTATION: "2"});
+        pod["metadata"]["annotations"] = json!({annotations::POD_GROUP_TOTAL_COUNT: "2"});
         assert_eq!(wrong(&pod, None), Vec::<String>::new());
         let mut other = pod.clone();
-        other["metadata"]["labels"][keys::POD_GROUP_LABEL] = json!("h");
+        other["metadata"]["labels"][labels::POD_GROUP_NAME] = json!("h");
         assert_eq!(wrong(&other, Some(&pod)).len(), 1);
         let mut foreign = pod.clone();
-        foreign["metadata"]["labels"][keys::MANAGED_LABEL] = json!("yes");
+        foreign["metadata"]["labels"][labels::MANAGED] = json!("yes");
         assert!(wrong(&foreign, None)[0].contains("can only be 'true'"));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, PodSetSliceRequiredTopologyConstraint};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use serde_json::json;
 
 use crate::gates::Gates;
-use crate::keys;
 
 /// Most layers of slices.
 const LAYERS_MAX: usize = 3;
@@ -18,9 +18,9 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
     let Some(map) = annotations else { return Vec::new() };
     let mut errors = Vec::new();
     let modes = [
-        keys::REQUIRED_TOPOLOGY_ANNOTATION,
-        keys::PREFERRED_TOPOLOGY_ANNOTATION,
-        keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION,
+        annotations::PODSET_REQUIRED_TOPOLOGY,
+        annotations::PODSET_PREFERRED_TOPOLOGY,
+        annotations::PODSET_UNCONSTRAINED_TOPOLOGY,
     ];
     if modes.iter().filter(|mode| map.contains_key(**mode)).count() > 1 {
         let list = modes.map(|mode| format!("{mode:?}")).join(", ");
@@ -28,24 +28,24 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
         errors.push(Error::invalid(path, json!(map), detail));
     }
     for key in [
-        keys::REQUIRED_TOPOLOGY_ANNOTATION,
-        keys::PREFERRED_TOPOLOGY_ANNOTATION,
-        keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION,
+        annotations::PODSET_REQUIRED_TOPOLOGY,
+        annotations::PODSET_PREFERRED_TOPOLOGY,
+        annotations::PODSET_SLICE_REQUIRED_TOPOLOGY,
     ] {
         if let Some(level) = map.get(key) {
             let wrong = names::is_qualified_name(level).into_iter();
             errors.extend(wrong.map(|m| Error::invalid(&path.key(key), level.as_str(), m)));
         }
     }
-    if let Some(text) = map.get(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION)
+    if let Some(text) = map.get(annotations::PODSET_UNCONSTRAINED_TOPOLOGY)
         && text.parse::<bool>().is_err()
     {
-        let at = path.key(keys::UNCONSTRAINED_TOPOLOGY_ANNOTATION);
+        let at = path.key(annotations::PODSET_UNCONSTRAINED_TOPOLOGY);
         errors.push(Error::invalid(&at, text.as_str(), "must be a boolean value"));
     }
-    let (slice, size) = (map.get(keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION), map.get(keys::SLICE_SIZE_ANNOTATION));
-    let at = path.key(keys::SLICE_SIZE_ANNOTATION);
-    let word = format!("'{}'", keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION);
+    let (slice, size) = (map.get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY), map.get(annotations::PODSET_SLICE_SIZE));
+    let at = path.key(annotations::PODSET_SLICE_SIZE);
+    let word = format!("'{}'", annotations::PODSET_SLICE_REQUIRED_TOPOLOGY);
     match (slice, size) {
         (Some(_), None) => errors.push(Error::required(&at, format!("must be set when {word} is specified"))),
         (None, Some(_)) => {
@@ -58,7 +58,7 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
         },
         (None, None) => {}
     }
-    if let Some(text) = map.get(keys::SLICE_CONSTRAINTS_ANNOTATION) {
+    if let Some(text) = map.get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS) {
         errors.extend(constraints(map, text, path, gates));
     }
     errors
@@ -66,13 +66,13 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
 
 /// Rules of the annotation with several layers of slices.
 fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
-    let at = path.key(keys::SLICE_CONSTRAINTS_ANNOTATION);
+    let at = path.key(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS);
     if !gates.on("TASMultiLayerTopology") {
         return vec![Error::forbidden(&at, "may not be set when the TASMultiLayerTopology feature gate is disabled")];
     }
     let mut errors = Vec::new();
     let excluded =
-        [keys::SLICE_REQUIRED_TOPOLOGY_ANNOTATION, keys::SLICE_SIZE_ANNOTATION, keys::POD_SET_GROUP_ANNOTATION];
+        [annotations::PODSET_SLICE_REQUIRED_TOPOLOGY, annotations::PODSET_SLICE_SIZE, annotations::PODSET_GROUP_NAME];
     for other in excluded {
         if map.contains_key(other) {
             errors.push(Error::forbidden(&at, format!("may not be set when '{other}' is specified")));
@@ -116,14 +116,15 @@ fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gate
 pub fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
     let annotations = pod_set.template.metadata.as_ref()?.annotations.as_ref()?;
     let detail = format!("must not be greater than pod set count {}", pod_set.count);
-    if let Some(text) = annotations.get(keys::SLICE_SIZE_ANNOTATION) {
+    if let Some(text) = annotations.get(annotations::PODSET_SLICE_SIZE) {
         let size: i32 = text.parse().ok()?;
-        let at = path.key(keys::SLICE_SIZE_ANNOTATION);
+        let at = path.key(annotations::PODSET_SLICE_SIZE);
         return (size > pod_set.count).then(|| Error::invalid(&at, text.as_str(), detail));
     }
     // Of several layers the outermost is the largest.
-    let text = annotations.get(keys::SLICE_CONSTRAINTS_ANNOTATION)?;
+    let text = annotations.get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS)?;
     let layers: Vec<PodSetSliceRequiredTopologyConstraint> = serde_json::from_str(text).ok()?;
     let size = layers.first()?.size;
-    (size > pod_set.count).then(|| Error::invalid(&path.key(keys::SLICE_CONSTRAINTS_ANNOTATION), size, detail))
+    (size > pod_set.count)
+        .then(|| Error::invalid(&path.key(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS), size, detail))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{CheckState, PodSet, PodSetUpdate, Workload};
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meaning::{same, same_as};
@@ -12,7 +13,6 @@ use serde_json::json;
 
 use super::labels;
 use crate::gates::Gates;
-use crate::keys;
 use crate::priority;
 use crate::workload::status::has_quota_reservation;
 
@@ -31,19 +31,19 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     if gates.on("AdmissionGatedBy") {
         // A gate that is not well formed refuses the whole annotation.
         let path = metadata.child("annotations");
-        let text = annotations.and_then(|map| map.get(keys::ADMISSION_GATED_BY_ANNOTATION));
+        let text = annotations.and_then(|map| map.get(annotations::ADMISSION_GATED_BY));
         if let (Some(text), Some(wrong)) = (text, labels::gated_by(annotations, &path).first()) {
             errors.push(Error::invalid(
-                &path.key(keys::ADMISSION_GATED_BY_ANNOTATION),
+                &path.key(annotations::ADMISSION_GATED_BY),
                 text.as_str(),
                 wrong.detail.clone(),
             ));
         }
     }
     if let Err(message) = priority::boost(workload, gates) {
-        let text = annotations.and_then(|map| map.get(keys::PRIORITY_BOOST_ANNOTATION)).cloned().unwrap_or_default();
+        let text = annotations.and_then(|map| map.get(annotations::PRIORITY_BOOST)).cloned().unwrap_or_default();
         let path = metadata.child("annotations");
-        errors.push(Error::invalid(&path.key(keys::PRIORITY_BOOST_ANNOTATION), text, message));
+        errors.push(Error::invalid(&path.key(annotations::PRIORITY_BOOST), text, message));
     }
     errors.extend(reclaimable(workload, None, &status.child("reclaimablePods"), &spec_names));
     errors.extend(checks(workload, &status.child("admissionChecks"), &spec_names));

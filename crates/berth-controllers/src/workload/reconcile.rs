@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use berth_api::kueue::labels;
 use berth_api::kueue::v1beta2::{
     CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
 };
+use berth_api::kueue::{annotations, labels};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{LimitRange, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -133,7 +133,7 @@ impl Reconcile<'_> {
         if !self.workload.owner_references().is_empty() {
             return false;
         }
-        let had_job = self.workload.labels().contains_key(keys::JOB_UID_LABEL);
+        let had_job = self.workload.labels().contains_key(labels::JOB_UID);
         let is_deleting = self.workload.metadata.deletion_timestamp.is_some();
         let finish = had_job && !is_deleting && self.context.gates.on("FinishOrphanedWorkloads");
         if finish {
@@ -364,7 +364,7 @@ impl Reconcile<'_> {
         if !self.context.gates.on("AdmissionGatedBy") {
             return None;
         }
-        self.workload.annotations().get(keys::ADMISSION_GATED_BY_ANNOTATION).filter(|text| !text.is_empty()).cloned()
+        self.workload.annotations().get(annotations::ADMISSION_GATED_BY).filter(|text| !text.is_empty()).cloned()
     }
 
     fn admission_gates(&mut self) -> bool {

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::berth;
+use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::jobs::ancestors::managing_kinds;
 use berth_controllers::jobs::{self, Suspendable};
-use berth_controllers::{Config, keys, rights};
+use berth_controllers::{Config, rights};
 use serde_json::{Value, json};
 
 use super::manifests::UNMANAGED;
@@ -99,7 +101,7 @@ impl Policy {
                 // The webhooks that run after this have the last word.
                 "reinvocationPolicy": "Never",
                 "matchConstraints": {
-                    "objectSelector": {"matchExpressions": [{"key": keys::QUEUE_NAME_LABEL, "operator": operator}]},
+                    "objectSelector": {"matchExpressions": [{"key": labels::QUEUE_NAME, "operator": operator}]},
                     "namespaceSelector": held.namespaces,
                     "resourceRules": rules,
                 },
@@ -193,8 +195,10 @@ fn of_jobs(name: &'static str, held: &Held) -> Policy {
     let frameworks: Vec<String> = kinds.iter().map(|it| format!("'{}': '{}'", it.kind, it.framework)).collect();
     let frameworks = format!("{{{}}}[request.kind.kind]", frameworks.join(", "));
     let written = by_kind(|path| format!("object.?{}.orValue(false)", path.join(".?")));
-    let note =
-        format!("metadata: Object.metadata{{annotations: {{'{}': string(variables.written)}}}}", keys::HELD_ANNOTATION);
+    let note = format!(
+        "metadata: Object.metadata{{annotations: {{'{}': string(variables.written)}}}}",
+        berth::HELD_ANNOTATION
+    );
     let mutation = by_kind(|path| {
         let spec = apply(path, "true");
         let spec = spec.strip_prefix("Object{").unwrap_or(&spec);
@@ -236,7 +240,7 @@ fn other_jobs(held: &Held) -> Policy {
 
 /// Does the pod's template say that its pods are queued by themselves?
 fn is_of_queued_template() -> String {
-    format!("object.metadata.?annotations[?'{}'].orValue('') != ''", keys::POD_SUSPENDING_PARENT_ANNOTATION)
+    format!("object.metadata.?annotations[?'{}'].orValue('') != ''", annotations::POD_SUSPENDING_PARENT)
 }
 
 /// Pods that name a queue, unless what owns them is queued.
@@ -277,7 +281,7 @@ fn is_not_placed() -> (&'static str, String) {
 
 /// What is the same of all policies about pods.
 fn of_pods(name: &'static str, held: &Held) -> Policy {
-    let gates = [keys::ADMISSION_GATE, keys::TOPOLOGY_GATE];
+    let gates = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
     let of_nodes = list(["DaemonSet", "Node"]);
     let brought: Vec<String> = jobs::pods::FRAMEWORKS.iter().map(|name| is_on(held, &format!("'{name}'"))).collect();
     let gate = |name: &&str| format!("Object.spec.schedulingGates{{name: '{name}'}}");
@@ -300,8 +304,8 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
         mutation: format!(
             "Object{{metadata: Object.metadata{{labels: {{'{}': 'true'}}, annotations: {{'{}': '{}'}}}}, \
              spec: Object.spec{{schedulingGates: [{}]}}}}",
-            keys::MANAGED_LABEL,
-            keys::HELD_ANNOTATION,
+            labels::MANAGED,
+            berth::HELD_ANNOTATION,
             gates.join(","),
             gates.iter().map(gate).collect::<Vec<_>>().join(", "),
         ),
@@ -311,7 +315,7 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
 
 /// Deployments, StatefulSets and LeaderWorkerSets hand their queue on to their pods, which are held.
 fn queued_pod_owners(held: &Held) -> Policy {
-    let queue = format!("object.metadata.labels['{}']", keys::QUEUE_NAME_LABEL);
+    let queue = format!("object.metadata.labels['{}']", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
     // Also when the object is changed: its templates may have been replaced.
     policy.operations = &["CREATE", "UPDATE"];
@@ -325,7 +329,7 @@ fn queued_pod_owners(held: &Held) -> Policy {
 /// and pods.
 fn defaulted_pod_owners(held: &Held) -> Policy {
     let queue = format!("'{DEFAULT_QUEUE}'");
-    let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", keys::QUEUE_NAME_LABEL);
+    let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-default-queue-to-pods", held, Some(&queue), &metadata);
     policy.conditions.push(is_not_spared(held));
     policy.by_default_queue = true;
@@ -344,30 +348,30 @@ fn other_pod_owners(held: &Held) -> Policy {
 
 /// The object as it is now names a queue.
 fn names_queue() -> String {
-    format!("has(object.metadata.labels) && '{}' in object.metadata.labels", keys::QUEUE_NAME_LABEL)
+    format!("has(object.metadata.labels) && '{}' in object.metadata.labels", labels::QUEUE_NAME)
 }
 
 /// What is the same of all policies about what makes pods: the templates get the `queue` (an expression), if there is one, and say
 /// who holds their pods back. `metadata` is what the object itself gets, with a comma after it.
 fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata: &str) -> Policy {
-    let class = keys::PRIORITY_CLASS_LABEL;
-    let queue = queue.map(|queue| format!("'{}': {queue}, ", keys::QUEUE_NAME_LABEL)).unwrap_or_default();
+    let class = labels::PRIORITY_CLASS;
+    let queue = queue.map(|queue| format!("'{}': {queue}, ", labels::QUEUE_NAME)).unwrap_or_default();
     let labels = format!("{{{queue}?'{class}': object.metadata.?labels[?'{class}']}}");
-    let parent = |framework: &str| format!("'{}': '{framework}'", keys::POD_SUSPENDING_PARENT_ANNOTATION);
+    let parent = |framework: &str| format!("'{}': '{framework}'", annotations::POD_SUSPENDING_PARENT);
     let template = |at: &str, annotations: &str| {
         format!("{at}{{metadata: {at}.metadata{{labels: variables.labels, annotations: {annotations}}}}}")
     };
     let simple = |framework: &str| format!("{{{}}}", parent(framework));
-    let index = keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION;
+    let index = annotations::POD_GROUP_POD_INDEX_LABEL;
     // The group's name is a hash: its pods are told it by who settles them.
     let of_set = format!(
         "{}, '{}': 'true', '{}': 'true', '{index}': \
          object.spec.template.?metadata.?annotations[?'{index}'].orValue('apps.kubernetes.io/pod-index')",
         parent("statefulset"),
-        keys::POD_GROUP_FAST_ADMISSION_ANNOTATION,
-        keys::POD_GROUP_SERVING_ANNOTATION,
+        annotations::POD_GROUP_FAST_ADMISSION,
+        annotations::POD_GROUP_SERVING,
     );
-    let count = format!("'{}': string(object.spec.?replicas.orValue(1))", keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+    let count = format!("'{}': string(object.spec.?replicas.orValue(1))", annotations::POD_GROUP_TOTAL_COUNT);
     let of_set = format!("object.spec.?replicas.orValue(1) > 0 ? {{{of_set}, {count}}} : {{{of_set}}}");
     let at = "Object.spec.template";
     let plain =

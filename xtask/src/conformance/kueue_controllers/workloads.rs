@@ -9,6 +9,7 @@ use berth_api::kueue::v1beta2::{
     AdmissionCheck, AdmissionCheckState, ClusterQueue, Cohort, LocalQueue, PodSet, ProvisioningRequestConfig,
     ReclaimablePod, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
+use berth_api::kueue::{constants, labels};
 use berth_controllers::config::{Config, Resources};
 use berth_controllers::provisioning::{check, requests};
 use berth_controllers::topology::health::assigned_hosts;
@@ -397,7 +398,7 @@ fn priority_class_predicates(case: &Case) -> Verdict {
 
 fn queue(name: &str) -> ClusterQueue {
     let mut queue = ClusterQueue::named(name);
-    queue.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+    queue.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
     queue
 }
 
@@ -627,11 +628,11 @@ fn default_class(case: &Case) -> Verdict {
         let known = classes.iter().find(|class| class["metadata"]["name"] == name);
         known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
     };
-    let mut job = json!({"metadata": {"name": "job", "namespace": "ns", "labels": {keys::QUEUE_NAME_LABEL: "queue"}},
+    let mut job = json!({"metadata": {"name": "job", "namespace": "ns", "labels": {labels::QUEUE_NAME: "queue"}},
         "spec": {"template": {"spec": {"containers": []}}}});
     let config = Config::default();
     webhooks::default_job::<Job>(&mut job, "ns", &config, &config.gates(), &lookup).map_err(|e| format!("{e:?}"))?;
-    equal(&case.want["exist"], json!(job["metadata"]["labels"][keys::PRIORITY_CLASS_LABEL].is_string()))
+    equal(&case.want["exist"], json!(job["metadata"]["labels"][labels::PRIORITY_CLASS].is_string()))
 }
 
 fn provisioning_indexes(case: &Case) -> Verdict {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +15,6 @@ use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::podset;
@@ -80,8 +80,8 @@ impl Reconciler for PodReconciler {
         let releases = |step: &Step<Pod>| {
             let Step::Patch(after) = step else { return false };
             let before = pods.iter().find(|pod| pod.metadata.uid == after.metadata.uid);
-            before.is_some_and(|before| podset::is_gated(before, keys::ADMISSION_GATE))
-                && !podset::is_gated(after, keys::ADMISSION_GATE)
+            before.is_some_and(|before| podset::is_gated(before, constants::ADMISSION_GATE))
+                && !podset::is_gated(after, constants::ADMISSION_GATE)
         };
         let released = plan.steps.iter().filter(|step| releases(step)).count();
         let answer = self.executor.carry_out(pods.first(), plan).await;
@@ -98,7 +98,7 @@ impl Reconciler for PodReconciler {
             };
             if let Some(workload) = workload {
                 for _ in 0..released {
-                    self.metrics.gate_removed(keys::ADMISSION_GATE, &workload, self.clock.now());
+                    self.metrics.gate_removed(constants::ADMISSION_GATE, &workload, self.clock.now());
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod, Workload};
+use berth_api::kueue::{annotations, constants, labels};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -12,7 +13,6 @@ use super::Unit;
 use crate::gates::Gates;
 use crate::jobs::Finished;
 use crate::jobs::topology::{self, Ranks};
-use crate::keys;
 use crate::podset;
 
 /// Name of the pod set of a pod that stands alone.
@@ -71,16 +71,16 @@ impl<'a> Group<'a> {
 
     /// Does it serve until it is taken away?
     pub fn is_serving(&self) -> bool {
-        self.is_group() && self.pods.iter().any(|pod| annotation(pod, keys::POD_GROUP_SERVING_ANNOTATION) == "true")
+        self.is_group() && self.pods.iter().any(|pod| annotation(pod, annotations::POD_GROUP_SERVING) == "true")
     }
 
     /// May pods that failed not be replaced?
     pub fn is_unretriable(&self) -> bool {
-        self.pods.iter().any(|pod| annotation(pod, keys::RETRIABLE_IN_GROUP_ANNOTATION) == "false")
+        self.pods.iter().any(|pod| annotation(pod, annotations::RETRIABLE_IN_GROUP) == "false")
     }
 
     fn is_fast(&self) -> bool {
-        self.pods.iter().any(|pod| annotation(pod, keys::POD_GROUP_FAST_ADMISSION_ANNOTATION) == "true")
+        self.pods.iter().any(|pod| annotation(pod, annotations::POD_GROUP_FAST_ADMISSION) == "true")
     }
 
     /// Pods the group is made of.
@@ -91,9 +91,9 @@ impl<'a> Group<'a> {
         if !self.is_group() {
             return Ok(1);
         }
-        let text = annotation(self.first(), keys::POD_GROUP_TOTAL_COUNT_ANNOTATION);
+        let text = annotation(self.first(), annotations::POD_GROUP_TOTAL_COUNT);
         text.parse().ok().filter(|total| *total > 0).ok_or_else(|| {
-            let key = keys::POD_GROUP_TOTAL_COUNT_ANNOTATION;
+            let key = annotations::POD_GROUP_TOTAL_COUNT;
             format!("pod {}: annotation {key}: {text:?} is not a positive number", self.first().name_any())
         })
     }
@@ -103,7 +103,7 @@ impl<'a> Group<'a> {
     /// # Errors
     /// Its pods name different queues.
     pub fn queue(&self) -> Result<&'a str, String> {
-        let queue = |pod: &'a Arc<Pod>| pod.labels().get(keys::QUEUE_NAME_LABEL).map_or("", String::as_str);
+        let queue = |pod: &'a Arc<Pod>| pod.labels().get(labels::QUEUE_NAME).map_or("", String::as_str);
         let first = queue(self.first());
         match self.pods.iter().find(|pod| queue(pod) != first) {
             Some(other) => Err(format!(
@@ -183,7 +183,7 @@ impl<'a> Group<'a> {
         }
         let total = self.total()?;
         if let Some(other) = self.pods.iter().find(|pod| {
-            let key = keys::POD_GROUP_TOTAL_COUNT_ANNOTATION;
+            let key = annotations::POD_GROUP_TOTAL_COUNT;
             annotation(pod, key) != annotation(self.first(), key)
         }) {
             return Err(format!(
@@ -212,9 +212,9 @@ impl<'a> Group<'a> {
             by_role.entry(role(pod)).or_default().push(pod);
         }
         let index_label = |pod: &Arc<Pod>| {
-            let own = pod.annotations().get(keys::POD_GROUP_POD_INDEX_LABEL_ANNOTATION).cloned();
-            let common = || keys::POD_GROUP_POD_INDEX_LABEL.to_owned();
-            own.or_else(|| pod.labels().contains_key(keys::POD_GROUP_POD_INDEX_LABEL).then(common))
+            let own = pod.annotations().get(annotations::POD_GROUP_POD_INDEX_LABEL).cloned();
+            let common = || labels::POD_GROUP_POD_INDEX.to_owned();
+            own.or_else(|| pod.labels().contains_key(labels::POD_GROUP_POD_INDEX).then(common))
         };
         let set = |(name, pods): (&str, Vec<&Arc<Pod>>)| {
             let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
@@ -262,7 +262,7 @@ impl<'a> Group<'a> {
 
 /// The pod set a pod belongs to.
 pub fn role(pod: &Pod) -> &str {
-    annotation(pod, keys::ROLE_HASH_ANNOTATION)
+    annotation(pod, annotations::ROLE_HASH)
 }
 
 /// The pod set of a pod in its Workload.
@@ -272,7 +272,7 @@ pub fn set_name<'a>(group: &Group<'_>, pod: &'a Pod) -> &'a str {
 
 /// It waits for admission.
 pub fn is_gated(pod: &Pod) -> bool {
-    podset::is_gated(pod, keys::ADMISSION_GATE)
+    podset::is_gated(pod, constants::ADMISSION_GATE)
 }
 
 /// It has ended, well or not.

@@ -12,12 +12,12 @@ pub mod shape;
 #[cfg(test)]
 mod tests;
 
+use berth_api::kueue::{annotations, labels};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::naming::OwnerKind;
-use crate::keys;
 
 /// Names of the integrations made of pods.
 pub const FRAMEWORKS: [&str; 4] = ["pod", "deployment", "statefulset", "leaderworkerset.x-k8s.io/leaderworkerset"];
@@ -45,7 +45,7 @@ pub enum Unit {
 impl Unit {
     /// The unit a managed pod belongs to; nothing for a pod nobody queues.
     pub fn of(pod: &Pod) -> Option<Self> {
-        if pod.labels().get(keys::MANAGED_LABEL).is_none_or(|value| value != "true") {
+        if pod.labels().get(labels::MANAGED).is_none_or(|value| value != "true") {
             return None;
         }
         Some(match group_name(pod) {
@@ -75,8 +75,8 @@ impl Unit {
 
 /// The group a pod is in.
 pub fn group_name(pod: &Pod) -> Option<&str> {
-    let of_label = pod.labels().get(keys::POD_GROUP_LABEL);
-    let name = of_label.or_else(|| pod.annotations().get(keys::POD_GROUP_LABEL))?;
+    let of_label = pod.labels().get(labels::POD_GROUP_NAME);
+    let name = of_label.or_else(|| pod.annotations().get(annotations::POD_GROUP_NAME))?;
     (!name.is_empty()).then_some(name.as_str())
 }
 

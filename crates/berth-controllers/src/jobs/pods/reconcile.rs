@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{PodSet, Workload};
+use berth_api::kueue::{annotations, constants, labels};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
@@ -77,7 +78,7 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
 
 /// Was the Workload made for a group of pods?
 pub(crate) fn of_group(workload: &Workload) -> bool {
-    workload.annotations().get(keys::IS_GROUP_WORKLOAD_ANNOTATION).is_some_and(|value| value == "true")
+    workload.annotations().get(annotations::IS_GROUP_WORKLOAD).is_some_and(|value| value == "true")
 }
 
 /// No pod is left. A Workload whose set of pods is scaled to nothing waits until that changes; any other ends.
@@ -212,7 +213,7 @@ impl Look<'_> {
         };
         let mut workload = Workload::named(&name);
         workload.metadata.namespace = Some(self.namespace.to_owned());
-        workload.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+        workload.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
         let integrations = &self.context.config.integrations;
         for pod in self.group.pods() {
             for key in &integrations.label_keys_to_copy {
@@ -221,25 +222,25 @@ impl Look<'_> {
                 }
             }
             for (key, value) in pod.annotations() {
-                let copied = key.starts_with(keys::PROVISIONING_ANNOTATION_PREFIX)
+                let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                     || integrations.annotations_to_copy.contains(key)
-                    || (key == keys::ADMISSION_GATED_BY_ANNOTATION && self.context.gates.on("AdmissionGatedBy"));
+                    || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on("AdmissionGatedBy"));
                 if copied {
                     workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());
                 }
             }
         }
         if self.group.is_group() {
-            workload.annotations_mut().insert(keys::IS_GROUP_WORKLOAD_ANNOTATION.to_owned(), "true".to_owned());
+            workload.annotations_mut().insert(annotations::IS_GROUP_WORKLOAD.to_owned(), "true".to_owned());
         } else {
-            workload.labels_mut().insert(keys::JOB_UID_LABEL.to_owned(), uid);
+            workload.labels_mut().insert(labels::JOB_UID.to_owned(), uid);
         }
         self.own(&mut workload);
         workload.spec.queue_name = self.group.queue().map_err(PlanError::Other)?.to_owned();
         let label = |key: &str| first.labels().get(key).map(String::as_str);
         workload.spec.maximum_execution_time_seconds =
-            label(keys::MAX_EXEC_TIME_LABEL).and_then(|text| text.parse().ok());
-        match priority::extract(self.context.stores, label(keys::PRIORITY_CLASS_LABEL), None, &pod_sets) {
+            label(labels::MAX_EXEC_TIME_SECONDS).and_then(|text| text.parse().ok());
+        match priority::extract(self.context.stores, label(labels::PRIORITY_CLASS), None, &pod_sets) {
             Ok(priority) => {
                 workload.spec.priority = Some(priority.value);
                 workload.spec.priority_class_ref = priority.class;
@@ -262,7 +263,7 @@ impl Look<'_> {
         let owners = workload.metadata.owner_references.get_or_insert_default();
         let before = owners.len();
         for pod in self.group.pods() {
-            let parent = pod.annotations().get(keys::POD_SUSPENDING_PARENT_ANNOTATION);
+            let parent = pod.annotations().get(annotations::POD_SUSPENDING_PARENT);
             if parent.is_some_and(|parent| parent == "statefulset")
                 && let Some(set) = controller_of(&pod.metadata)
                 && owners.iter().all(|owner| owner.uid != set.uid)
@@ -464,7 +465,7 @@ impl Look<'_> {
     fn follow_labels(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let first = self.group.first();
         let before = workload.clone();
-        if let Some(label) = first.labels().get(keys::PRIORITY_CLASS_LABEL) {
+        if let Some(label) = first.labels().get(labels::PRIORITY_CLASS) {
             let follows = match &workload.spec.priority_class_ref {
                 Some(class) => class.kind == "WorkloadPriorityClass" && class.name != *label,
                 None => !status::has_quota_reservation(workload),
@@ -476,7 +477,7 @@ impl Look<'_> {
                 workload.spec.priority_class_ref = priority.class;
             }
         }
-        const GATED: &str = keys::ADMISSION_GATED_BY_ANNOTATION;
+        const GATED: &str = annotations::ADMISSION_GATED_BY;
         let gated = first.annotations().get(GATED).cloned();
         if self.context.gates.on("AdmissionGatedBy") && workload.annotations().get(GATED) != gated.as_ref() {
             match gated {
@@ -638,11 +639,11 @@ impl Look<'_> {
 
     /// It was counted: it may go.
     fn finalize(&mut self, pod: &Pod) {
-        if !pod.finalizers().iter().any(|finalizer| finalizer == keys::POD_FINALIZER) {
+        if !pod.finalizers().iter().any(|finalizer| finalizer == constants::POD_FINALIZER) {
             return;
         }
         let mut pod = pod.clone();
-        pod.finalizers_mut().retain(|finalizer| finalizer != keys::POD_FINALIZER);
+        pod.finalizers_mut().retain(|finalizer| finalizer != constants::POD_FINALIZER);
         if pod.finalizers().is_empty() {
             pod.metadata.finalizers = None;
         }
@@ -654,9 +655,9 @@ impl Look<'_> {
 /// ones. It stays only where a place was assigned.
 fn let_go(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
     let mut pod = pod.clone();
-    podset::remove_gate(&mut pod, keys::ADMISSION_GATE);
+    podset::remove_gate(&mut pod, constants::ADMISSION_GATE);
     if !placed {
-        podset::remove_gate(&mut pod, keys::TOPOLOGY_GATE);
+        podset::remove_gate(&mut pod, constants::TOPOLOGY_GATE);
     }
     let info = PodSetInfo { scheduling_gates: Vec::new(), ..info.clone() };
     let mut template = PodTemplateSpec { metadata: Some(pod.metadata.clone()), spec: pod.spec.take() };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{ResourceFlavor, Workload};
+use berth_api::kueue::{annotations, constants, labels};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -22,12 +23,12 @@ fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
 
 /// A pod of group `g` of two.
 fn pod(name: &str, role: &str, gated: bool, phase: &str) -> Value {
-    let gates = if gated { json!([{"name": keys::ADMISSION_GATE}]) } else { json!([]) };
+    let gates = if gated { json!([{"name": constants::ADMISSION_GATE}]) } else { json!([]) };
     json!({
-        "metadata": {"name": name, "namespace": "ns", "uid": name, "finalizers": [keys::POD_FINALIZER],
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "finalizers": [constants::POD_FINALIZER],
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {keys::MANAGED_LABEL: "true", keys::QUEUE_NAME_LABEL: "q", keys::POD_GROUP_LABEL: "g"},
-            "annotations": {keys::POD_GROUP_TOTAL_COUNT_ANNOTATION: "2", keys::ROLE_HASH_ANNOTATION: role}},
+            "labels": {labels::MANAGED: "true", labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"},
+            "annotations": {annotations::POD_GROUP_TOTAL_COUNT: "2", annotations::ROLE_HASH: role}},
         "spec": {"containers": [{"name": "c"}], "schedulingGates": gates}, "status": {"phase": phase}})
 }
 
@@ -69,7 +70,7 @@ impl World {
         let assignment = json!({"name": "r", "count": 2, "flavors": {"cpu": "f"}});
         self.stores.workloads.observe(read::<Workload>(json!({
             "metadata": {"name": "g", "namespace": "ns", "ownerReferences": owners,
-                "annotations": {keys::IS_GROUP_WORKLOAD_ANNOTATION: "true"}},
+                "annotations": {annotations::IS_GROUP_WORKLOAD: "true"}},
             "spec": {"queueName": "q", "podSets": [
                 {"name": "r", "count": 2, "template": {"spec": {"containers": []}}}]},
             "status": {"conditions": conditions,
@@ -124,7 +125,7 @@ fn an_admitted_group_is_let_go_with_what_its_flavor_adds() {
         assert!(!group::is_gated(pod));
         let spec = pod.spec.as_ref().expect("a spec");
         assert_eq!(spec.node_selector.as_ref().expect("a selector")["disk"], "fast");
-        assert_eq!(pod.labels()[keys::POD_SET_LABEL], "r");
+        assert_eq!(pod.labels()[labels::POD_SET], "r");
     }
 }
 
@@ -195,7 +196,7 @@ fn a_group_ends_when_its_pods_succeeded_or_are_not_to_be_replaced() {
     assert!(patched(&plan).iter().all(|pod| pod.finalizers().is_empty()) && patched(&plan).len() == 2);
     let mut failed = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Failed")];
     assert_eq!(status_of(&world.look(&failed), keys::FINISHED), None, "the failed one may be replaced");
-    failed[0]["metadata"]["annotations"][keys::RETRIABLE_IN_GROUP_ANNOTATION] = json!("false");
+    failed[0]["metadata"]["annotations"][annotations::RETRIABLE_IN_GROUP] = json!("false");
     let plan = world.look(&failed);
     assert_eq!(status_of(&plan, keys::FINISHED).as_deref(), Some("True/Failed: Pods succeeded: 1/2."));
 }
@@ -223,7 +224,7 @@ fn a_failed_pod_is_replaced_and_one_too_many_is_deleted() {
 fn pods_of_one_group_name_one_queue() {
     let world = World::new();
     let mut other = pod("b", "x", true, "Pending");
-    other["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!("elsewhere");
+    other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
     let plan = world.look(&[pod("a", "x", true, "Pending"), other]);
     let error = plan.error.expect("a complaint").to_string();
     assert_eq!(error, "pods of a group must name the same queue: a names \"q\", b names \"elsewhere\"");
@@ -241,9 +242,9 @@ fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
     world.stores.workloads.observe(held);
     let mut pod = pod("a", "r", true, "Pending");
     for (key, value) in [
-        (keys::POD_GROUP_TOTAL_COUNT_ANNOTATION, "5"),
-        (keys::POD_GROUP_FAST_ADMISSION_ANNOTATION, "true"),
-        (keys::POD_GROUP_SERVING_ANNOTATION, "true"),
+        (annotations::POD_GROUP_TOTAL_COUNT, "5"),
+        (annotations::POD_GROUP_FAST_ADMISSION, "true"),
+        (annotations::POD_GROUP_SERVING, "true"),
     ] {
         pod["metadata"]["annotations"][key] = json!(value);
     }
@@ -333,7 +334,7 @@ fn the_end_of_a_finished_workload_takes_no_pod_along_that_was_no_part_of_it() {
     world.with_workload(&OVER);
     let key = berth_runtime::ObjectKey::namespaced("ns", "g");
     let mut going = (*world.stores.workloads.get(&key).expect("the workload")).clone();
-    going.metadata.finalizers = Some(vec![keys::RESOURCE_IN_USE_FINALIZER.to_owned()]);
+    going.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
     going.metadata.deletion_timestamp = read(json!("2026-01-01T00:59:00Z"));
     world.stores.workloads.observe(going);
     let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("c", "r", true, "Pending")]);
@@ -357,7 +358,7 @@ fn a_pod_that_is_never_started_or_kept_for_its_place_says_so() {
     assert_eq!(told(&plan), ["a: WaitingForReplacement"]);
     // What stops a look is said on a pod that waits.
     let mut other = pod("b", "x", true, "Pending");
-    other["metadata"]["labels"][keys::QUEUE_NAME_LABEL] = json!("elsewhere");
+    other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
     let plan = World::new().look(&[pod("a", "x", true, "Pending"), other]);
     assert_eq!(told(&plan), ["a: ReconcileFailed"]);
 }
