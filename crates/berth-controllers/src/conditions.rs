@@ -1,7 +1,9 @@
 //! Conditions of status objects: find, set, and the two limits Kubernetes puts on texts.
 //!
-//! Setting follows `meta.SetStatusCondition`: the transition time moves only when the status does.
+//! Setting follows `meta.SetStatusCondition`: the transition time moves only when the status does. The condition types of
+//! Kueue's objects are re-exported, so that a caller needs one `conditions` for both.
 
+pub use berth_api::kueue::conditions::*;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 

@@ -16,7 +16,6 @@ pub mod execute;
 pub mod explain;
 pub mod gates;
 pub mod jobs;
-pub mod keys;
 mod members;
 pub mod metrics;
 pub mod plan;

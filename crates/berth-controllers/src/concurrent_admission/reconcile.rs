@@ -13,8 +13,8 @@ use kube::ResourceExt;
 use super::turns::{self, TURN, Turn};
 use super::variants::{asks_for_other_pods, follow, make};
 use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
+use crate::conditions;
 use crate::jobs::reconcile::Context;
-use crate::keys;
 use crate::plan::{Plan, Step, Told};
 use crate::workload::status::{self, Eviction};
 
@@ -182,7 +182,7 @@ impl<'a> Family<'a> {
     }
 
     fn finish(&mut self) {
-        let Some(finished) = status::true_condition(&self.parent, keys::FINISHED).cloned() else { return };
+        let Some(finished) = status::true_condition(&self.parent, conditions::FINISHED).cloned() else { return };
         for at in 0..self.variants.len() {
             if status::finish(&mut self.variants[at], &finished.reason, &finished.message, self.context.now) {
                 self.write_status(at);
@@ -207,7 +207,7 @@ impl<'a> Family<'a> {
         let parent_must_go = !running.is_empty();
         if parent_must_go && !status::is_evicted(&self.parent) {
             let message = "Admitted variant was evicted";
-            status::set(&mut self.parent, keys::EVICTED, true, VARIANT_EVICTED, message, self.context.now);
+            status::set(&mut self.parent, conditions::EVICTED, true, VARIANT_EVICTED, message, self.context.now);
             self.write_parent_status();
         }
         parent_must_go
@@ -219,7 +219,7 @@ impl<'a> Family<'a> {
         if !status::has_quota_reservation(&self.parent) {
             return;
         }
-        let Some(evicted) = status::true_condition(&self.parent, keys::EVICTED).cloned() else { return };
+        let Some(evicted) = status::true_condition(&self.parent, conditions::EVICTED).cloned() else { return };
         if evicted.reason == VARIANT_EVICTED || evicted.reason == NO_VARIANT {
             return;
         }
@@ -331,7 +331,7 @@ impl<'a> Family<'a> {
     /// A variant that was deactivated for a cause (a check rejected it) stays so until somebody deactivates and
     /// reactivates the parent; see [`Family::pardon`].
     fn may_return(&self, at: usize) -> bool {
-        let evicted = status::true_condition(&self.variants[at], keys::EVICTED);
+        let evicted = status::true_condition(&self.variants[at], conditions::EVICTED);
         evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
     }
 
@@ -341,7 +341,14 @@ impl<'a> Family<'a> {
             return;
         }
         let message = "The parent workload is deactivated";
-        status::set(&mut self.variants[at], keys::EVICTED, true, eviction::DEACTIVATED, message, self.context.now);
+        status::set(
+            &mut self.variants[at],
+            conditions::EVICTED,
+            true,
+            eviction::DEACTIVATED,
+            message,
+            self.context.now,
+        );
         self.write_status(at);
     }
 
@@ -364,7 +371,7 @@ impl<'a> Family<'a> {
             }
             None if holds => {
                 let message = "No variant is running";
-                status::set(&mut self.parent, keys::EVICTED, true, NO_VARIANT, message, self.context.now);
+                status::set(&mut self.parent, conditions::EVICTED, true, NO_VARIANT, message, self.context.now);
                 self.write_parent_status();
             }
             None => {}
@@ -382,17 +389,17 @@ impl<'a> Family<'a> {
         // Nodes that failed under the variant it ran as before are not this one's.
         status::status_mut(&mut self.parent).unhealthy_nodes.clear();
         status::set_quota_reservation(&mut self.parent, admission, self.context.now);
-        status::set(&mut self.parent, keys::ADMITTED, true, keys::ADMITTED, &message, self.context.now);
+        status::set(&mut self.parent, conditions::ADMITTED, true, conditions::ADMITTED, &message, self.context.now);
         self.write_parent_status();
     }
 
     /// What the job says of its pods counts where the quota is.
     fn share_progress(&mut self, at: usize) {
         let before = self.variants[at].status.clone();
-        if let Some(ready) = status::condition(&self.parent, keys::PODS_READY).cloned() {
+        if let Some(ready) = status::condition(&self.parent, conditions::PODS_READY).cloned() {
             let is_true = ready.status == "True";
             let now = self.context.now;
-            status::set(&mut self.variants[at], keys::PODS_READY, is_true, &ready.reason, &ready.message, now);
+            status::set(&mut self.variants[at], conditions::PODS_READY, is_true, &ready.reason, &ready.message, now);
         }
         let reclaimable = self.parent.status.as_ref().map(|status| status.reclaimable_pods.clone()).unwrap_or_default();
         status::set_reclaimable_pods(&mut self.variants[at], reclaimable);

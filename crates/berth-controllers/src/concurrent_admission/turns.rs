@@ -10,7 +10,7 @@ use berth_api::kueue::v1beta2::{GatePosition, PreemptionGateState, Workload};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::keys;
+use crate::conditions;
 use crate::workload::status;
 
 /// How long the variant whose gate was opened last has before it is another one's turn.
@@ -60,7 +60,7 @@ fn stage(variant: &Workload) -> Stage {
     if !queues || !has_gate(variant) {
         return Stage::Elsewhere;
     }
-    let is_blocked = status::true_condition(variant, keys::BLOCKED_ON_PREEMPTION_GATES).is_some();
+    let is_blocked = status::true_condition(variant, conditions::BLOCKED_ON_PREEMPTION_GATES).is_some();
     match open_since(variant) {
         Some(since) => Stage::Preempting(since),
         None if is_blocked => Stage::InNeed,

@@ -19,7 +19,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
-use crate::keys;
+use crate::conditions;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
 use crate::translate::workload_key;
@@ -217,7 +217,7 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         return facts;
     }
     let state = workload.status.as_ref();
-    if let Some(evicted) = status::true_condition(workload, keys::EVICTED) {
+    if let Some(evicted) = status::true_condition(workload, conditions::EVICTED) {
         let at = &evicted.last_transition_time.0;
         facts.push(format!("It was evicted at {at} ({}): {}", evicted.reason, evicted.message));
     }
@@ -236,7 +236,7 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
             facts.push(format!("Admission check {} is {} since {since}{by}: {said}", check.name, check.state));
         }
     }
-    if let Some(ready) = status::condition(workload, keys::PODS_READY).filter(|ready| ready.status != "True")
+    if let Some(ready) = status::condition(workload, conditions::PODS_READY).filter(|ready| ready.status != "True")
         && status::is_admitted(workload)
     {
         let since = &ready.last_transition_time.0;

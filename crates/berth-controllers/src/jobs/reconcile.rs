@@ -19,9 +19,9 @@ use super::equivalence::same_pod_sets;
 use super::outside::{self, Outside};
 use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
+use crate::conditions;
 use crate::config::Config;
 use crate::gates::Gates;
-use crate::keys;
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
@@ -553,7 +553,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             return Ok(());
         }
-        if let Some(how) = status::true_condition(&workload, keys::FINISHED) {
+        if let Some(how) = status::true_condition(&workload, conditions::FINISHED) {
             if self.job.is_suspended() {
                 let message = format!(
                     "Workload {} of this job has finished ({}: {}), so the job is not started any more; it is queued again when \
@@ -660,7 +660,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// It was evicted: the job stops, and once nothing of it runs the quota goes back (§19.2).
     fn leave(&mut self, mut workload: Workload) {
-        let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
+        let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop(Some(&workload), &evicted.message);
         if !self.job.is_active()
             && status::has_quota_reservation(&workload)

@@ -10,9 +10,9 @@ use berth_runtime::Cache;
 use super::Settings;
 use super::families::{Labels, Series, label};
 use super::workloads::Standing;
+use crate::conditions;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
-use crate::{conditions, keys};
 
 /// Amounts of the flavors and resources of a queue.
 type Usage = [(Name, BTreeMap<Name, FlavorUsage>)];
@@ -203,7 +203,7 @@ fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStat
     }
     series.set("kueue_local_queue_reserving_active_workloads", &of, f64::from(figures.reserving));
     series.set("kueue_local_queue_admitted_active_workloads", &of, f64::from(figures.admitted));
-    let known = queue.status.as_ref().and_then(|status| conditions::find(&status.conditions, keys::ACTIVE));
+    let known = queue.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::ACTIVE));
     let known = known.map_or("Unknown", |condition| condition.status.as_str());
     for which in ["True", "False", "Unknown"] {
         let labels = [name, namespace, ("active", which)];

@@ -22,9 +22,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::concurrent_admission::is_variant;
+use crate::conditions;
 use crate::config::{Config, LabelSource};
 use crate::jobs::pods::reconcile::of_group;
-use crate::keys;
 use crate::scheduler::Brain;
 use crate::selector;
 use crate::stores::Stores;
@@ -212,7 +212,7 @@ impl Metrics {
 
     /// A scheduling gate was taken off a pod of an admitted workload.
     pub fn gate_removed(&self, gate: &str, workload: &Workload, now: Timestamp) {
-        let Some(admitted) = status::true_condition(workload, keys::ADMITTED) else { return };
+        let Some(admitted) = status::true_condition(workload, conditions::ADMITTED) else { return };
         let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let queue = queue.map_or("", |admission| admission.cluster_queue.as_str());
         let group = if of_group(workload) { "true" } else { "false" };

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::conditions;
 use crate::config::{CustomLabel, LocalQueueMetrics};
 use crate::gates::Gates;
 use crate::translate::{self, queues};
@@ -45,10 +46,10 @@ fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
     let admission = Admission { cluster_queue: "cq".to_owned(), ..Admission::default() };
     go(&|it| status::set_quota_reservation(it, admission.clone(), at(10)));
     go(&|it| {
-        status::set(it, keys::ADMITTED, true, "Admitted", "", at(40));
+        status::set(it, conditions::ADMITTED, true, "Admitted", "", at(40));
     });
     go(&|it| {
-        status::set(it, keys::PODS_READY, true, "Started", "", at(45));
+        status::set(it, conditions::PODS_READY, true, "Started", "", at(45));
     });
     let late = Eviction { reason: "PodsReadyTimeout", cause: "WaitForRecovery", message: "" };
     go(&|it| status::evict(it, &late, &gates, at(100)));
@@ -56,7 +57,7 @@ fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
         status::release_after_eviction(it, &gates, at(130));
     });
     let mut finished = states[3].clone();
-    status::set(&mut finished, keys::FINISHED, true, "WorkloadSliceReplaced", "", at(131));
+    status::set(&mut finished, conditions::FINISHED, true, "WorkloadSliceReplaced", "", at(131));
     metrics.changed(Some(&states[3]), Some(&finished));
     for pair in states.windows(2) {
         metrics.changed(Some(&pair[0]), Some(&pair[1]));
@@ -245,22 +246,22 @@ fn workloads_are_told_by_where_they_stand() {
     world.local_queue("lq", "a", json!({}));
     let why = |name: &'static str, reason: &'static str| {
         world.workload(name, "lq", 1, |it| {
-            status::set(it, keys::QUOTA_RESERVED, false, reason, "", at(1));
+            status::set(it, conditions::QUOTA_RESERVED, false, reason, "", at(1));
         });
     };
     world.workload("new", "lq", 1, |_| {});
     why("waits", "WaitingForQuota");
     why("waits-too", "WaitingForQuota");
     world.workload("lost", "misspelt", 1, |it| {
-        status::set(it, keys::QUOTA_RESERVED, false, "Misconfigured", "", at(1));
+        status::set(it, conditions::QUOTA_RESERVED, false, "Misconfigured", "", at(1));
     });
     let admission = Admission { cluster_queue: "a".to_owned(), ..Admission::default() };
     world.workload("checked", "lq", 1, |it| {
         status::set_quota_reservation(it, admission.clone(), at(1));
-        status::set(it, keys::ADMITTED, false, "UnsatisfiedAdmissionChecks", "", at(1));
+        status::set(it, conditions::ADMITTED, false, "UnsatisfiedAdmissionChecks", "", at(1));
     });
     world.workload("done", "lq", 1, |it| {
-        status::set(it, keys::FINISHED, true, "Succeeded", "", at(1));
+        status::set(it, conditions::FINISHED, true, "Succeeded", "", at(1));
     });
     assert_eq!(
         world.samples("kueue_unadmitted_workloads"),
@@ -282,7 +283,7 @@ fn workloads_are_told_by_where_they_stand() {
     why("new", "WaitingForQuota");
     world.workload("waits", "lq", 1, |it| {
         status::set_quota_reservation(it, admission.clone(), at(2));
-        status::set(it, keys::ADMITTED, true, "Admitted", "", at(2));
+        status::set(it, conditions::ADMITTED, true, "Admitted", "", at(2));
     });
     for name in ["checked", "lost", "done"] {
         let gone = world.stores.workloads.get(&ObjectKey::namespaced("team", name)).expect("it was made");
@@ -338,7 +339,7 @@ fn series_have_labels_of_their_objects_when_that_is_wanted() {
         world.workload("w", "lq", 1, |_| {});
         world.workload("w", "lq", 1, |it| {
             it.metadata.labels = Some([("example.com/unit".to_owned(), "blue".to_owned())].into());
-            status::set(it, keys::FINISHED, true, "Succeeded", "", at(1));
+            status::set(it, conditions::FINISHED, true, "Succeeded", "", at(1));
         });
         let found = |name| world.samples(name);
         (found("kueue_local_queue_reserving_active_workloads"), found("kueue_finished_workloads_total"))

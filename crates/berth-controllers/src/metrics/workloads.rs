@@ -6,7 +6,7 @@ use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use jiff::Timestamp;
 
 use super::families::{Given, Labels, Series};
-use crate::keys;
+use crate::conditions;
 use crate::workload::status;
 
 /// Workloads by local queue, and where they stand.
@@ -39,9 +39,9 @@ impl<'a> Place<'a> {
             return Place::Admitted;
         }
         let reason_of = |type_| status::condition(workload, type_).map(|condition| condition.reason.as_str());
-        let known = reason_of(keys::ADMITTED).filter(|reason| !reason.is_empty());
+        let known = reason_of(conditions::ADMITTED).filter(|reason| !reason.is_empty());
         if !status::has_quota_reservation(workload) {
-            let cause = reason_of(keys::QUOTA_RESERVED).filter(|reason| !reason.is_empty());
+            let cause = reason_of(conditions::QUOTA_RESERVED).filter(|reason| !reason.is_empty());
             return Place::Unadmitted("NoReservation", cause.unwrap_or("PendingEvaluation"));
         }
         match known {
@@ -171,11 +171,11 @@ pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners:
     let took = |series: &mut Series, pair: &Pair, seconds: f64| {
         owners.each(pair, &class, |family, labels| series.observe(family, labels, seconds));
     };
-    if let Some(reserved) = at(keys::QUOTA_RESERVED) {
+    if let Some(reserved) = at(conditions::QUOTA_RESERVED) {
         once(series, &pair!("quota_reserved_workloads_total"));
         took(series, &pair!("quota_reserved_wait_time_seconds"), queued(reserved));
     }
-    if let Some(admitted) = at(keys::ADMITTED) {
+    if let Some(admitted) = at(conditions::ADMITTED) {
         once(series, &pair!("admitted_workloads_total"));
         took(series, &pair!("admission_wait_time_seconds"), queued(admitted));
         let reserved = status::seconds_since_reservation(new, admitted) as f64;
@@ -184,9 +184,9 @@ pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners:
             series.add("kueue_cohort_subtree_admitted_workloads_total", &[("cohort", cohort.as_ref()), class[0]], 1.0);
         }
     }
-    if let Some(ready) = at(keys::PODS_READY) {
+    if let Some(ready) = at(conditions::PODS_READY) {
         took(series, &pair!("ready_wait_time_seconds"), queued(ready));
-        if let Some(admitted) = status::true_condition(new, keys::ADMITTED) {
+        if let Some(admitted) = status::true_condition(new, conditions::ADMITTED) {
             let waited = seconds(admitted.last_transition_time.0, ready);
             took(series, &pair!("admitted_until_ready_wait_time_seconds"), waited);
         }
@@ -199,25 +199,25 @@ pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners:
             let of = Pair("kueue_evicted_workloads_once_total", "");
             owners.each(&of, &why, |family, labels| series.add(family, labels, 1.0));
         }
-        let ready = status::true_condition(old, keys::PODS_READY);
-        if let (Some(ready), Some(evicted)) = (ready, status::true_condition(new, keys::EVICTED)) {
+        let ready = status::true_condition(old, conditions::PODS_READY);
+        if let (Some(ready), Some(evicted)) = (ready, status::true_condition(new, conditions::EVICTED)) {
             let ran = seconds(ready.last_transition_time.0, evicted.last_transition_time.0);
             let of = Pair("kueue_pods_ready_to_evicted_time_seconds", "");
             owners.each(&of, &why[..2], |family, labels| series.observe(family, labels, ran));
         }
     }
-    let released = status::condition(new, keys::QUOTA_RESERVED).map(|condition| condition.last_transition_time.0);
+    let released = status::condition(new, conditions::QUOTA_RESERVED).map(|condition| condition.last_transition_time.0);
     if let Some((queue, reason, took)) = released.and_then(|at| status::eviction_completed(Some(old), new, at)) {
         let labels = [("cluster_queue", queue.as_str()), ("reason", reason.as_str())];
         series.observe("kueue_workload_eviction_latency_seconds", &labels, took.as_secs_f64());
     }
-    if at(keys::FINISHED).is_some() {
+    if at(conditions::FINISHED).is_some() {
         once(series, &pair!("finished_workloads_total"));
         if let Some(ran) = status::total_execution_time(new) {
             took(series, &pair!("execution_time_seconds"), ran.as_secs_f64());
         }
         let replaced = |condition: &_| condition_reason(condition) == "WorkloadSliceReplaced";
-        if status::condition(new, keys::FINISHED).is_some_and(replaced) {
+        if status::condition(new, conditions::FINISHED).is_some_and(replaced) {
             series.add("kueue_replaced_workload_slices_total", &[("cluster_queue", owners.cluster_queue)], 1.0);
         }
     }
@@ -233,7 +233,13 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 
 /// Is there something to count between two states? Most changes are of none of it.
 pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
-    let types = [keys::QUOTA_RESERVED, keys::ADMITTED, keys::PODS_READY, keys::FINISHED, keys::EVICTED];
+    let types = [
+        conditions::QUOTA_RESERVED,
+        conditions::ADMITTED,
+        conditions::PODS_READY,
+        conditions::FINISHED,
+        conditions::EVICTED,
+    ];
     let state = |workload, type_| {
         status::condition(workload, type_).map(|it| (it.status.as_str(), it.last_transition_time.clone()))
     };
@@ -242,7 +248,7 @@ pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
 
 /// Did it become admitted?
 pub(super) fn was_admitted(old: &Workload, new: &Workload) -> bool {
-    became_true(old, new, keys::ADMITTED).is_some()
+    became_true(old, new, conditions::ADMITTED).is_some()
 }
 
 /// When a condition became True between two states of a workload, if it did.

@@ -18,7 +18,6 @@ use crate::conditions::{self, NewCondition, truncate};
 use crate::config::Config;
 use crate::execute::{self, FIELD_MANAGER, Part, patch};
 use crate::gates::Gates;
-use crate::keys;
 use crate::stores::Stores;
 use crate::workload::{checks, status};
 
@@ -123,8 +122,13 @@ pub fn refreshed(
         Err(message) => (false, "BadParametersRef", message.as_str()),
     };
     let mut check = check.clone();
-    let new =
-        NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation: check.metadata.generation };
+    let new = NewCondition {
+        type_: conditions::ACTIVE,
+        status: active,
+        reason,
+        message,
+        generation: check.metadata.generation,
+    };
     conditions::set(&mut check.status.get_or_insert_with(AdmissionCheckStatus::default).conditions, new, now);
     Some(check)
 }

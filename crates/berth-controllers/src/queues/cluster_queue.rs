@@ -12,7 +12,6 @@ use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
@@ -40,7 +39,7 @@ pub fn refreshed(
         true => (false, "Terminating", "Can't admit new workloads; clusterQueue is terminating"),
         false => (readiness.active, readiness.reason, readiness.message.as_str()),
     };
-    let new = NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation };
+    let new = NewCondition { type_: conditions::ACTIVE, status: active, reason, message, generation };
     conditions::set(&mut status.conditions, new, now);
     queue
 }

@@ -16,7 +16,6 @@ use super::cluster_queue::count;
 use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::scheduler::Brain;
 use crate::stores::Stores;
@@ -38,7 +37,7 @@ pub fn refreshed(
         None => (false, "ClusterQueueDoesNotExist", "Can't submit new workloads to clusterQueue"),
         Some(cluster) => {
             let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
-            match conditions::is_true(conditions, keys::ACTIVE) {
+            match conditions::is_true(conditions, conditions::ACTIVE) {
                 true => (true, "Ready", "Can submit new workloads to localQueue"),
                 false => (false, "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue"),
             }
@@ -66,7 +65,7 @@ pub fn refreshed(
             }),
         });
     }
-    let new = NewCondition { type_: keys::ACTIVE, status: active, reason, message, generation };
+    let new = NewCondition { type_: conditions::ACTIVE, status: active, reason, message, generation };
     conditions::set(&mut status.conditions, new, now);
     queue
 }
@@ -95,7 +94,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &
         move |delta| {
             let active = |queue: &ClusterQueue| {
                 let conditions = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
-                conditions::is_true(conditions, keys::ACTIVE)
+                conditions::is_true(conditions, conditions::ACTIVE)
             };
             let unchanged = matches!((&delta.old, &delta.new), (Some(old), Some(new)) if active(old) == active(new));
             let name = delta.latest().metadata.name.clone().unwrap_or_default();

@@ -9,8 +9,8 @@ use berth_engine::{Admit, CycleOutcome, Name, PendingReason, Verdict, Victim, Wa
 use berth_runtime::EventType;
 use jiff::Timestamp;
 
+use crate::conditions;
 use crate::gates::Gates;
-use crate::keys;
 use crate::translate::{admission, amounts, decision, workload_key};
 use crate::workload::status::{self, Eviction};
 
@@ -230,7 +230,7 @@ fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates,
         }
     }
     if wait.blocked_on_preemption_gates {
-        let type_ = keys::BLOCKED_ON_PREEMPTION_GATES;
+        let type_ = conditions::BLOCKED_ON_PREEMPTION_GATES;
         status::set(after, type_, true, "PreemptionGated", &wait.message, now);
     }
     Some(())

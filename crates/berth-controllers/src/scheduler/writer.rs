@@ -25,12 +25,11 @@ use super::Brain;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
 use super::feed::{Environment, object_key, workload_key};
 use super::refusals::What;
-use crate::conditions::truncate;
+use crate::conditions::{self, truncate};
 use crate::config::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::jobs::readiness;
-use crate::keys;
 use crate::metrics::Metrics;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
@@ -410,7 +409,8 @@ fn tells_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bo
         Change::Wait(wait) if !wait.second_pass_failed => {}
         _ => return false,
     }
-    let waits = status::condition(before, keys::QUOTA_RESERVED).is_some_and(|condition| condition.status == "False");
+    let waits =
+        status::condition(before, conditions::QUOTA_RESERVED).is_some_and(|condition| condition.status == "False");
     let [old, new] = [before, after].map(|workload| workload.status.as_ref().map(|status| &status.resource_requests));
     waits && same_conditions(before, after) && old == new
 }

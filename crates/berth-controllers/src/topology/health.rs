@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{CheckState, ResourceFlavor, UnhealthyNode, Workload};
 use berth_engine::Name;
 use berth_engine::model::{Taint, TaintEffect, Toleration};
@@ -14,7 +15,6 @@ use kube::ResourceExt;
 
 use super::{has_ended, is_gated, pinned_to};
 use crate::gates::Gates;
-use crate::keys;
 use crate::translate::admission::decode;
 use crate::translate::placement::{taints, tolerations};
 use crate::workload::status::{self, Eviction};
@@ -98,7 +98,7 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
             failed.join(", ")
         );
         let mut after = workload.clone();
-        let eviction = Eviction { reason: keys::EVICTED_BY_NODE_FAILURES, cause: "", message: &message };
+        let eviction = Eviction { reason: eviction::NODE_FAILURES, cause: "", message: &message };
         status::evict(&mut after, &eviction, view.gates, view.now);
         outcome.workload = Some(after);
         outcome.evicted = Some(message);

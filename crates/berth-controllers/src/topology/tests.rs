@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::health::{Outcome, View, assess};
 use super::release::releases;
+use crate::conditions;
 use crate::gates::Gates;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -187,7 +188,7 @@ fn nobody_is_sent_to_a_failed_node_or_for_a_workload_that_is_evicted() {
     }
     let mut evicted = workload(&[("a", 2)], by_index(), &[]);
     let now = NOW.parse().expect("a time");
-    crate::workload::status::set(&mut evicted, crate::keys::EVICTED, true, "Preempted", "", now);
+    crate::workload::status::set(&mut evicted, conditions::EVICTED, true, "Preempted", "", now);
     assert_eq!(sent(&evicted, &pods), []);
 }
 

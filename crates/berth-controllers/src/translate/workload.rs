@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2 as api;
-use berth_api::kueue::{annotations, conditions as types};
 use berth_engine::Name;
 use berth_engine::model::{
     CheckState, CheckStatus, Eviction, PodSet, PodTemplate, SliceConstraint, Time, TopologyMode, TopologyRequest,
@@ -59,8 +59,8 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         let reclaimable = status.reclaimable_pods.iter().find(|it| it.name == set.name).map_or(0, |it| it.count);
         pod_set(set, spec, reclaimable, context)
     });
-    let reserved = find(types::QUOTA_RESERVED).filter(|condition| condition.status == "True");
-    let on_hold = find(types::QUOTA_RESERVED).is_some_and(|it| it.status == "False" && it.reason == "OnHold");
+    let reserved = find(conditions::QUOTA_RESERVED).filter(|condition| condition.status == "True");
+    let on_hold = find(conditions::QUOTA_RESERVED).is_some_and(|it| it.status == "False" && it.reason == "OnHold");
     let eviction = |type_: &str| {
         let condition = find(type_).filter(|condition| condition.status == "True")?;
         Some(Eviction { reason: name(&condition.reason), at: transition(condition) })
@@ -80,14 +80,14 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         preemption_gated: has_closed_gate(object),
         admission: reserved.and(status.admission.as_ref()).map(admission::from_api),
         reserved_at: reserved.map(transition),
-        admitted: is_true(types::ADMITTED),
-        finished: is_true(types::FINISHED),
+        admitted: is_true(conditions::ADMITTED),
+        finished: is_true(conditions::FINISHED),
         on_hold,
-        waiting_for_replacement_pods: is_true(types::WAITING_FOR_REPLACEMENT_PODS),
-        pods_ready: is_true(types::PODS_READY),
-        evicted: eviction(types::EVICTED),
-        preempted: eviction(types::PREEMPTED),
-        requeued: find(types::REQUEUED).map(|condition| condition.status == "True"),
+        waiting_for_replacement_pods: is_true(conditions::WAITING_FOR_REPLACEMENT_PODS),
+        pods_ready: is_true(conditions::PODS_READY),
+        evicted: eviction(conditions::EVICTED),
+        preempted: eviction(conditions::PREEMPTED),
+        requeued: find(conditions::REQUEUED).map(|condition| condition.status == "True"),
         requeue_at: status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref()).map(|at| time(at.0)),
         checks: status.admission_checks.iter().map(check).collect(),
         unhealthy_nodes: status.unhealthy_nodes.iter().map(|node| name(&node.name)).collect(),

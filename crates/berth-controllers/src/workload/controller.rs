@@ -9,6 +9,7 @@ use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use jiff::Timestamp;
 
 use super::reconcile::{only_lets_in, reconcile};
+use crate::conditions;
 use crate::config::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -71,7 +72,7 @@ pub(crate) fn install(
         .watch(&stores.cluster_queues, move |delta| {
             let active = |queue: &berth_api::kueue::v1beta2::ClusterQueue| {
                 let conditions = queue.status.as_ref().map_or(&[][..], |status| &status.conditions);
-                crate::conditions::is_true(conditions, crate::keys::ACTIVE)
+                crate::conditions::is_true(conditions, conditions::ACTIVE)
             };
             let unchanged = match (&delta.old, &delta.new) {
                 (Some(old), Some(new)) => {

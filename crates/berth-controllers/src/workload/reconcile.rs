@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::kueue::reasons::{eviction, pods_ready};
 use berth_api::kueue::v1beta2::{
     CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
 };
@@ -20,7 +21,6 @@ use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
 use crate::config::WaitForPodsReady;
 use crate::jobs::reconcile::{Context, remove_finalizer};
-use crate::keys;
 use crate::plan::{Plan, Step, Told};
 use crate::selector;
 use crate::stores::controller_of;
@@ -33,7 +33,7 @@ const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduli
 /// Does a plan do nothing but take back why a workload could not be looked at, and say that now it can?
 pub(super) fn only_lets_in(before: &Workload, plan: &Plan<Workload>) -> bool {
     let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
-    let waits = |workload| status::condition(workload, keys::QUOTA_RESERVED).filter(|it| it.status == "False");
+    let waits = |workload| status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False");
     let gates = |workload: &Workload| workload.status.as_ref().map(|status| status.preemption_gates.clone());
     waits(before).is_some()
         && waits(after).is_some_and(|condition| condition.message == PENDING_EVALUATION)
@@ -109,7 +109,7 @@ impl Reconcile<'_> {
         }
         let retention = self.context.config.object_retention_policies.as_ref();
         let Some(after) = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_finished) else { return };
-        let Some(finished) = status::true_condition(&self.workload, keys::FINISHED) else { return };
+        let Some(finished) = status::true_condition(&self.workload, conditions::FINISHED) else { return };
         let elapsed = self.context.now.duration_since(finished.last_transition_time.0);
         let elapsed = Duration::try_from(elapsed).unwrap_or_default();
         if elapsed < after {
@@ -176,7 +176,7 @@ impl Reconcile<'_> {
 
     fn deactivation(&mut self) -> bool {
         let now = self.context.now;
-        let target = status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).cloned();
+        let target = status::true_condition(&self.workload, conditions::DEACTIVATION_TARGET).cloned();
         if status::is_active(&self.workload) {
             if target.is_none() {
                 return false;
@@ -191,7 +191,7 @@ impl Reconcile<'_> {
             if state.requeue_state.take().is_none() {
                 return false;
             }
-            conditions::remove(&mut state.conditions, keys::DEACTIVATION_TARGET);
+            conditions::remove(&mut state.conditions, conditions::DEACTIVATION_TARGET);
             self.write_status();
             return true;
         }
@@ -202,16 +202,16 @@ impl Reconcile<'_> {
             cause = target.reason;
         }
         let admitted = status::is_admitted(&self.workload);
-        let eviction = Eviction { reason: keys::EVICTED_BY_DEACTIVATION, cause: &cause, message: &message };
+        let eviction = Eviction { reason: eviction::DEACTIVATED, cause: &cause, message: &message };
         status::evict(&mut self.workload, &eviction, self.context.gates, now);
         let state = status::status_mut(&mut self.workload);
-        conditions::remove(&mut state.conditions, keys::DEACTIVATION_TARGET);
+        conditions::remove(&mut state.conditions, conditions::DEACTIVATION_TARGET);
         state.requeue_state = None;
         self.write_status();
         if admitted {
             let reason = match cause.is_empty() {
-                true => format!("EvictedDueTo{}", keys::EVICTED_BY_DEACTIVATION),
-                false => format!("EvictedDueTo{}DueTo{cause}", keys::EVICTED_BY_DEACTIVATION),
+                true => format!("EvictedDueTo{}", eviction::DEACTIVATED),
+                false => format!("EvictedDueTo{}DueTo{cause}", eviction::DEACTIVATED),
             };
             self.tell(Told::normal(&reason, message));
         }
@@ -223,16 +223,17 @@ impl Reconcile<'_> {
         if !status::is_active(&self.workload) {
             return false;
         }
-        let Some(requeued) = status::condition(&self.workload, keys::REQUEUED).filter(|c| c.status == "False").cloned()
+        let Some(requeued) =
+            status::condition(&self.workload, conditions::REQUEUED).filter(|c| c.status == "False").cloned()
         else {
             return self.requeue_timer();
         };
         let (reason, message) = match requeued.reason.as_str() {
-            reason if reason.starts_with(keys::EVICTED_BY_DEACTIVATION) => {
+            reason if reason.starts_with(eviction::DEACTIVATED) => {
                 status::status_mut(&mut self.workload).requeue_state = None;
                 ("Reactivated", "The workload was reactivated")
             }
-            keys::EVICTED_BY_PODS_READY_TIMEOUT | keys::EVICTED_BY_ADMISSION_CHECK => {
+            eviction::PODS_READY_TIMEOUT | eviction::ADMISSION_CHECK => {
                 if let Some(left) = self.backoff_left() {
                     self.plan.look_again(left);
                     return false;
@@ -242,13 +243,13 @@ impl Reconcile<'_> {
                 }
                 ("BackoffFinished", "The workload backoff was finished")
             }
-            keys::EVICTED_BY_CLUSTER_QUEUE_STOPPED => {
+            eviction::CLUSTER_QUEUE_STOPPED => {
                 if self.cluster_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
                     return false;
                 }
                 ("ClusterQueueRestarted", "The ClusterQueue was restarted after being stopped")
             }
-            keys::EVICTED_BY_LOCAL_QUEUE_STOPPED => {
+            eviction::LOCAL_QUEUE_STOPPED => {
                 if self.local_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
                     return false;
                 }
@@ -256,7 +257,7 @@ impl Reconcile<'_> {
             }
             _ => return false,
         };
-        status::set(&mut self.workload, keys::REQUEUED, true, reason, message, self.context.now);
+        status::set(&mut self.workload, conditions::REQUEUED, true, reason, message, self.context.now);
         self.write_status();
         true
     }
@@ -307,9 +308,9 @@ impl Reconcile<'_> {
         if status::is_admitted(&self.workload) {
             let drains = |policy: Option<StopPolicy>| stop_policy(policy) == StopPolicy::HoldAndDrain;
             let (reason, message) = if cluster.as_ref().is_some_and(|queue| drains(queue.spec.stop_policy)) {
-                (keys::EVICTED_BY_CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
+                (eviction::CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
             } else if local.as_ref().is_some_and(|queue| drains(queue.spec.stop_policy)) {
-                (keys::EVICTED_BY_LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
+                (eviction::LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
             } else {
                 return false;
             };
@@ -371,7 +372,7 @@ impl Reconcile<'_> {
         if status::is_admitted(&self.workload) || !status::is_active(&self.workload) {
             return false;
         }
-        let was_gated = status::condition(&self.workload, keys::QUOTA_RESERVED)
+        let was_gated = status::condition(&self.workload, conditions::QUOTA_RESERVED)
             .is_some_and(|condition| condition.status == "False" && condition.reason == "AdmissionGated");
         match self.gated_by() {
             Some(gates) => {
@@ -417,10 +418,10 @@ impl Reconcile<'_> {
         }
         let rejected = described(&checks::in_state(&self.workload, CheckState::Rejected));
         if let Some((plural, list)) = rejected
-            && status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).is_none()
+            && status::true_condition(&self.workload, conditions::DEACTIVATION_TARGET).is_none()
         {
             let text = format!("AdmissionCheck{plural} in Rejected state: {list}");
-            status::set(&mut self.workload, keys::DEACTIVATION_TARGET, true, "AdmissionCheck", &text, now);
+            status::set(&mut self.workload, conditions::DEACTIVATION_TARGET, true, "AdmissionCheck", &text, now);
             if !status::is_admitted(&self.workload) {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
@@ -430,7 +431,7 @@ impl Reconcile<'_> {
         }
         if let Some((plural, list)) = described(&checks::in_state(&self.workload, CheckState::Retry)) {
             let message = format!("Evicted due to AdmissionCheck{plural} in Retry state: {list}");
-            self.evict(keys::EVICTED_BY_ADMISSION_CHECK, "", &message);
+            self.evict(eviction::ADMISSION_CHECK, "", &message);
             return true;
         }
         let was = status::is_admitted(&self.workload);
@@ -461,7 +462,7 @@ impl Reconcile<'_> {
 
     fn execution_time(&mut self) -> bool {
         let Some(limit) = self.workload.spec.maximum_execution_time_seconds else { return false };
-        if status::true_condition(&self.workload, keys::DEACTIVATION_TARGET).is_some() {
+        if status::true_condition(&self.workload, conditions::DEACTIVATION_TARGET).is_some() {
             return false;
         }
         let left = i64::from(limit) - status::execution_seconds(&self.workload, self.context.now);
@@ -472,7 +473,7 @@ impl Reconcile<'_> {
         let message = "exceeding the maximum execution time";
         status::set(
             &mut self.workload,
-            keys::DEACTIVATION_TARGET,
+            conditions::DEACTIVATION_TARGET,
             true,
             "MaximumExecutionTimeExceeded",
             message,
@@ -501,7 +502,7 @@ impl Reconcile<'_> {
             let message = "exceeding the maximum number of re-queuing retries";
             if status::set(
                 &mut self.workload,
-                keys::DEACTIVATION_TARGET,
+                conditions::DEACTIVATION_TARGET,
                 true,
                 "RequeuingLimitExceeded",
                 message,
@@ -516,7 +517,7 @@ impl Reconcile<'_> {
             status::set_requeue_state(&mut self.workload, at, true);
         }
         let key = berth_runtime::ObjectKey::of(&self.workload);
-        self.evict(keys::EVICTED_BY_PODS_READY_TIMEOUT, cause, &format!("Exceeded the PodsReady timeout {key}"));
+        self.evict(eviction::PODS_READY_TIMEOUT, cause, &format!("Exceeded the PodsReady timeout {key}"));
         true
     }
 
@@ -528,9 +529,9 @@ impl Reconcile<'_> {
         let before = self.workload.clone();
         self.preemption_gates();
         let observability = gates.on("UnadmittedWorkloadsObservability");
-        let known = status::condition(&self.workload, keys::QUOTA_RESERVED).cloned();
-        let evicted_for_deactivation = status::true_condition(&self.workload, keys::EVICTED)
-            .filter(|condition| condition.reason.starts_with(keys::EVICTED_BY_DEACTIVATION))
+        let known = status::condition(&self.workload, conditions::QUOTA_RESERVED).cloned();
+        let evicted_for_deactivation = status::true_condition(&self.workload, conditions::EVICTED)
+            .filter(|condition| condition.reason.starts_with(eviction::DEACTIVATED))
             .cloned();
         if !status::is_active(&self.workload) {
             if let Some(evicted) = evicted_for_deactivation
@@ -581,7 +582,7 @@ impl Reconcile<'_> {
             return Some(("Misconfigured", format!("ClusterQueue {cluster_name} doesn't exist")));
         };
         let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let active = conditions::is_true(conditions, keys::ACTIVE);
+        let active = conditions::is_true(conditions, conditions::ACTIVE);
         if !active || stop_policy(cluster.spec.stop_policy) != StopPolicy::None {
             return Some(("Suspended", format!("ClusterQueue {cluster_name} is inactive")));
         }
@@ -663,14 +664,14 @@ pub fn not_ready(
     recovery_timeout: Option<Duration>,
     now: Timestamp,
 ) -> Option<(&'static str, Duration)> {
-    let admitted = status::true_condition(workload, keys::ADMITTED)?;
-    let ready = status::condition(workload, keys::PODS_READY);
+    let admitted = status::true_condition(workload, conditions::ADMITTED)?;
+    let ready = status::condition(workload, conditions::PODS_READY);
     if ready.is_some_and(|condition| condition.status == "True") {
         return None;
     }
-    let (cause, limit, since) = match ready.filter(|condition| condition.reason == keys::WAIT_FOR_RECOVERY) {
-        Some(condition) => (keys::WAIT_FOR_RECOVERY, recovery_timeout?, condition.last_transition_time.0),
-        None => (keys::WAIT_FOR_START, timeout?, admitted.last_transition_time.0),
+    let (cause, limit, since) = match ready.filter(|condition| condition.reason == pods_ready::WAIT_FOR_RECOVERY) {
+        Some(condition) => (pods_ready::WAIT_FOR_RECOVERY, recovery_timeout?, condition.last_transition_time.0),
+        None => (pods_ready::WAIT_FOR_START, timeout?, admitted.last_transition_time.0),
     };
     let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Some((cause, limit.saturating_sub(elapsed)))

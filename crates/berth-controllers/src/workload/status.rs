@@ -15,7 +15,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::conditions::{self, NewCondition};
 use crate::gates::Gates;
-use crate::keys;
 
 /// The conditions of a workload.
 pub fn conditions(workload: &Workload) -> &[Condition] {
@@ -34,22 +33,22 @@ pub fn true_condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Con
 
 /// Does it hold quota?
 pub fn has_quota_reservation(workload: &Workload) -> bool {
-    true_condition(workload, keys::QUOTA_RESERVED).is_some()
+    true_condition(workload, conditions::QUOTA_RESERVED).is_some()
 }
 
 /// Is it admitted?
 pub fn is_admitted(workload: &Workload) -> bool {
-    true_condition(workload, keys::ADMITTED).is_some()
+    true_condition(workload, conditions::ADMITTED).is_some()
 }
 
 /// Is it being thrown out, or was it, and has not come back since?
 pub fn is_evicted(workload: &Workload) -> bool {
-    true_condition(workload, keys::EVICTED).is_some()
+    true_condition(workload, conditions::EVICTED).is_some()
 }
 
 /// Is it done?
 pub fn is_finished(workload: &Workload) -> bool {
-    true_condition(workload, keys::FINISHED).is_some()
+    true_condition(workload, conditions::FINISHED).is_some()
 }
 
 /// How far a workload has come.
@@ -91,21 +90,21 @@ pub fn eviction_completed(
 ) -> Option<(String, String, Duration)> {
     let old = old.filter(|old| Stage::of(old).fell_back_to(Stage::of(new)))?;
     let queue = old.status.as_ref()?.admission.as_ref()?.cluster_queue.clone();
-    let evicted = true_condition(new, keys::EVICTED)?;
+    let evicted = true_condition(new, conditions::EVICTED)?;
     let took = Duration::try_from(now.duration_since(evicted.last_transition_time.0)).unwrap_or_default();
     Some((queue, evicted.reason.clone(), took))
 }
 
 /// How long a finished workload ran, over all its admissions; nothing unless it was admitted and is finished.
 pub fn total_execution_time(workload: &Workload) -> Option<Duration> {
-    let finished = true_condition(workload, keys::FINISHED)?.last_transition_time.0;
-    true_condition(workload, keys::ADMITTED)?;
+    let finished = true_condition(workload, conditions::FINISHED)?.last_transition_time.0;
+    true_condition(workload, conditions::ADMITTED)?;
     u64::try_from(execution_seconds(workload, finished)).ok().map(Duration::from_secs)
 }
 
 /// Was it thrown out for this reason?
 pub fn is_evicted_by(workload: &Workload, reason: &str) -> bool {
-    true_condition(workload, keys::EVICTED).is_some_and(|condition| condition.reason == reason)
+    true_condition(workload, conditions::EVICTED).is_some_and(|condition| condition.reason == reason)
 }
 
 /// Says which of its pods no longer need quota; never more of a pod set than it has. Returns whether anything changed.
@@ -141,7 +140,7 @@ pub fn is_active(workload: &Workload) -> bool {
 
 /// Is it kept out of its queue on purpose (QuotaReserved=False, reason OnHold)?
 pub fn is_on_hold(workload: &Workload) -> bool {
-    condition(workload, keys::QUOTA_RESERVED)
+    condition(workload, conditions::QUOTA_RESERVED)
         .is_some_and(|condition| condition.status == "False" && condition.reason == "OnHold")
 }
 
@@ -161,11 +160,11 @@ pub fn set(workload: &mut Workload, type_: &str, status: bool, reason: &str, mes
 pub fn set_quota_reservation(workload: &mut Workload, admission: Admission, now: Timestamp) {
     let message = format!("Quota reserved in ClusterQueue {}", admission.cluster_queue);
     status_mut(workload).admission = Some(admission);
-    set(workload, keys::QUOTA_RESERVED, true, keys::QUOTA_RESERVED, &message, now);
-    for type_ in [keys::EVICTED, keys::PREEMPTED, keys::BLOCKED_ON_PREEMPTION_GATES] {
+    set(workload, conditions::QUOTA_RESERVED, true, conditions::QUOTA_RESERVED, &message, now);
+    for type_ in [conditions::EVICTED, conditions::PREEMPTED, conditions::BLOCKED_ON_PREEMPTION_GATES] {
         if let Some(old) = true_condition(workload, type_) {
             let message = format!("Previously: {}", old.message);
-            set(workload, type_, false, keys::QUOTA_RESERVED, &message, now);
+            set(workload, type_, false, conditions::QUOTA_RESERVED, &message, now);
         }
     }
 }
@@ -179,7 +178,7 @@ pub fn unset_quota_reservation(
     gates: &Gates,
     now: Timestamp,
 ) -> bool {
-    let mut changed = set(workload, keys::QUOTA_RESERVED, false, reason, message, now);
+    let mut changed = set(workload, conditions::QUOTA_RESERVED, false, reason, message, now);
     changed |= status_mut(workload).admission.take().is_some();
     changed |= sync_admitted(workload, gates, now);
     changed
@@ -215,17 +214,18 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
     let ready = all_checks_ready(workload);
     let pending_topology = has_pending_topology(workload, gates);
     let admitted = reserved && ready && !pending_topology;
-    let known = condition(workload, keys::ADMITTED).cloned();
+    let known = condition(workload, conditions::ADMITTED).cloned();
     let was = known.as_ref().is_some_and(|condition| condition.status == "True");
     if admitted {
-        return !was && set(workload, keys::ADMITTED, true, keys::ADMITTED, "The workload is admitted", now);
+        return !was
+            && set(workload, conditions::ADMITTED, true, conditions::ADMITTED, "The workload is admitted", now);
     }
     let observability = gates.on("UnadmittedWorkloadsObservability");
     if !observability && !was {
         // Before the granular reasons existed, a workload that never was admitted had no such condition.
         return false;
     }
-    if !reserved && known.is_none() && condition(workload, keys::QUOTA_RESERVED).is_none() {
+    if !reserved && known.is_none() && condition(workload, conditions::QUOTA_RESERVED).is_none() {
         return false;
     }
     let (reason, message) = match (reserved, ready) {
@@ -246,7 +246,7 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
         status.accumulated_past_execution_time_seconds =
             Some(past.saturating_add(i32::try_from(seconds).unwrap_or(i32::MAX)));
     }
-    set(workload, keys::ADMITTED, false, reason, message, now)
+    set(workload, conditions::ADMITTED, false, reason, message, now)
 }
 
 /// Why a workload is thrown out.
@@ -262,14 +262,14 @@ pub struct Eviction<'a> {
 
 /// Throws it out (§19.1): quota stays until its job has stopped.
 pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, now: Timestamp) {
-    let reason = if eviction.reason == keys::EVICTED_BY_DEACTIVATION && !eviction.cause.is_empty() {
+    let reason = if eviction.reason == eviction::DEACTIVATED && !eviction.cause.is_empty() {
         format!("{}DueTo{}", eviction.reason, eviction.cause)
     } else {
         eviction.reason.to_owned()
     };
-    set(workload, keys::EVICTED, true, &reason, eviction.message, now);
+    set(workload, conditions::EVICTED, true, &reason, eviction.message, now);
     reset_checks(workload, now);
-    let blocked = true_condition(workload, keys::BLOCKED_ON_PREEMPTION_GATES).is_some();
+    let blocked = true_condition(workload, conditions::BLOCKED_ON_PREEMPTION_GATES).is_some();
     let status = status_mut(workload);
     status.cluster_name = None;
     status.nominated_cluster_names.clear();
@@ -294,7 +294,7 @@ pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, no
     if blocked {
         set(
             workload,
-            keys::BLOCKED_ON_PREEMPTION_GATES,
+            conditions::BLOCKED_ON_PREEMPTION_GATES,
             false,
             "Evicted",
             "The workload was evicted, its preemption gates are closed again",
@@ -328,21 +328,27 @@ pub fn reset_checks(workload: &mut Workload, now: Timestamp) {
 
 /// Throws it out for another workload (§11.1).
 pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gates, now: Timestamp) {
-    evict(workload, &Eviction { reason: keys::EVICTED_BY_PREEMPTION, cause: "", message }, gates, now);
-    set(workload, keys::PREEMPTED, true, reason, message, now);
+    evict(workload, &Eviction { reason: eviction::PREEMPTED, cause: "", message }, gates, now);
+    set(workload, conditions::PREEMPTED, true, reason, message, now);
 }
 
 /// Is a workload that was evicted for this reason queued again at once? It had to make room, its place broke, or it left for
 /// a sibling that is ahead of it in the queue: should that fail, it is there again.
 fn comes_back_at_once(reason: &str) -> bool {
-    [keys::EVICTED_BY_PREEMPTION, keys::EVICTED_BY_NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
+    [eviction::PREEMPTED, eviction::NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
 }
 
 /// The eviction is complete, its job has stopped: quota goes back (§19.2). Nothing happens without an eviction.
 pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
-    let Some(evicted) = true_condition(workload, keys::EVICTED).cloned() else { return false };
-    let mut changed =
-        set(workload, keys::REQUEUED, comes_back_at_once(&evicted.reason), &evicted.reason, &evicted.message, now);
+    let Some(evicted) = true_condition(workload, conditions::EVICTED).cloned() else { return false };
+    let mut changed = set(
+        workload,
+        conditions::REQUEUED,
+        comes_back_at_once(&evicted.reason),
+        &evicted.reason,
+        &evicted.message,
+        now,
+    );
     let reason = unreserved_reason("PendingEvaluation", "Pending", gates);
     changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
     changed
@@ -369,7 +375,7 @@ pub fn finish(workload: &mut Workload, reason: &str, message: &str, now: Timesta
     if is_finished(workload) {
         return false;
     }
-    set(workload, keys::FINISHED, true, reason, message, now)
+    set(workload, conditions::FINISHED, true, reason, message, now)
 }
 
 /// Writes what its pod sets ask for in total. Returns whether that was not there already.
@@ -385,14 +391,14 @@ pub fn set_resource_requests(workload: &mut Workload, requests: Vec<PodSetReques
 /// Seconds it has been admitted so far, over all admissions.
 pub fn execution_seconds(workload: &Workload, now: Timestamp) -> i64 {
     let past = workload.status.as_ref().and_then(|s| s.accumulated_past_execution_time_seconds).unwrap_or(0);
-    let current = true_condition(workload, keys::ADMITTED)
+    let current = true_condition(workload, conditions::ADMITTED)
         .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0));
     i64::from(past).saturating_add(current)
 }
 
 /// Seconds between the reservation and now, or since it was queued, for messages.
 pub fn seconds_since_reservation(workload: &Workload, now: Timestamp) -> i64 {
-    true_condition(workload, keys::QUOTA_RESERVED)
+    true_condition(workload, conditions::QUOTA_RESERVED)
         .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0))
 }
 
@@ -401,7 +407,7 @@ pub fn seconds_since_reservation(workload: &Workload, now: Timestamp) -> i64 {
 pub fn seconds_queued(workload: &Workload, now: Timestamp) -> i64 {
     const LONGEST: f64 = i64::MAX as f64 / 1e9;
     let created = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let requeued = true_condition(workload, keys::REQUEUED).map(|condition| condition.last_transition_time.0);
+    let requeued = true_condition(workload, conditions::REQUEUED).map(|condition| condition.last_transition_time.0);
     let since = requeued.into_iter().chain(created).max();
     let seconds = since.map_or(LONGEST, |since| now.duration_since(since).as_secs_f64());
     seconds.clamp(0.0, LONGEST).round_ties_even() as i64

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_api::kueue::v1beta2::ClusterQueue;
-use berth_controllers::{conditions, keys};
+use berth_controllers::conditions;
 use berth_engine::EngineConfig;
 use berth_load::bound::{limited_bound, lower_bound};
 use berth_load::{Config, Plan, Untimed, drive};
@@ -200,7 +200,7 @@ async fn prepare(client: &Client, plan: &Plan, hold: bool) -> anyhow::Result<()>
         let queues: Api<ClusterQueue> = Api::all(client.clone());
         let list = queues.list(&ListParams::default()).await.context("listing cluster queues")?;
         let active = |queue: &ClusterQueue| {
-            queue.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, keys::ACTIVE))
+            queue.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::ACTIVE))
         };
         let names: std::collections::BTreeSet<&str> = plan.queues.iter().map(|queue| queue.name.as_ref()).collect();
         if hold {
@@ -319,7 +319,7 @@ async fn settle(client: &Client, plan: &Plan) -> anyhow::Result<Vec<String>> {
     let list: Value = client.request(request).await.context("listing workloads")?;
     let finished = list["items"].as_array().into_iter().flatten().filter(|workload| {
         let conditions = workload["status"]["conditions"].as_array();
-        conditions.into_iter().flatten().any(|it| it["type"] == keys::FINISHED && it["status"] == "True")
+        conditions.into_iter().flatten().any(|it| it["type"] == conditions::FINISHED && it["status"] == "True")
     });
     let finished = finished.count();
     if finished != plan.arrivals.len() {

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use berth_api::kueue::conditions;
 use berth_api::kueue::v1beta2::Workload;
+use berth_controllers::Gates;
 use berth_controllers::execute::{Part, patch};
 use berth_controllers::workload::status;
-use berth_controllers::{Gates, keys};
 use berth_load::{Ledger, Plan};
 use berth_runtime::Clock;
 use futures::AsyncBufReadExt;
@@ -220,8 +221,8 @@ impl Mimic {
         let conditions = glimpse.status.and_then(|status| status.conditions).map_or("[]", |list| list.get());
         let list: Vec<Condition> = serde_json::from_str(conditions).context("conditions of a workload")?;
         let is = |kind: &str| list.iter().any(|condition| condition.kind == kind && condition.status == "True");
-        let (holding, admitted) = (is(keys::QUOTA_RESERVED), is(keys::ADMITTED));
-        let (evicting, finished) = (is(keys::EVICTED), is(keys::FINISHED));
+        let (holding, admitted) = (is(conditions::QUOTA_RESERVED), is(conditions::ADMITTED));
+        let (evicting, finished) = (is(conditions::EVICTED), is(conditions::FINISHED));
         let (mut runs, mut leaves) = (None, false);
         {
             let at = self.elapsed();

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::conditions;
 use berth_api::kueue::v1beta2::{PodSet, Workload, WorkloadPriorityClass};
 use berth_apimachinery::field::{Error, ErrorKind, Path};
+use berth_controllers::Stores;
 use berth_controllers::config::{Config, WaitForPodsReady};
 use berth_controllers::configuration::frameworks;
 use berth_controllers::jobs::reconcile::{Context, reconcile};
 use berth_controllers::plan::Step;
 use berth_controllers::webhooks;
-use berth_controllers::{Stores, keys};
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Namespace, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -117,7 +118,7 @@ fn with_pods_ready(case: &Case) -> Verdict {
     let plan = reconcile(context, &berth_runtime::ObjectKey::of(&job), Some(&job));
     let ready = |workload: &Workload| {
         let conditions = workload.status.iter().flat_map(|status| status.conditions.iter());
-        conditions.into_iter().any(|condition| condition.type_ == keys::PODS_READY && condition.status == "True")
+        conditions.into_iter().any(|condition| condition.type_ == conditions::PODS_READY && condition.status == "True")
     };
     let writes = plan.steps.iter().any(|step| matches!(step, Step::PatchWorkloadStatus(after) if ready(after)));
     match plan.error {

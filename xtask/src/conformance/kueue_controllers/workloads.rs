@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{
     AdmissionCheck, AdmissionCheckState, ClusterQueue, Cohort, LocalQueue, PodSet, ProvisioningRequestConfig,
     ReclaimablePod, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
-use berth_api::kueue::{constants, labels};
+use berth_api::kueue::{conditions, constants, labels};
 use berth_controllers::config::{Config, Resources};
 use berth_controllers::provisioning::{check, requests};
 use berth_controllers::topology::health::assigned_hosts;
@@ -17,7 +18,7 @@ use berth_controllers::translate::workload::topology_request;
 use berth_controllers::translate::{self, workload_key};
 use berth_controllers::workload::checks;
 use berth_controllers::workload::status::{self, Stage};
-use berth_controllers::{duration, keys, queues, webhooks};
+use berth_controllers::{duration, queues, webhooks};
 use berth_engine::lab::PodSetTotal;
 use berth_engine::model::{AdmissionScope, Time};
 use berth_engine::{AdmissionFairSharing, Engine, Event, RequeuingTimestamp};
@@ -35,9 +36,9 @@ pub fn runner(suite: &str) -> Option<Runner> {
     Some(match suite {
         "workload-from-quota-reserved-or-admitted-to-pending" => fell_back,
         "workload-eviction-pending-latency" => eviction_latency,
-        "workload-is-evicted-by-deactivation" => |case| evicted_by(case, "result", keys::EVICTED_BY_DEACTIVATION),
+        "workload-is-evicted-by-deactivation" => |case| evicted_by(case, "result", eviction::DEACTIVATED),
         "workload-is-evicted-by-pods-ready-timeout" => {
-            |case| evicted_by(case, "evictedByTimeout", keys::EVICTED_BY_PODS_READY_TIMEOUT)
+            |case| evicted_by(case, "evictedByTimeout", eviction::PODS_READY_TIMEOUT)
         }
         "workload-reclaimable-pods-are-equal" => |case| {
             let (a, b): (Vec<ReclaimablePod>, Vec<ReclaimablePod>) = (input(case, "a")?, input(case, "b")?);
@@ -162,7 +163,7 @@ fn evicted_by(case: &Case, field: &str, reason: &str) -> Verdict {
     let evicted = status::is_evicted_by(&workload, reason);
     let mut lines = differences(&json!({"it": case.want[field]}), &json!({"it": evicted}), &[]);
     if let Some(wanted) = case.want.get("condition") {
-        let found = status::conditions(&workload).iter().find(|it| evicted && it.type_ == keys::EVICTED);
+        let found = status::conditions(&workload).iter().find(|it| evicted && it.type_ == conditions::EVICTED);
         lines.extend(differences(&json!({"it": wanted}), &json!({"it": found}), &[]));
     }
     verdict(lines)
@@ -288,7 +289,7 @@ fn resource_usage(case: &Case) -> Verdict {
     let object = json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"podSets": pod_sets}});
     let mut workload: Workload = read(&object)?;
     if !assignments.is_empty() {
-        let reserved = json!({"type": keys::QUOTA_RESERVED, "status": "True", "reason": "QuotaReserved", "message": "",
+        let reserved = json!({"type": conditions::QUOTA_RESERVED, "status": "True", "reason": "QuotaReserved", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let admission = json!({"clusterQueue": "cq", "podSetAssignments": assignments});
         workload.status = Some(read(&json!({"conditions": [reserved], "admission": admission}))?);
@@ -420,7 +421,7 @@ fn cluster_queue(case: &Case) -> Verdict {
     }
     let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));
     let status = after.status.unwrap_or_default();
-    let active = status.conditions.iter().find(|condition| condition.type_ == keys::ACTIVE);
+    let active = status.conditions.iter().find(|condition| condition.type_ == conditions::ACTIVE);
     equal(
         want.whole(),
         json!({
@@ -469,7 +470,7 @@ fn charged(engine: &mut Engine, old: &Workload, new: &Workload, at: Time) {
         deciding.status = reserved.status.clone();
     }
     if let Some(status) = &mut deciding.status {
-        status.conditions.retain(|condition| condition.type_ == keys::QUOTA_RESERVED);
+        status.conditions.retain(|condition| condition.type_ == conditions::QUOTA_RESERVED);
     }
     upsert(engine, &deciding, at);
     engine.lab().charge(&workload_key(old));
@@ -556,7 +557,7 @@ fn folds_penalty(case: &Case) -> Verdict {
     let mut workload: Workload = read(&workload)?;
     upsert(&mut engine, &workload, at);
     engine.lab().charge(&workload_key(&workload));
-    status::set(&mut workload, keys::ADMITTED, true, "Admitted", "", now(case));
+    status::set(&mut workload, conditions::ADMITTED, true, "Admitted", "", now(case));
     upsert(&mut engine, &workload, at);
     let (consumed, stamp) =
         engine.local_queue_status("ns", "lq").and_then(|it| it.consumed).ok_or("nothing consumed")?;

@@ -16,9 +16,9 @@ use kube::ResourceExt;
 
 use super::group::{self, Group};
 use super::{Unit, kind};
+use crate::conditions;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
-use crate::keys;
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
@@ -399,7 +399,7 @@ impl Look<'_> {
         } else if self.group.is_group() && !pods.iter().any(|pod| is_of_run(pod)) && pods.iter().any(|pod| waits(pod)) {
             self.delete_workload(&workload);
         } else {
-            let how = status::condition(&workload, keys::FINISHED);
+            let how = status::condition(&workload, conditions::FINISHED);
             let how = how.map(|how| format!("{}: {}", how.reason, how.message)).unwrap_or_default();
             self.let_run_end(is_of_run, &how);
         }
@@ -504,7 +504,7 @@ impl Look<'_> {
         }
         // A group of which pods were lost cannot run; it waits outside its queue for others to be made.
         if self.group.is_group() && !self.group.is_serving() {
-            const TYPE: &str = keys::WAITING_FOR_REPLACEMENT_PODS;
+            const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
             let known = status::condition(workload, TYPE).is_some();
             if absent > 0 {
                 let left = status::is_evicted(workload) || !status::has_quota_reservation(workload);
@@ -565,7 +565,7 @@ impl Look<'_> {
 
     /// It was evicted: its pods go, and once nothing of it runs the quota goes back (§19.2).
     fn leave(&mut self, mut workload: Workload) {
-        let Some(evicted) = status::true_condition(&workload, keys::EVICTED).cloned() else { return };
+        let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop("WorkloadEvicted", &evicted.message, false);
         if !self.group.is_active(self.context.gates)
             && status::has_quota_reservation(&workload)

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::reconcile::reconcile;
 use super::{Unit, group};
+use crate::conditions;
 use crate::config::Config;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
-use crate::keys;
 use crate::plan::{Plan, Step};
 use crate::stores::Stores;
 
@@ -142,19 +142,19 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
         conditions.into_iter().any(|it| it.type_ == "TerminationTarget" && it.message.as_deref() == Some("why"))
     });
     assert!(marked, "{:?}", plan.steps);
-    assert_eq!(status_of(&plan, keys::QUOTA_RESERVED), None, "its pods still run");
+    assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED), None, "its pods still run");
     for pod in &mut running {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
         pod["status"]["phase"] = json!("Failed");
     }
     // First the Workload is told what it lacks, then its quota goes back.
     let plan = world.look(&running);
-    let waits = status_of(&plan, keys::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
+    let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
     assert_eq!(waits, "True/PodsNotRecreated: The pod group lacks 2 pods; new ones have to be made");
     let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
     world.stores.workloads.observe(*told);
     let plan = world.look(&running);
-    assert_eq!(status_of(&plan, keys::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
+    assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
     assert!(patched(&plan).is_empty(), "the pods stay until others take their places");
 }
 
@@ -176,7 +176,7 @@ fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
             if let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() {
                 world.stores.workloads.observe(*told);
             }
-            status_of(&plan, keys::QUOTA_RESERVED).as_deref() == Some("False/PendingEvaluation: why")
+            status_of(&plan, conditions::QUOTA_RESERVED).as_deref() == Some("False/PendingEvaluation: why")
         })
     };
     assert!(!is_released(&leaving, &fast), "they run");
@@ -192,13 +192,13 @@ fn a_group_ends_when_its_pods_succeeded_or_are_not_to_be_replaced() {
     let world = World::new();
     world.with_workload(&ADMITTED);
     let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
-    assert_eq!(status_of(&plan, keys::FINISHED).as_deref(), Some("True/Succeeded: Pods succeeded: 2/2."));
+    assert_eq!(status_of(&plan, conditions::FINISHED).as_deref(), Some("True/Succeeded: Pods succeeded: 2/2."));
     assert!(patched(&plan).iter().all(|pod| pod.finalizers().is_empty()) && patched(&plan).len() == 2);
     let mut failed = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Failed")];
-    assert_eq!(status_of(&world.look(&failed), keys::FINISHED), None, "the failed one may be replaced");
+    assert_eq!(status_of(&world.look(&failed), conditions::FINISHED), None, "the failed one may be replaced");
     failed[0]["metadata"]["annotations"][annotations::RETRIABLE_IN_GROUP] = json!("false");
     let plan = world.look(&failed);
-    assert_eq!(status_of(&plan, keys::FINISHED).as_deref(), Some("True/Failed: Pods succeeded: 1/2."));
+    assert_eq!(status_of(&plan, conditions::FINISHED).as_deref(), Some("True/Failed: Pods succeeded: 1/2."));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
     let plan = world.look(&[pod]);
     let Some(Step::PatchWorkload(resized)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
     assert_eq!(resized.spec.pod_sets[0].count, 5);
-    let queued = status_of(&plan, keys::QUOTA_RESERVED).expect("the condition");
+    let queued = status_of(&plan, conditions::QUOTA_RESERVED).expect("the condition");
     assert_eq!(queued, "False/PendingEvaluation: The workload has pods again");
 }
 
