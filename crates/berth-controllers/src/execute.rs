@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -246,7 +247,7 @@ where
             "Workload {name} is there already and belongs to {whose}; it is made for this {} once that one is deleted",
             J::kind(&())
         );
-        self.recorder.event(object, EventType::Warning, "WorkloadNameConflict", &message);
+        self.recorder.event(object, EventType::Warning, events::WORKLOAD_NAME_CONFLICT, &message);
     }
 
     /// Says on an object that is held since the controllers were away why it stays so, if the API refused what they would make
@@ -258,7 +259,7 @@ where
                  delete it and make it again",
                 berth_runtime::message(error)
             );
-            self.recorder.event(object, EventType::Warning, "StaysHeld", &truncate(&message, EVENT_MESSAGE_MAX));
+            self.recorder.event(object, EventType::Warning, events::STAYS_HELD, &truncate(&message, EVENT_MESSAGE_MAX));
         }
     }
 
@@ -267,7 +268,12 @@ where
     fn tell_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!("The API server refuses {what}: {}", berth_runtime::brief(error));
-            self.recorder.event(object, EventType::Warning, "WriteRefused", &truncate(&message, EVENT_MESSAGE_MAX));
+            self.recorder.event(
+                object,
+                EventType::Warning,
+                events::WRITE_REFUSED,
+                &truncate(&message, EVENT_MESSAGE_MAX),
+            );
         }
     }
 

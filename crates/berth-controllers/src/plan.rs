@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::EventType;
 
@@ -129,10 +130,10 @@ impl PlanError {
     /// and for what the plan tells in its own words.
     pub fn told(&self) -> Option<Told> {
         let reason = match self {
-            PlanError::PrebuiltWorkloadNotFound => "PrebuiltWorkloadNotFound",
-            PlanError::CyclicOwnership => "CyclicOwnership",
-            PlanError::Unclear(_) => "ErrWorkloadCompose",
-            PlanError::Other(_) => "ReconcileFailed",
+            PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,
+            PlanError::CyclicOwnership => events::CYCLIC_OWNERSHIP,
+            PlanError::Unclear(_) => events::ERR_WORKLOAD_COMPOSE,
+            PlanError::Other(_) => events::RECONCILE_FAILED,
             PlanError::NoMatchingWorkloads
             | PlanError::ExtraWorkloads
             | PlanError::OwnerNotFound

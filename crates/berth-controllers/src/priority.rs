@@ -1,7 +1,7 @@
 //! Where a workload's priority comes from (semantics §3.1, §3.5).
 
-use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, PriorityClassRef, Workload};
+use berth_api::kueue::{annotations, constants};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
@@ -41,7 +41,7 @@ pub fn of_workload_class(stores: &Stores, name: &str) -> Result<Priority, Priori
 pub fn workload_class_ref(name: &str) -> PriorityClassRef {
     PriorityClassRef {
         group: "kueue.x-k8s.io".to_owned(),
-        kind: "WorkloadPriorityClass".to_owned(),
+        kind: constants::WORKLOAD_PRIORITY_CLASS_KIND.to_owned(),
         name: name.to_owned(),
     }
 }
@@ -59,8 +59,8 @@ pub fn of_pod_class(stores: &Stores, name: &str) -> Result<Priority, PriorityErr
     };
     Ok(Priority {
         class: Some(PriorityClassRef {
-            group: "scheduling.k8s.io".to_owned(),
-            kind: "PriorityClass".to_owned(),
+            group: constants::POD_PRIORITY_CLASS_GROUP.to_owned(),
+            kind: constants::POD_PRIORITY_CLASS_KIND.to_owned(),
             name: class.metadata.name.unwrap_or_default(),
         }),
         value: class.value,

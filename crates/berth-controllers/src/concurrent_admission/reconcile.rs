@@ -4,9 +4,9 @@
 //! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
 //! back when the parent has lost it, which is when nothing of the job runs any more.
 
-use berth_api::kueue::labels;
 use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
+use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 
@@ -115,7 +115,7 @@ impl<'a> Family<'a> {
     fn delete(&mut self, variant: Workload, why: &str) {
         let message = format!("Variant Workload {:?} deleted; {why}", ObjectKey::of(&variant).to_string());
         self.plan.steps.push(Step::DeleteWorkload(Box::new(variant)));
-        self.plan.steps.push(Step::Event(Told::normal("DeletedVariant", message)));
+        self.plan.steps.push(Step::Event(Told::normal(events::DELETED_VARIANT, message)));
     }
 
     // -- which variants there are --------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ impl<'a> Family<'a> {
             let variant = make(&self.parent, flavor, self.context.gates);
             let message = format!("Variant Workload {:?} created", ObjectKey::of(&variant).to_string());
             self.plan.steps.push(Step::CreateWorkload(Box::new(variant)));
-            self.plan.steps.push(Step::Event(Told::normal("CreatedVariant", message)));
+            self.plan.steps.push(Step::Event(Told::normal(events::CREATED_VARIANT, message)));
         }
     }
 
@@ -232,7 +232,7 @@ impl<'a> Family<'a> {
             let back_off = self.parent.status.as_ref().and_then(|status| status.requeue_state.clone());
             status::status_mut(&mut self.variants[at]).requeue_state = back_off;
             self.write_status(at);
-            self.tell(at, &format!("EvictedDueTo{}", evicted.reason), evicted.message.clone());
+            self.tell(at, &status::eviction_event(&evicted.reason), evicted.message.clone());
         }
     }
 
@@ -277,7 +277,7 @@ impl<'a> Family<'a> {
                 Some(why) if active => {
                     self.variants[at].spec.active = Some(false);
                     self.write(at);
-                    self.tell(at, "DeactivatedVariant", format!("Variant Workload deactivated due to {why}"));
+                    self.tell(at, events::DEACTIVATED_VARIANT, format!("Variant Workload deactivated due to {why}"));
                 }
                 None if !active && self.may_return(at) => {
                     self.variants[at].spec.active = Some(true);
@@ -286,7 +286,7 @@ impl<'a> Family<'a> {
                         None => "no other Variant being admitted".to_owned(),
                         Some(other) => self.why_ahead(other, policy),
                     };
-                    self.tell(at, "ActivatedVariant", format!("Variant Workload activated due to {why}"));
+                    self.tell(at, events::ACTIVATED_VARIANT, format!("Variant Workload activated due to {why}"));
                 }
                 _ => {}
             }
@@ -433,7 +433,7 @@ impl<'a> Family<'a> {
                 turns::open(&mut self.variants[at], self.context.now);
                 self.write_status(at);
                 let message = format!("Opened preemption gate for variant workload {:?}", self.key(at));
-                self.tell(at, "PreemptionUngatedVariant", message);
+                self.tell(at, events::PREEMPTION_UNGATED_VARIANT, message);
                 self.plan.look_again(TURN);
             }
         }

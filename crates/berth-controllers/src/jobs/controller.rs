@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::{LocalQueue, Workload};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder};
 use kube::Resource;
@@ -112,7 +113,7 @@ impl<J: Job> JobReconciler<J> {
         let queue = &workload.spec.queue_name;
         if !queue.is_empty() && self.stores.local_queue(namespace, queue).is_none() {
             let message = format!("LocalQueue {queue} doesn't exist in namespace {namespace}; the job stays suspended");
-            self.recorder.event(job.as_ref(), EventType::Warning, "LocalQueueNotFound", &message);
+            self.recorder.event(job.as_ref(), EventType::Warning, events::LOCAL_QUEUE_NOT_FOUND, &message);
         }
     }
 }

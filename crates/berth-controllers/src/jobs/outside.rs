@@ -1,6 +1,6 @@
 //! Jobs that no queue decides about: parts of other jobs, and those that are not queued (any more).
 
-use berth_api::kueue::labels;
+use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 
@@ -68,7 +68,7 @@ pub(super) fn give_up_workloads<J: Job>(
         if gone.metadata.deletion_timestamp.is_none() {
             let message = format!("Deleted Workload {}: {why}", ObjectKey::of(&gone));
             plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            plan.steps.push(Step::Event(Told::normal("DeletedWorkload", message)));
+            plan.steps.push(Step::Event(Told::normal(events::DELETED_WORKLOAD, message)));
         }
     }
     false
@@ -97,6 +97,6 @@ pub(super) fn follow_ancestor<J: Job>(
         let mut job = job.clone();
         job.suspend();
         plan.steps.push(Step::Patch(Box::new(job)));
-        plan.steps.push(Step::Event(Told::normal("Suspended", "Kueue managed child job suspended")));
+        plan.steps.push(Step::Event(Told::normal(events::SUSPENDED, "Kueue managed child job suspended")));
     }
 }

@@ -10,7 +10,6 @@ use crate::workload::status;
 /// Brings the condition in step with the job's pods; `ready`: are all of them ready or done? Returns whether it changed.
 pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: Timestamp) -> bool {
     const NOT_READY: &str = "Not all pods are ready or succeeded";
-    const RECOVERED: &str = "Recovered";
     let known = status::condition(workload, conditions::PODS_READY).cloned();
     let was_ready = known.as_ref().is_some_and(|condition| condition.status == "True");
     let recovering = known.as_ref().is_some_and(|c| c.status == "False" && c.reason == pods_ready::WAIT_FOR_RECOVERY);
@@ -20,8 +19,8 @@ pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: T
         }
         (false, pods_ready::WAIT_FOR_START, NOT_READY)
     } else if ready() {
-        let recovered = recovering || known.as_ref().is_some_and(|condition| condition.reason == RECOVERED);
-        let reason = if recovered { RECOVERED } else { "Started" };
+        let recovered = recovering || known.as_ref().is_some_and(|condition| condition.reason == pods_ready::RECOVERED);
+        let reason = if recovered { pods_ready::RECOVERED } else { pods_ready::STARTED };
         (true, reason, "All pods reached readiness and the workload is running")
     } else if was_ready || recovering {
         (false, pods_ready::WAIT_FOR_RECOVERY, "At least one pod has failed, waiting for recovery")

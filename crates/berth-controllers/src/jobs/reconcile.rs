@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
-use berth_api::kueue::{annotations, constants, labels};
+use berth_api::kueue::{annotations, constants, events, labels};
 use berth_apimachinery::field::quote;
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
@@ -82,7 +83,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
                 let message = format!(
                     "Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {DEPTH_MAX}"
                 );
-                plan.steps.push(Step::Event(Told::warning("JobNestingTooDeep", message)));
+                plan.steps.push(Step::Event(Told::warning(events::JOB_NESTING_TOO_DEEP, message)));
             }
             plan.steps.extend(error.told().map(Step::Event));
             return plan.fail(error);
@@ -127,7 +128,12 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
         // One that is being deleted goes without another write of its status.
         if workload.metadata.deletion_timestamp.is_none()
             && context.gates.on("FinishOrphanedWorkloads")
-            && status::finish(&mut workload, "OwnerNotFound", "The workload's owner no longer exists", context.now)
+            && status::finish(
+                &mut workload,
+                finished::OWNER_NOT_FOUND,
+                "The workload's owner no longer exists",
+                context.now,
+            )
         {
             plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
         }
@@ -264,7 +270,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
             self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            self.tell(Told::normal("DeletedWorkload", message));
+            self.tell(Told::normal(events::DELETED_WORKLOAD, message));
         }
         if deleted > 0 {
             return Err(match (&matching, &update) {
@@ -290,7 +296,7 @@ impl<J: Job> Reconcile<'_, J> {
                 "Workload {name}, which {} names, is not there; the job stays suspended until it is made",
                 labels::PREBUILT_WORKLOAD
             );
-            self.tell(Told::warning("PrebuiltWorkloadNotFound", message));
+            self.tell(Told::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
             return Err(PlanError::PrebuiltWorkloadNotFound);
         };
         let mut workload = (*workload).clone();
@@ -316,7 +322,7 @@ impl<J: Job> Reconcile<'_, J> {
                 return Ok(Next::Stop);
             }
             const OUT_OF_SYNC: &str = "The prebuilt workload is out of sync with its user job";
-            if status::finish(&mut workload, "OutOfSync", OUT_OF_SYNC, self.context.now) {
+            if status::finish(&mut workload, finished::OUT_OF_SYNC, OUT_OF_SYNC, self.context.now) {
                 self.write_status(&workload);
             }
             // Why the job stays as it is, is told by what becomes of a finished Workload.
@@ -335,7 +341,7 @@ impl<J: Job> Reconcile<'_, J> {
             let mut extra = (**extra).clone();
             status::finish(
                 &mut extra,
-                "OutOfSync",
+                finished::OUT_OF_SYNC,
                 "The workload slice is out of sync with its parent job",
                 self.context.now,
             );
@@ -438,7 +444,7 @@ impl<J: Job> Reconcile<'_, J> {
         updated.spec.active = active;
         let message = format!("Updated not matching Workload for suspended job: {}", ObjectKey::of(&updated));
         self.plan.steps.push(Step::PatchWorkload(Box::new(updated.clone())));
-        self.tell(Told::normal("UpdatedWorkload", message));
+        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
         Ok(updated)
     }
 
@@ -458,7 +464,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn create(&mut self, workload: Workload) {
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.tell(Told::normal("CreatedWorkload", message));
+        self.tell(Told::normal(events::CREATED_WORKLOAD, message));
     }
 
     fn construct(&mut self, pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
@@ -509,7 +515,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     fn priority_error(&mut self, error: priority::PriorityError) -> PlanError {
         if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-            self.tell(Told::warning("WorkloadPriorityClassNotFound", error.to_string()));
+            self.tell(Told::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
         }
         PlanError::Other(error.to_string())
     }
@@ -545,11 +551,11 @@ impl<J: Job> Reconcile<'_, J> {
             return Ok(());
         }
         if let Some(finished) = self.job.finished() {
-            let reason = if finished.success { "Succeeded" } else { "Failed" };
+            let reason = if finished.success { finished::SUCCEEDED } else { finished::FAILED };
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.tell(Told::normal("FinishedWorkload", message));
+                self.tell(Told::normal(events::FINISHED_WORKLOAD, message));
             }
             return Ok(());
         }
@@ -562,7 +568,7 @@ impl<J: Job> Reconcile<'_, J> {
                     how.reason,
                     how.message
                 );
-                self.tell(Told::warning("WorkloadFinished", message));
+                self.tell(Told::warning(events::WORKLOAD_FINISHED, message));
             }
             return Ok(());
         }
@@ -596,7 +602,7 @@ impl<J: Job> Reconcile<'_, J> {
                 return Ok(());
             }
             if let Some(messages) = start::check_messages(&workload) {
-                self.tell(Told::normal("UpdatedAdmissionCheck", messages));
+                self.tell(Told::normal(events::UPDATED_ADMISSION_CHECK, messages));
             }
             return Ok(());
         }
@@ -622,7 +628,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn follow_priority_label(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let Some(label) = self.job.labels().get(labels::PRIORITY_CLASS).cloned() else { return Ok(false) };
         let follows = match &workload.spec.priority_class_ref {
-            Some(class) => class.kind == "WorkloadPriorityClass" && class.name != label,
+            Some(class) => class.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND && class.name != label,
             // Quota was given for the priority it had; a class cannot appear afterwards.
             None => !status::has_quota_reservation(workload),
         };
@@ -637,7 +643,7 @@ impl<J: Job> Reconcile<'_, J> {
         workload.spec.priority_class_ref = priority.class;
         let message = format!("Updated workload priority class: {}", ObjectKey::of(workload));
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal("UpdatedWorkload", message));
+        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
         Ok(true)
     }
 
@@ -654,7 +660,7 @@ impl<J: Job> Reconcile<'_, J> {
             None => workload.annotations_mut().remove(KEY),
         };
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal("UpdatedWorkload", message));
+        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
         true
     }
 
@@ -670,13 +676,13 @@ impl<J: Job> Reconcile<'_, J> {
         }
         let retention = self.context.config.object_retention_policies.as_ref();
         let after = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_deactivated_by_kueue);
-        let by_kueue = evicted.reason.starts_with("DeactivatedDueTo");
+        let by_kueue = evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO);
         if let Some(after) = after.filter(|_| by_kueue && !status::is_active(&workload)) {
             let elapsed = self.context.now.duration_since(evicted.last_transition_time.0);
             let elapsed = Duration::try_from(elapsed).unwrap_or_default();
             if elapsed >= after {
                 self.plan.steps.push(Step::Delete(Box::new(self.job.clone())));
-                self.tell(Told::normal("Deleted", "Deleted job: deactivation retention period expired"));
+                self.tell(Told::normal(events::DELETED, "Deleted job: deactivation retention period expired"));
             } else {
                 self.plan.look_again(after - elapsed);
             }
@@ -702,10 +708,10 @@ impl<J: Job> Reconcile<'_, J> {
                 let queue =
                     workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
                 let message = format!("Admitted by clusterQueue {}", queue.unwrap_or_default());
-                self.tell(Told::normal("Started", message));
+                self.tell(Told::normal(events::STARTED, message));
             }
             Err(error) if error.is_permanent() => {
-                if status::finish(&mut workload, "FailedToStart", &error.to_string(), self.context.now) {
+                if status::finish(&mut workload, finished::FAILED_TO_START, &error.to_string(), self.context.now) {
                     self.write_status(&workload);
                 }
             }
@@ -738,7 +744,7 @@ impl<J: Job> Reconcile<'_, J> {
         if !self.job.is_suspended() {
             self.job.suspend();
             self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
-            self.tell(Told::normal("Stopped", message));
+            self.tell(Told::normal(events::STOPPED, message));
         }
         if !self.job.can_be_restored() {
             return false;

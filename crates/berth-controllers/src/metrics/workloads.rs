@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::reasons::{admission, finished};
 use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use jiff::Timestamp;
 
@@ -42,12 +43,12 @@ impl<'a> Place<'a> {
         let known = reason_of(conditions::ADMITTED).filter(|reason| !reason.is_empty());
         if !status::has_quota_reservation(workload) {
             let cause = reason_of(conditions::QUOTA_RESERVED).filter(|reason| !reason.is_empty());
-            return Place::Unadmitted("NoReservation", cause.unwrap_or("PendingEvaluation"));
+            return Place::Unadmitted(admission::NO_RESERVATION, cause.unwrap_or(admission::PENDING_EVALUATION));
         }
         match known {
-            Some(reason @ "PendingDelayedTopologyRequests") => Place::Unadmitted(reason, "PendingTopology"),
-            Some(reason) if reason != "NoReservation" => Place::Unadmitted(reason, "ChecksNotReady"),
-            _ => Place::Unadmitted("UnsatisfiedAdmissionChecks", "ChecksNotReady"),
+            Some(reason @ admission::PENDING_DELAYED_TOPOLOGY_REQUESTS) => Place::Unadmitted(reason, "PendingTopology"),
+            Some(reason) if reason != admission::NO_RESERVATION => Place::Unadmitted(reason, "ChecksNotReady"),
+            _ => Place::Unadmitted(admission::UNSATISFIED_ADMISSION_CHECKS, "ChecksNotReady"),
         }
     }
 }
@@ -216,7 +217,7 @@ pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners:
         if let Some(ran) = status::total_execution_time(new) {
             took(series, &pair!("execution_time_seconds"), ran.as_secs_f64());
         }
-        let replaced = |condition: &_| condition_reason(condition) == "WorkloadSliceReplaced";
+        let replaced = |condition: &_| condition_reason(condition) == finished::WORKLOAD_SLICE_REPLACED;
         if status::condition(new, conditions::FINISHED).is_some_and(replaced) {
             series.add("kueue_replaced_workload_slices_total", &[("cluster_queue", owners.cluster_queue)], 1.0);
         }

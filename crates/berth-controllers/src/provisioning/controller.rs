@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::events;
+use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckStatus, ProvisioningRequestConfig, Workload};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, Serving};
 use k8s_openapi::api::core::v1::PodTemplate;
@@ -118,8 +120,8 @@ pub fn refreshed(
     let found = check::config(check, find);
     let (active, reason, message) = match &found {
         Ok(_) if !served => (false, "ProvisioningRequestsNotServed", NOT_SERVED),
-        Ok(_) => (true, "Active", "The admission check is active"),
-        Err(message) => (false, "BadParametersRef", message.as_str()),
+        Ok(_) => (true, active::ACTIVE, "The admission check is active"),
+        Err(message) => (false, active::BAD_PARAMETERS_REF, message.as_str()),
     };
     let mut check = check.clone();
     let new = NewCondition {
@@ -241,7 +243,12 @@ impl Controller {
                 let made_name = made.name_any();
                 self.requests.observe(made);
                 let message = format!("Created ProvisioningRequest: {made_name:?}");
-                self.recorder.event(workload.as_ref(), EventType::Normal, "ProvisioningRequestCreated", &message);
+                self.recorder.event(
+                    workload.as_ref(),
+                    EventType::Normal,
+                    events::PROVISIONING_REQUEST_CREATED,
+                    &message,
+                );
                 Ok(())
             }
             // An earlier try got this far, and the watch says so or will. What is somebody else's is in the way, which is told.
@@ -254,7 +261,7 @@ impl Controller {
                 let text = berth_runtime::message(&error);
                 let message =
                     truncate(&format!("Error creating ProvisioningRequest {name:?}: {text}"), CHECK_MESSAGE_MAX);
-                self.recorder.event(workload.as_ref(), EventType::Warning, "FailedCreate", &message);
+                self.recorder.event(workload.as_ref(), EventType::Warning, events::FAILED_CREATE, &message);
                 let mut after = (**workload).clone();
                 let states = &mut status::status_mut(&mut after).admission_checks;
                 if let Some(state) = states.iter().find(|state| state.name == check).cloned() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::autoscaling::constants as words;
 use berth_api::autoscaling::v1::ProvisioningRequest;
+use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::{
     AdmissionCheckState, CheckState, PodSetUpdate, ProvisioningRequestConfig, ResourceFlavor, Workload,
 };
@@ -160,7 +161,7 @@ fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, told:
         if !new.message.is_empty() {
             message.push_str(&format!(" with message: {}", new.message));
         }
-        told.push(Told::normal("AdmissionCheckUpdated", message));
+        told.push(Told::normal(events::ADMISSION_CHECK_UPDATED, message));
     }
     checks::set_state(states, new, view.now);
 }

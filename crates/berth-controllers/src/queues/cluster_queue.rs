@@ -1,6 +1,7 @@
 //! ClusterQueue: condition Active, counts and usage; its finalizer while workloads hold its quota.
 
 use berth_api::kueue::constants;
+use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, FairSharingStatus, FlavorUsage, ResourceUsage};
 use berth_engine as engine;
 use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
@@ -36,7 +37,7 @@ pub fn refreshed(
     status.fair_sharing = fair_sharing.then_some(FairSharingStatus { weighted_share: figures.weighted_share.value });
     let readiness = &figures.readiness;
     let (active, reason, message) = match terminating {
-        true => (false, "Terminating", "Can't admit new workloads; clusterQueue is terminating"),
+        true => (false, active::TERMINATING, "Can't admit new workloads; clusterQueue is terminating"),
         false => (readiness.active, readiness.reason, readiness.message.as_str()),
     };
     let new = NewCondition { type_: conditions::ACTIVE, status: active, reason, message, generation };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{
     AdmissionFairSharingStatus, ClusterQueue, LocalQueue, LocalQueueFairSharingStatus, LocalQueueFlavorUsage,
     LocalQueueResourceUsage, LocalQueueStatus, StopPolicy,
@@ -33,13 +34,13 @@ pub fn refreshed(
     let generation = queue.metadata.generation;
     let stopped = queue.spec.stop_policy.unwrap_or(StopPolicy::None) != StopPolicy::None;
     let (active, reason, message) = match cluster_queue {
-        _ if stopped => (false, "Stopped", "LocalQueue is stopped"),
-        None => (false, "ClusterQueueDoesNotExist", "Can't submit new workloads to clusterQueue"),
+        _ if stopped => (false, active::STOPPED, "LocalQueue is stopped"),
+        None => (false, active::CLUSTER_QUEUE_DOES_NOT_EXIST, "Can't submit new workloads to clusterQueue"),
         Some(cluster) => {
             let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
             match conditions::is_true(conditions, conditions::ACTIVE) {
-                true => (true, "Ready", "Can submit new workloads to localQueue"),
-                false => (false, "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue"),
+                true => (true, active::READY, "Can submit new workloads to localQueue"),
+                false => (false, active::CLUSTER_QUEUE_IS_INACTIVE, "Can't submit new workloads to clusterQueue"),
             }
         }
     };

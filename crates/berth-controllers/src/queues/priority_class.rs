@@ -1,5 +1,6 @@
 //! WorkloadPriorityClass: a changed value reaches the workloads that use it.
 
+use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{Workload, WorkloadPriorityClass};
 use berth_runtime::{Action, Error, Manager, ObjectKey, Reconciler};
 use kube::{Api, Client, ResourceExt};
@@ -12,7 +13,7 @@ use crate::workload::status;
 pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Workload> {
     let reference = workload.spec.priority_class_ref.as_ref()?;
     // Older objects name the group only.
-    let kind = reference.kind.is_empty() || reference.kind == "WorkloadPriorityClass";
+    let kind = reference.kind.is_empty() || reference.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND;
     let uses = reference.group == "kueue.x-k8s.io" && kind && reference.name == class.name_any();
     if !uses || workload.spec.priority == Some(class.value) || status::is_finished(workload) {
         return None;
@@ -33,7 +34,7 @@ pub fn changed(old: &Workload, new: &Workload) -> bool {
     let class = |workload: &Workload| {
         let reference = workload.spec.priority_class_ref.as_ref();
         reference
-            .filter(|it| it.group == "kueue.x-k8s.io" && it.kind == "WorkloadPriorityClass")
+            .filter(|it| it.group == "kueue.x-k8s.io" && it.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND)
             .map(|it| it.name.clone())
     };
     let after = class(new);

@@ -2,8 +2,9 @@
 //! state it should have and the events that tell about it. Nothing here writes; the writer does, and so does the runner of
 //! recorded cases.
 
-use berth_api::kueue::labels;
+use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSetRequest, Workload};
+use berth_api::kueue::{events, labels};
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Admit, CycleOutcome, Name, PendingReason, Verdict, Victim, Wait};
 use berth_runtime::EventType;
@@ -119,12 +120,12 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
                 return None;
             }
             status::preempt(&mut after, victim.reason.as_str(), &victim.message, gates, now);
-            notices.tell(EventType::Normal, "EvictedDueToPreempted", victim.message.clone());
-            notices.tell(EventType::Normal, "Preempted", decision::preempted_event(victim));
+            notices.tell(EventType::Normal, &status::eviction_event(eviction::PREEMPTED), victim.message.clone());
+            notices.tell(EventType::Normal, events::PREEMPTED, decision::preempted_event(victim));
             notices.list.push(Notice {
                 about: preemptor.clone(),
                 event_type: EventType::Normal,
-                reason: "PreemptedWorkload".to_owned(),
+                reason: events::PREEMPTED_WORKLOAD.to_owned(),
                 message: decision::preempted_workload_event(victim),
                 unnamed: (preemptor.namespace != victim.workload.namespace)
                     .then(|| decision::preempted_unnamed_event(victim)),
@@ -135,7 +136,7 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
                 return None;
             }
             status::evict(&mut after, &Eviction { reason, cause: "", message }, gates, now);
-            notices.tell(EventType::Normal, &format!("EvictedDueTo{reason}"), message.clone());
+            notices.tell(EventType::Normal, &status::eviction_event(reason), message.clone());
         }
         Change::Bypassed(reason) => {
             if !is_waiting(&after) {
@@ -149,10 +150,10 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             let message = format!(
                 "Replaced to accommodate a workload (UID: {uid}, JobUID: {job_uid}) due to workload slice aggregation"
             );
-            if !status::finish(&mut after, "WorkloadSliceReplaced", &message, now) {
+            if !status::finish(&mut after, finished::WORKLOAD_SLICE_REPLACED, &message, now) {
                 return None;
             }
-            notices.tell(EventType::Normal, "WorkloadSliceReplaced", message);
+            notices.tell(EventType::Normal, events::WORKLOAD_SLICE_REPLACED, message);
         }
     }
     Some((after, notices.list))
@@ -193,7 +194,7 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
         let queued = status::seconds_queued(after, now);
         let mut message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was {queued}s");
         message.push_str(&decision::flavors_considered(&admit.considered));
-        notices.tell(EventType::Normal, "QuotaReserved", message);
+        notices.tell(EventType::Normal, events::QUOTA_RESERVED, message);
         status::set_quota_reservation(after, admission, now);
     }
     let was_admitted = status::is_admitted(after);
@@ -204,14 +205,14 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
         status::sync_admitted(after, gates, now);
     }
     if status::is_admitted(after) && !was_admitted {
-        notices.tell(EventType::Normal, "Admitted", admitted_message(after, now));
+        notices.tell(EventType::Normal, events::ADMITTED, admitted_message(after, now));
     }
     Some(())
 }
 
 fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
     if wait.second_pass_failed {
-        notices.tell(EventType::Warning, "SecondPassFailed", wait.message.clone());
+        notices.tell(EventType::Warning, events::SECOND_PASS_FAILED, wait.message.clone());
         return Some(());
     }
     if !is_waiting(after) {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::Event;
 use berth_runtime::{Clock, EventType, Manager, ObjectKey, Recorder};
@@ -367,7 +368,7 @@ impl Writer {
                 }
                 self.take_back(key, change);
                 if let Change::Evict { unplaced: Some(message), .. } = change {
-                    let (about, reason) = (workload_key(key), "SecondPassFailed".to_owned());
+                    let (about, reason) = (workload_key(key), events::SECOND_PASS_FAILED.to_owned());
                     self.tell(Notice {
                         about,
                         event_type: EventType::Warning,

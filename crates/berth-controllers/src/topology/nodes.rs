@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use berth_api::kueue::events;
+use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,6 +16,7 @@ use crate::config::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::stores::Stores;
+use crate::workload::status;
 
 /// Adds the controller to the manager.
 pub(super) fn install(
@@ -92,7 +95,8 @@ impl Reconciler for NodeFailures {
                 self.stores.workloads.observe(answer);
             }
             if let Some(message) = &outcome.evicted {
-                self.recorder.event(workload.as_ref(), EventType::Normal, "EvictedDueToNodeFailures", message);
+                let reason = status::eviction_event(eviction::NODE_FAILURES);
+                self.recorder.event(workload.as_ref(), EventType::Normal, &reason, message);
             }
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -105,7 +109,7 @@ impl Reconciler for NodeFailures {
                     self.recorder.event(
                         before.as_ref(),
                         EventType::Normal,
-                        "PodTerminatedByKueue",
+                        events::POD_TERMINATED_BY_KUEUE,
                         &ended_message(before),
                     );
                 }

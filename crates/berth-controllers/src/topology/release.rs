@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{PodSetTopologyRequest, Workload};
+use berth_api::kueue::{annotations, constants};
 use berth_engine::model::{TopologyAssignment, TopologyDomain};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -17,9 +17,6 @@ use super::{has_ended, is_gated, pinned_to, pod_set_of};
 use crate::podset;
 use crate::translate::admission::decode;
 use crate::workload::status;
-
-/// Annotation on pods whose index label does not start at 0.
-const POD_INDEX_OFFSET_ANNOTATION: &str = "kueue.x-k8s.io/pod-index-offset";
 
 /// A pod that may start on the nodes with these labels.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +137,7 @@ fn by_rank<'a>(
 /// The place of a pod among all pods of its pod set; `before` of them belong to the leader's pod set.
 fn rank(request: &PodSetTopologyRequest, before: usize, pod: &Pod, pods: usize) -> Option<usize> {
     let number = |label: &str| pod.labels().get(label)?.parse::<usize>().ok();
-    let offset = match pod.annotations().get(POD_INDEX_OFFSET_ANNOTATION) {
+    let offset = match pod.annotations().get(annotations::POD_INDEX_OFFSET) {
         Some(text) => text.parse::<usize>().ok()?.checked_add(before)?,
         None => before,
     };

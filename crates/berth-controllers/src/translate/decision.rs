@@ -1,6 +1,7 @@
 //! Words for decisions that depend on API spellings: reasons under either observability gate, and the list of flavors
 //! that were considered.
 
+use berth_api::kueue::reasons::admission;
 use berth_engine::{AssignmentMode, Considered, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
 
 use crate::gates::Gates;
@@ -11,8 +12,8 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
         return reason.as_str();
     }
     match reason {
-        PendingReason::WaitingForPodsReady => "Waiting",
-        _ => "Pending",
+        PendingReason::WaitingForPodsReady => admission::LEGACY_WAITING,
+        _ => admission::LEGACY_PENDING,
     }
 }
 

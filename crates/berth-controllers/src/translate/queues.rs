@@ -183,7 +183,7 @@ pub fn flavor(flavor: &api::ResourceFlavor) -> ResourceFlavor {
 pub fn admission_check(check: &api::AdmissionCheck) -> AdmissionCheck {
     AdmissionCheck {
         name: name(&check.name_any()),
-        active: check.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Active")),
+        active: check.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::ACTIVE)),
         controller: name(&check.spec.controller_name),
     }
 }

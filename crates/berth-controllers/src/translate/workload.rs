@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2 as api;
+use berth_api::kueue::{annotations, labels, reasons};
 use berth_engine::Name;
 use berth_engine::model::{
     CheckState, CheckStatus, Eviction, PodSet, PodTemplate, SliceConstraint, Time, TopologyMode, TopologyRequest,
@@ -60,7 +60,8 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
         pod_set(set, spec, reclaimable, context)
     });
     let reserved = find(conditions::QUOTA_RESERVED).filter(|condition| condition.status == "True");
-    let on_hold = find(conditions::QUOTA_RESERVED).is_some_and(|it| it.status == "False" && it.reason == "OnHold");
+    let on_hold = find(conditions::QUOTA_RESERVED)
+        .is_some_and(|it| it.status == "False" && it.reason == reasons::admission::ON_HOLD);
     let eviction = |type_: &str| {
         let condition = find(type_).filter(|condition| condition.status == "True")?;
         Some(Eviction { reason: name(&condition.reason), at: transition(condition) })
@@ -100,7 +101,7 @@ pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
             .is_some_and(|value| value == "true"),
         owned_by_pod: matches!(object.metadata.owner_references.as_deref(), Some([owner]) if owner.kind == "Pod")
             && annotation(annotations::IS_GROUP_WORKLOAD).is_none(),
-        job_uid: object.labels().get("kueue.x-k8s.io/job-uid").map(|uid| name(uid)),
+        job_uid: object.labels().get(labels::JOB_UID).map(|uid| name(uid)),
         ..Workload::new(key.namespace.clone(), key.name)
     }
 }

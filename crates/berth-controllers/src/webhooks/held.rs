@@ -4,7 +4,7 @@
 //! taking it back and decide anew; what was stored without them, the controllers settle in the same way when they see it.
 
 use berth_api::berth;
-use berth_api::kueue::{constants, labels};
+use berth_api::kueue::{constants, events, labels};
 use berth_apimachinery::field;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
@@ -95,7 +95,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<To
              to other clusters, and this one is queued for this cluster; to have it sent, delete it and make it again",
             steps.join(".")
         );
-        told = Some(Told::warning("ManagedByMissing", message));
+        told = Some(Told::warning(events::MANAGED_BY_MISSING, message));
     }
     Ok((serde_json::from_value(object).map_err(failed)?, told))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_api::kueue::constants::MULTIKUEUE_CONTROLLER;
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, LocalQueue, PodSet};
 use berth_api::kueue::{self, annotations};
 use berth_apimachinery::field::{Error, Path};
@@ -28,8 +29,6 @@ use crate::stores::group_of;
 pub(super) const DEFAULT_QUEUE: &str = "default";
 /// Name of the priority class jobs without one get, where it exists.
 const DEFAULT_PRIORITY_CLASS: &str = "default";
-/// Who reconciles jobs that run in another cluster.
-const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 // -- defaults --------------------------------------------------------------------------------------------------------
 
@@ -74,7 +73,7 @@ pub fn default_job<J: Job>(
         && job.managed_by().is_none()
         && runs_elsewhere(namespace, &queue, lookup)
     {
-        set_at(object, steps, json!(MULTIKUEUE));
+        set_at(object, steps, json!(MULTIKUEUE_CONTROLLER));
     }
     if !part && job.is_queued() {
         set_at(object, J::SUSPEND, json!(true));
@@ -187,7 +186,7 @@ fn runs_elsewhere(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     checks().unwrap_or_default().iter().any(|name| {
         lookup(GROUP, "admissionchecks", "", name)
             .and_then(|check| typed::<AdmissionCheck>(&check).ok())
-            .is_some_and(|check| check.spec.controller_name == MULTIKUEUE)
+            .is_some_and(|check| check.spec.controller_name == MULTIKUEUE_CONTROLLER)
     })
 }
 

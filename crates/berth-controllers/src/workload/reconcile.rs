@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use berth_api::kueue::reasons::{eviction, pods_ready};
+use berth_api::kueue::reasons::{admission, deactivation, eviction, finished, pods_ready, requeue};
 use berth_api::kueue::v1beta2::{
     CheckState, ClusterQueue, GatePosition, LocalQueue, PreemptionGateState, StopPolicy, Workload,
 };
-use berth_api::kueue::{annotations, labels};
+use berth_api::kueue::{annotations, events, labels};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{LimitRange, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -125,7 +125,7 @@ impl Reconcile<'_> {
             self.write();
         }
         self.plan.steps.push(Step::Delete(Box::new(self.workload.clone())));
-        self.tell(Told::normal("Deleted", "Deleted finished workload due to elapsed retention"));
+        self.tell(Told::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
     }
 
     /// Nobody owns it (any more). Returns whether that was the end of it.
@@ -138,7 +138,7 @@ impl Reconcile<'_> {
         let finish = had_job && !is_deleting && self.context.gates.on("FinishOrphanedWorkloads");
         if finish {
             let message = "The workload's owner no longer exists";
-            if status::finish(&mut self.workload, "OwnerNotFound", message, self.context.now) {
+            if status::finish(&mut self.workload, finished::OWNER_NOT_FOUND, message, self.context.now) {
                 self.write_status();
             }
         }
@@ -210,10 +210,10 @@ impl Reconcile<'_> {
         self.write_status();
         if admitted {
             let reason = match cause.is_empty() {
-                true => format!("EvictedDueTo{}", eviction::DEACTIVATED),
-                false => format!("EvictedDueTo{}DueTo{cause}", eviction::DEACTIVATED),
+                true => eviction::DEACTIVATED.to_owned(),
+                false => format!("{}{cause}", eviction::DEACTIVATED_DUE_TO),
             };
-            self.tell(Told::normal(&reason, message));
+            self.tell(Told::normal(&status::eviction_event(&reason), message));
         }
         true
     }
@@ -231,7 +231,7 @@ impl Reconcile<'_> {
         let (reason, message) = match requeued.reason.as_str() {
             reason if reason.starts_with(eviction::DEACTIVATED) => {
                 status::status_mut(&mut self.workload).requeue_state = None;
-                ("Reactivated", "The workload was reactivated")
+                (requeue::REACTIVATED, "The workload was reactivated")
             }
             eviction::PODS_READY_TIMEOUT | eviction::ADMISSION_CHECK => {
                 if let Some(left) = self.backoff_left() {
@@ -241,19 +241,19 @@ impl Reconcile<'_> {
                 if let Some(state) = status::status_mut(&mut self.workload).requeue_state.as_mut() {
                     state.requeue_at = None;
                 }
-                ("BackoffFinished", "The workload backoff was finished")
+                (requeue::BACKOFF_FINISHED, "The workload backoff was finished")
             }
             eviction::CLUSTER_QUEUE_STOPPED => {
                 if self.cluster_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
                     return false;
                 }
-                ("ClusterQueueRestarted", "The ClusterQueue was restarted after being stopped")
+                (requeue::CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
             }
             eviction::LOCAL_QUEUE_STOPPED => {
                 if self.local_queue().is_none_or(|queue| stop_policy(queue.spec.stop_policy) != StopPolicy::None) {
                     return false;
                 }
-                ("LocalQueueRestarted", "The LocalQueue was restarted after being stopped")
+                (requeue::LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
             }
             _ => return false,
         };
@@ -322,23 +322,23 @@ impl Reconcile<'_> {
             return false;
         }
         let (granular, message) = match (&local, &cluster) {
-            (None, _) => ("Misconfigured", format!("LocalQueue {name} is terminating or missing")),
+            (None, _) => (admission::MISCONFIGURED, format!("LocalQueue {name} is terminating or missing")),
             (Some(queue), _) if queue.metadata.deletion_timestamp.is_some() => {
-                ("Misconfigured", format!("LocalQueue {name} is terminating or missing"))
+                (admission::MISCONFIGURED, format!("LocalQueue {name} is terminating or missing"))
             }
             (Some(queue), _) if stop_policy(queue.spec.stop_policy) != StopPolicy::None => {
-                ("Suspended", format!("LocalQueue {name} is stopped"))
+                (admission::SUSPENDED, format!("LocalQueue {name} is stopped"))
             }
-            (_, None) => ("Misconfigured", format!("ClusterQueue {cluster_name} is terminating or missing")),
+            (_, None) => (admission::MISCONFIGURED, format!("ClusterQueue {cluster_name} is terminating or missing")),
             (_, Some(queue)) if queue.metadata.deletion_timestamp.is_some() => {
-                ("Misconfigured", format!("ClusterQueue {cluster_name} is terminating or missing"))
+                (admission::MISCONFIGURED, format!("ClusterQueue {cluster_name} is terminating or missing"))
             }
             (_, Some(queue)) if stop_policy(queue.spec.stop_policy) != StopPolicy::None => {
-                ("Suspended", format!("ClusterQueue {cluster_name} is stopped"))
+                (admission::SUSPENDED, format!("ClusterQueue {cluster_name} is stopped"))
             }
             _ => return false,
         };
-        self.unset(granular, "Inadmissible", &message);
+        self.unset(granular, admission::LEGACY_INADMISSIBLE, &message);
         true
     }
 
@@ -356,7 +356,7 @@ impl Reconcile<'_> {
             status::sync_admitted(&mut self.workload, self.context.gates, self.context.now);
         }
         self.write_status();
-        self.tell(Told::normal(&format!("EvictedDueTo{reason}"), message));
+        self.tell(Told::normal(&status::eviction_event(reason), message));
     }
 
     // -- gates and checks ----------------------------------------------------------------------------------------
@@ -373,20 +373,27 @@ impl Reconcile<'_> {
             return false;
         }
         let was_gated = status::condition(&self.workload, conditions::QUOTA_RESERVED)
-            .is_some_and(|condition| condition.status == "False" && condition.reason == "AdmissionGated");
+            .is_some_and(|condition| condition.status == "False" && condition.reason == admission::ADMISSION_GATED);
         match self.gated_by() {
             Some(gates) => {
                 let message = format!("Admission is gated by: {gates}");
-                self.unset("AdmissionGated", "AdmissionGated", &message);
+                self.unset(admission::ADMISSION_GATED, admission::ADMISSION_GATED, &message);
                 if !was_gated {
-                    self.tell(Told::normal("AdmissionGated", format!("Workload admission is gated by: {gates}")));
+                    self.tell(Told::normal(
+                        events::ADMISSION_GATED,
+                        format!("Workload admission is gated by: {gates}"),
+                    ));
                 }
                 true
             }
             None if was_gated && self.context.gates.on("AdmissionGatedBy") => {
-                self.unset("PendingEvaluation", "Pending", "AdmissionGatedBy cleared, waiting for quota reservation");
+                self.unset(
+                    admission::PENDING_EVALUATION,
+                    admission::LEGACY_PENDING,
+                    "AdmissionGatedBy cleared, waiting for quota reservation",
+                );
                 let message = "Admission gate cleared, workload is now admissible";
-                self.tell(Told::normal("AdmissionGateCleared", message));
+                self.tell(Told::normal(events::ADMISSION_GATE_CLEARED, message));
                 true
             }
             None => false,
@@ -421,12 +428,19 @@ impl Reconcile<'_> {
             && status::true_condition(&self.workload, conditions::DEACTIVATION_TARGET).is_none()
         {
             let text = format!("AdmissionCheck{plural} in Rejected state: {list}");
-            status::set(&mut self.workload, conditions::DEACTIVATION_TARGET, true, "AdmissionCheck", &text, now);
+            status::set(
+                &mut self.workload,
+                conditions::DEACTIVATION_TARGET,
+                true,
+                deactivation::ADMISSION_CHECK,
+                &text,
+                now,
+            );
             if !status::is_admitted(&self.workload) {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
             self.write_status();
-            self.tell(Told::warning("AdmissionCheckRejected", format!("Deactivated due to {text}")));
+            self.tell(Told::warning(events::ADMISSION_CHECK_REJECTED, format!("Deactivated due to {text}")));
             return true;
         }
         if let Some((plural, list)) = described(&checks::in_state(&self.workload, CheckState::Retry)) {
@@ -442,7 +456,7 @@ impl Reconcile<'_> {
                 let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
                 let seconds = status::seconds_since_reservation(&self.workload, now);
                 let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
-                self.tell(Told::normal("Admitted", message));
+                self.tell(Told::normal(events::ADMITTED, message));
             }
             return true;
         }
@@ -475,14 +489,14 @@ impl Reconcile<'_> {
             &mut self.workload,
             conditions::DEACTIVATION_TARGET,
             true,
-            "MaximumExecutionTimeExceeded",
+            deactivation::MAXIMUM_EXECUTION_TIME_EXCEEDED,
             message,
             self.context.now,
         );
         status::status_mut(&mut self.workload).accumulated_past_execution_time_seconds = None;
         self.write_status();
         let message = format!("The maximum execution time ({limit}s) exceeded");
-        self.tell(Told::warning("MaximumExecutionTimeExceeded", message));
+        self.tell(Told::warning(events::MAXIMUM_EXECUTION_TIME_EXCEEDED, message));
         true
     }
 
@@ -504,7 +518,7 @@ impl Reconcile<'_> {
                 &mut self.workload,
                 conditions::DEACTIVATION_TARGET,
                 true,
-                "RequeuingLimitExceeded",
+                deactivation::REQUEUING_LIMIT_EXCEEDED,
                 message,
                 self.context.now,
             ) {
@@ -536,32 +550,44 @@ impl Reconcile<'_> {
         if !status::is_active(&self.workload) {
             if let Some(evicted) = evicted_for_deactivation
                 && observability
-                && known.as_ref().is_none_or(|condition| condition.reason != "Deactivated")
+                && known.as_ref().is_none_or(|condition| condition.reason != admission::DEACTIVATED)
             {
-                status::unset_quota_reservation(&mut self.workload, "Deactivated", &evicted.message, gates, now);
+                status::unset_quota_reservation(
+                    &mut self.workload,
+                    admission::DEACTIVATED,
+                    &evicted.message,
+                    gates,
+                    now,
+                );
             }
         } else if status::is_on_hold(&self.workload) {
             // Whoever put it there takes it out.
         } else if let Some((granular, message)) = self.queue_trouble() {
-            let reason = status::unreserved_reason(granular, "Inadmissible", gates);
+            let reason = status::unreserved_reason(granular, admission::LEGACY_INADMISSIBLE, gates);
             status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
         } else if let Some(message) = self.inadmissible().filter(|_| observability) {
-            status::unset_quota_reservation(&mut self.workload, "Misconfigured", &message, gates, now);
+            status::unset_quota_reservation(&mut self.workload, admission::MISCONFIGURED, &message, gates, now);
         } else if let Some(known) = known {
             let stale = match known.reason.as_str() {
-                "Misconfigured" => is_queue_message(&known.message),
-                "Suspended" | "Inadmissible" | "Deactivated" => true,
-                "Pending" => observability,
+                admission::MISCONFIGURED => is_queue_message(&known.message),
+                admission::SUSPENDED | admission::LEGACY_INADMISSIBLE | admission::DEACTIVATED => true,
+                admission::LEGACY_PENDING => observability,
                 _ => false,
             };
             if stale {
-                let reason = status::unreserved_reason("PendingEvaluation", "Pending", gates);
+                let reason = status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
                 status::unset_quota_reservation(&mut self.workload, reason, PENDING_EVALUATION, gates, now);
             } else {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
         } else if gates.on("UnadmittedWorkloadsExplicitStatus") && observability {
-            status::unset_quota_reservation(&mut self.workload, "PendingEvaluation", PENDING_EVALUATION, gates, now);
+            status::unset_quota_reservation(
+                &mut self.workload,
+                admission::PENDING_EVALUATION,
+                PENDING_EVALUATION,
+                gates,
+                now,
+            );
         }
         if self.workload != before {
             self.write_status();
@@ -572,19 +598,19 @@ impl Reconcile<'_> {
         let name = &self.workload.spec.queue_name;
         let Some(local) = self.local_queue() else {
             // A workload without a queue waits for somebody to name one.
-            return (!name.is_empty()).then(|| ("Misconfigured", format!("LocalQueue {name} doesn't exist")));
+            return (!name.is_empty()).then(|| (admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
         };
         if stop_policy(local.spec.stop_policy) != StopPolicy::None {
-            return Some(("Suspended", format!("LocalQueue {name} is inactive")));
+            return Some((admission::SUSPENDED, format!("LocalQueue {name} is inactive")));
         }
         let cluster_name = &local.spec.cluster_queue;
         let Some(cluster) = self.context.stores.cluster_queue(cluster_name) else {
-            return Some(("Misconfigured", format!("ClusterQueue {cluster_name} doesn't exist")));
+            return Some((admission::MISCONFIGURED, format!("ClusterQueue {cluster_name} doesn't exist")));
         };
         let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
         let active = conditions::is_true(conditions, conditions::ACTIVE);
         if !active || stop_policy(cluster.spec.stop_policy) != StopPolicy::None {
-            return Some(("Suspended", format!("ClusterQueue {cluster_name} is inactive")));
+            return Some((admission::SUSPENDED, format!("ClusterQueue {cluster_name} is inactive")));
         }
         None
     }

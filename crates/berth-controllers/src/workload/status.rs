@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use berth_api::kueue::reasons::eviction;
+use berth_api::kueue::events;
+use berth_api::kueue::reasons::{admission, eviction};
 use berth_api::kueue::v1beta2::{
     Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest,
     ReclaimablePod, RequeueState, SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
@@ -141,7 +142,7 @@ pub fn is_active(workload: &Workload) -> bool {
 /// Is it kept out of its queue on purpose (QuotaReserved=False, reason OnHold)?
 pub fn is_on_hold(workload: &Workload) -> bool {
     condition(workload, conditions::QUOTA_RESERVED)
-        .is_some_and(|condition| condition.status == "False" && condition.reason == "OnHold")
+        .is_some_and(|condition| condition.status == "False" && condition.reason == admission::ON_HOLD)
 }
 
 /// The status, made when absent.
@@ -229,13 +230,16 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
         return false;
     }
     let (reason, message) = match (reserved, ready) {
-        (false, false) if !observability => {
-            ("NoReservationUnsatisfiedChecks", "The workload has no reservation and not all checks ready")
+        (false, false) if !observability => (
+            admission::LEGACY_NO_RESERVATION_UNSATISFIED_CHECKS,
+            "The workload has no reservation and not all checks ready",
+        ),
+        (false, _) => (admission::NO_RESERVATION, "The workload has no reservation"),
+        (true, false) if observability => {
+            (admission::UNSATISFIED_ADMISSION_CHECKS, "The workload has not all checks ready")
         }
-        (false, _) => ("NoReservation", "The workload has no reservation"),
-        (true, false) if observability => ("UnsatisfiedAdmissionChecks", "The workload has not all checks ready"),
-        (true, false) => ("UnsatisfiedChecks", "The workload has not all checks ready"),
-        (true, true) => ("PendingDelayedTopologyRequests", "There are pending delayed topology requests"),
+        (true, false) => (admission::LEGACY_UNSATISFIED_CHECKS, "The workload has not all checks ready"),
+        (true, true) => (admission::PENDING_DELAYED_TOPOLOGY_REQUESTS, "There are pending delayed topology requests"),
     };
     if let Some(condition) = known.filter(|_| was)
         && condition.last_transition_time != berth_api::zero_time()
@@ -296,11 +300,16 @@ pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, no
             workload,
             conditions::BLOCKED_ON_PREEMPTION_GATES,
             false,
-            "Evicted",
+            conditions::EVICTED,
             "The workload was evicted, its preemption gates are closed again",
             now,
         );
     }
+}
+
+/// Reason of the event that reports an eviction for `reason`, which is that of condition Evicted.
+pub fn eviction_event(reason: &str) -> String {
+    format!("{}{reason}", events::EVICTED_DUE_TO)
 }
 
 /// Checks that were decided are undecided again after an eviction.
@@ -349,7 +358,7 @@ pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Times
         &evicted.message,
         now,
     );
-    let reason = unreserved_reason("PendingEvaluation", "Pending", gates);
+    let reason = unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
     changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
     changed
 }

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::kueue::reasons::{admission, eviction, finished};
 use berth_api::kueue::v1beta2::{PodSet, Workload};
-use berth_api::kueue::{annotations, constants, labels};
+use berth_api::kueue::{annotations, constants, events, labels};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
@@ -95,13 +96,18 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
             if status::is_evicted(&workload) {
                 status::release_after_eviction(&mut workload, context.gates, context.now);
             }
-            status::unset_quota_reservation(&mut workload, "OnHold", HOLD, context.gates, context.now);
+            status::unset_quota_reservation(&mut workload, admission::ON_HOLD, HOLD, context.gates, context.now);
             plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload)));
         }
         return;
     }
     if context.gates.on("FinishOrphanedWorkloads")
-        && status::finish(&mut workload, "OwnerNotFound", "The workload's owner no longer exists", context.now)
+        && status::finish(
+            &mut workload,
+            finished::OWNER_NOT_FOUND,
+            "The workload's owner no longer exists",
+            context.now,
+        )
     {
         plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
@@ -192,14 +198,14 @@ impl Look<'_> {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
                 // The next pod, or a change of one, brings another look.
-                self.tell_waiting(Told::warning("ErrWorkloadCompose", message));
+                self.tell_waiting(Told::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
         };
         let workload = self.construct(pod_sets)?;
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.tell(Told::normal("CreatedWorkload", message));
+        self.tell(Told::normal(events::CREATED_WORKLOAD, message));
         Ok(())
     }
 
@@ -247,7 +253,7 @@ impl Look<'_> {
             }
             Err(error) => {
                 if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-                    self.tell(Told::warning("WorkloadPriorityClassNotFound", error.to_string()));
+                    self.tell(Told::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
                 }
                 return Err(PlanError::Other(error.to_string()));
             }
@@ -293,7 +299,7 @@ impl Look<'_> {
         }
         let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
         self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-        self.tell(Told::normal("DeletedWorkload", message));
+        self.tell(Told::normal(events::DELETED_WORKLOAD, message));
     }
 
     // -- living with one -----------------------------------------------------------------------------------------
@@ -313,11 +319,11 @@ impl Look<'_> {
             return Ok(());
         }
         if let Some(finished) = self.group.finished() {
-            let reason = if finished.success { "Succeeded" } else { "Failed" };
+            let reason = if finished.success { finished::SUCCEEDED } else { finished::FAILED };
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.tell(Told::normal("FinishedWorkload", message));
+                self.tell(Told::normal(events::FINISHED_WORKLOAD, message));
             }
             self.finalize_all();
             return Ok(());
@@ -336,7 +342,7 @@ impl Look<'_> {
             self.finalize(pod);
             if !group::is_deleting(pod) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-                let told = Told::normal("ExcessPodDeleted", "Excess pod deleted");
+                let told = Told::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
                 self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
             }
         }
@@ -346,7 +352,7 @@ impl Look<'_> {
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-            self.tell(Told::normal("OwnerReferencesAdded", message));
+            self.tell(Told::normal(events::OWNER_REFERENCES_ADDED, message));
         }
         if self.follow_labels(&mut workload)? {
             return Ok(());
@@ -377,7 +383,7 @@ impl Look<'_> {
             return Ok(());
         }
         if let Some(messages) = start::check_messages(&workload) {
-            self.tell(Told::normal("UpdatedAdmissionCheck", messages));
+            self.tell(Told::normal(events::UPDATED_ADMISSION_CHECK, messages));
         }
         Ok(())
     }
@@ -417,14 +423,14 @@ impl Look<'_> {
         for pod in pods.iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
             let told = if is_of_run(pod) {
                 let message = format!("The workload of {name} has finished ({how}): the pod is not started any more");
-                Told::warning("WorkloadFinished", message)
+                Told::warning(events::WORKLOAD_FINISHED, message)
             } else {
                 let message = format!(
                     "{name} has finished ({how}), and this pod was no part of it: it waits until the pods of that run are \
                      deleted ({}), or is to be made again in a group of another name",
                     some_of(&of_run)
                 );
-                Told::warning("PodGroupFinished", message)
+                Told::warning(events::POD_GROUP_FINISHED, message)
             };
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
         }
@@ -437,7 +443,7 @@ impl Look<'_> {
             let message = format!(
                 "The pod is kept until another takes its place in {name}; deleting the group's Workload ends the group"
             );
-            let told = Told::normal("WaitingForReplacement", message);
+            let told = Told::normal(events::WAITING_FOR_REPLACEMENT, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
         }
     }
@@ -446,7 +452,7 @@ impl Look<'_> {
     fn wake(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
-            Err(message) => return self.tell_waiting(Told::warning("ErrWorkloadCompose", message)),
+            Err(message) => return self.tell_waiting(Told::warning(events::ERR_WORKLOAD_COMPOSE, message)),
         };
         sanitize(&mut pod_sets);
         let sizes =
@@ -455,7 +461,8 @@ impl Look<'_> {
             workload.spec.pod_sets = pod_sets;
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
         }
-        let reason = status::unreserved_reason("PendingEvaluation", "Pending", self.context.gates);
+        let reason =
+            status::unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, self.context.gates);
         const BACK: &str = "The workload has pods again";
         status::unset_quota_reservation(&mut workload, reason, BACK, self.context.gates, self.context.now);
         self.write_status(&workload);
@@ -467,7 +474,7 @@ impl Look<'_> {
         let before = workload.clone();
         if let Some(label) = first.labels().get(labels::PRIORITY_CLASS) {
             let follows = match &workload.spec.priority_class_ref {
-                Some(class) => class.kind == "WorkloadPriorityClass" && class.name != *label,
+                Some(class) => class.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND && class.name != *label,
                 None => !status::has_quota_reservation(workload),
             };
             if follows {
@@ -489,7 +496,7 @@ impl Look<'_> {
             return Ok(false);
         }
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal("UpdatedWorkload", format!("Updated workload: {}", ObjectKey::of(workload))));
+        self.tell(Told::normal(events::UPDATED_WORKLOAD, format!("Updated workload: {}", ObjectKey::of(workload))));
         Ok(true)
     }
 
@@ -512,7 +519,8 @@ impl Look<'_> {
                 let message = format!("The pod group lacks {absent} pods; new ones have to be made");
                 changed |= status::set(workload, TYPE, true, reason, &message, now);
             } else if known {
-                changed |= status::set(workload, TYPE, false, "PodsReady", "All pods of the group are there", now);
+                changed |=
+                    status::set(workload, TYPE, false, conditions::PODS_READY, "All pods of the group are there", now);
             }
         }
         if self.context.config.pods_ready().is_some() {
@@ -526,7 +534,7 @@ impl Look<'_> {
             Ok(infos) => infos,
             Err(error) if error.is_permanent() => {
                 // Its end is told on the pods with the next look.
-                if status::finish(&mut workload, "FailedToStart", &error.to_string(), self.context.now) {
+                if status::finish(&mut workload, finished::FAILED_TO_START, &error.to_string(), self.context.now) {
                     self.write_status(&workload);
                 }
                 return;
@@ -549,7 +557,7 @@ impl Look<'_> {
             match let_go(pod, info, placed(set), self.context) {
                 Ok(pod) => started.push(pod),
                 Err(error) => {
-                    if status::finish(&mut workload, "FailedToStart", &error, self.context.now) {
+                    if status::finish(&mut workload, finished::FAILED_TO_START, &error, self.context.now) {
                         self.write_status(&workload);
                     }
                     return;
@@ -558,7 +566,7 @@ impl Look<'_> {
         }
         for pod in started {
             self.plan.steps.push(Step::Patch(Box::new(pod.clone())));
-            let told = Told::normal("Started", format!("Admitted by clusterQueue {queue}"));
+            let told = Told::normal(events::STARTED, format!("Admitted by clusterQueue {queue}"));
             self.plan.steps.push(Step::EventAbout(Box::new(pod), told));
         }
     }
@@ -575,7 +583,7 @@ impl Look<'_> {
         }
         let retention = self.context.config.object_retention_policies.as_ref();
         let after = retention.and_then(|r| r.workloads.as_ref()).and_then(|w| w.after_deactivated_by_kueue);
-        let by_kueue = evicted.reason.starts_with("DeactivatedDueTo");
+        let by_kueue = evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO);
         if let Some(after) = after.filter(|_| by_kueue && !status::is_active(&workload)) {
             let elapsed = self.context.now.duration_since(evicted.last_transition_time.0);
             let elapsed = Duration::try_from(elapsed).unwrap_or_default();
@@ -585,7 +593,7 @@ impl Look<'_> {
             for pod in self.group.pods().iter().filter(|pod| !group::is_deleting(pod)) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
             }
-            self.tell(Told::normal("Deleted", "Deleted pods: deactivation retention period expired"));
+            self.tell(Told::normal(events::DELETED, "Deleted pods: deactivation retention period expired"));
         }
     }
 
@@ -600,7 +608,7 @@ impl Look<'_> {
                 self.plan.steps.push(Step::PatchStatus(Box::new(marked)));
             }
             self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-            let told = Told::normal("Stopped", message);
+            let told = Told::normal(events::STOPPED, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
         }
     }
