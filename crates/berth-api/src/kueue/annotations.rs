@@ -16,8 +16,6 @@ pub const WORKLOAD_SLICE_REPLACEMENT_FOR: &str = "kueue.x-k8s.io/workload-slice-
 pub const JOB_MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
 /// On batch/v1 Jobs: completions follow parallelism when the job is admitted partially; value `true`.
 pub const JOB_COMPLETIONS_EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
-/// On batch/v1 Jobs that are being stopped; value `true`.
-pub const STOPPING: &str = "kueue.x-k8s.io/stopping";
 /// On pods, in place of the label of the same name: name of the pod group.
 pub const POD_GROUP_NAME: &str = "kueue.x-k8s.io/pod-group-name";
 /// On pods: number of pods in their group.
@@ -55,19 +53,9 @@ pub const PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS: &str =
 pub const PODSET_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
 /// On pod templates: offset of the pods' indexes.
 pub const POD_INDEX_OFFSET: &str = "kueue.x-k8s.io/pod-index-offset";
-/// On workloads: index among the workloads of one job.
-pub const COMPONENT_WORKLOAD_INDEX: &str = "kueue.x-k8s.io/component-workload-index";
-/// On workloads: group, version and kind of the owning job.
-pub const JOB_OWNER_GVK: &str = "kueue.x-k8s.io/job-owner-gvk";
-/// On workloads: name of the owning job.
-pub const JOB_OWNER_NAME: &str = "kueue.x-k8s.io/job-owner-name";
-/// On remote workloads: UID of the workload in the manager cluster.
-pub const MULTIKUEUE_ORIGIN_UID: &str = "kueue.x-k8s.io/multikueue-origin-uid";
 /// On workloads: integer added to the priority.
 pub const PRIORITY_BOOST: &str = "kueue.x-k8s.io/priority-boost";
 /// On variants of concurrent admission: flavors the variant may get.
 pub const WORKLOAD_ALLOWED_RESOURCE_FLAVORS: &str = "kueue.x-k8s.io/workload-allowed-resource-flavors";
-/// On pods that may be marked failed when they hang in termination; value `true`.
-pub const SAFE_TO_FORCEFULLY_DELETE: &str = "kueue.x-k8s.io/safe-to-forcefully-delete";
 /// Prefix, on jobs and workloads: the rest of the key is a parameter of the provisioning request.
 pub const PROVISIONING_REQUEST_PREFIX: &str = "provreq.kueue.x-k8s.io/";

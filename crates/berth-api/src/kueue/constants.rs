@@ -12,26 +12,12 @@ pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
 pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 /// Scheduling gate of pods of elastic jobs.
 pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
-/// Preemption gate of workloads on worker clusters.
-pub const MULTIKUEUE_PREEMPTION_GATE: &str = "kueue.x-k8s.io/multikueue";
 /// Preemption gate of variants of concurrent admission.
 pub const CONCURRENT_ADMISSION_PREEMPTION_GATE: &str = "kueue.x-k8s.io/concurrent-admission";
-/// Controller of the check by provisioning requests.
-pub const PROVISIONING_REQUEST_CONTROLLER: &str = "kueue.x-k8s.io/provisioning-request";
 /// Controller of the check by worker clusters; also the job's `managedBy`.
 pub const MULTIKUEUE_CONTROLLER: &str = "kueue.x-k8s.io/multikueue";
-/// Field manager of admissions.
-pub const ADMISSION_FIELD_MANAGER: &str = "kueue-admission";
-/// Field manager of reclaimable pods.
-pub const RECLAIMABLE_PODS_FIELD_MANAGER: &str = "kueue-reclaimable-pods";
-/// Field manager of everything written by job reconcilers.
-pub const JOB_FIELD_MANAGER: &str = "kueue-job-controller";
-/// Name of the queue and of the priority class that apply where none is named.
-pub const DEFAULT_NAME: &str = "default";
 /// Name of a pod set that has no other.
 pub const DEFAULT_POD_SET: &str = "main";
-/// Component in events of the job reconcilers and the workload controller.
-pub const EVENT_COMPONENT: &str = "kueue-job-controller";
 /// Group of WorkloadPriorityClass in `priorityClassRef`.
 pub const WORKLOAD_PRIORITY_CLASS_GROUP: &str = "kueue.x-k8s.io";
 /// Kind of WorkloadPriorityClass in `priorityClassRef`.

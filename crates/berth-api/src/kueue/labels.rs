@@ -28,5 +28,3 @@ pub const MULTIKUEUE_ORIGIN: &str = "kueue.x-k8s.io/multikueue-origin";
 pub const MULTIKUEUE_WORKER_WORKLOAD_POD: &str = "kueue.x-k8s.io/multikueue-worker-workload-pod";
 /// On the parent of concurrently admitted variants; value `true`.
 pub const CONCURRENT_ADMISSION_PARENT: &str = "kueue.x-k8s.io/concurrent-admission-parent";
-/// On local queues made by a populator.
-pub const AUTO_GENERATED: &str = "kueue.x-k8s.io/auto-generated";

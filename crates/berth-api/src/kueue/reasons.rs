@@ -16,22 +16,10 @@ pub mod admission {
     pub const PENDING_DELAYED_TOPOLOGY_REQUESTS: &str = "PendingDelayedTopologyRequests";
     /// Not tried yet, or to be tried again.
     pub const PENDING_EVALUATION: &str = "PendingEvaluation";
-    /// No flavor's labels and taints go with the pods.
-    pub const NO_MATCHING_FLAVOR: &str = "NoMatchingFlavor";
-    /// The request is larger than quota can ever be.
-    pub const EXCEEDS_MAX_QUOTA: &str = "ExceedsMaxQuota";
-    /// Quota is in use.
-    pub const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
-    /// No place in the topology.
-    pub const TOPOLOGY_PLACEMENT_FAILED: &str = "TopologyPlacementFailed";
-    /// Preempted workloads have not stopped yet.
-    pub const WAITING_FOR_PREEMPTED_WORKLOADS: &str = "WaitingForPreemptedWorkloads";
     /// The queue or cluster queue does not exist, or the request is not valid there.
     pub const MISCONFIGURED: &str = "Misconfigured";
     /// The queue or cluster queue is stopped or inactive.
     pub const SUSPENDED: &str = "Suspended";
-    /// Other admitted workloads must become ready first.
-    pub const WAITING_FOR_PODS_READY: &str = "WaitingForPodsReady";
     /// Somebody has not agreed yet.
     pub const ADMISSION_GATED: &str = "AdmissionGated";
     /// Held by its job.
@@ -70,8 +58,6 @@ pub mod eviction {
     pub const DEACTIVATED_DUE_TO: &str = "DeactivatedDueTo";
     /// A variant in a better flavor was admitted.
     pub const FLAVOR_MIGRATION: &str = "FlavorMigration";
-    /// The manager cluster evicted it.
-    pub const EVICTED_ON_MANAGER_CLUSTER: &str = "EvictedOnManagerCluster";
 }
 
 /// Reasons of `DeactivationTarget`, which are also the causes in `DeactivatedDueTo<cause>`.
@@ -84,18 +70,6 @@ pub mod deactivation {
     pub const REQUEUING_LIMIT_EXCEEDED: &str = "RequeuingLimitExceeded";
 }
 
-/// Reasons of `Preempted`.
-pub mod preemption {
-    /// For a workload of the same queue.
-    pub const IN_CLUSTER_QUEUE: &str = "InClusterQueue";
-    /// For a workload that takes its queue's nominal quota back.
-    pub const IN_COHORT_RECLAMATION: &str = "InCohortReclamation";
-    /// For the balance of shares.
-    pub const IN_COHORT_FAIR_SHARING: &str = "InCohortFairSharing";
-    /// For a workload of higher priority that borrows.
-    pub const IN_COHORT_RECLAIM_WHILE_BORROWING: &str = "InCohortReclaimWhileBorrowing";
-}
-
 /// Reasons of `Requeued=True`.
 pub mod requeue {
     /// Active again.
@@ -106,8 +80,6 @@ pub mod requeue {
     pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
     /// The LocalQueue admits again.
     pub const LOCAL_QUEUE_RESTARTED: &str = "LocalQueueRestarted";
-    /// A variant waits for its turn to migrate.
-    pub const PENDING_MIGRATION: &str = "PendingMigration";
 }
 
 /// Reasons of `Finished`.
@@ -148,24 +120,6 @@ pub mod active {
     pub const TERMINATING: &str = "Terminating";
     /// Stop policy.
     pub const STOPPED: &str = "Stopped";
-    /// A flavor does not exist.
-    pub const FLAVOR_NOT_FOUND: &str = "FlavorNotFound";
-    /// A check does not exist.
-    pub const ADMISSION_CHECK_NOT_FOUND: &str = "AdmissionCheckNotFound";
-    /// A check is not active.
-    pub const ADMISSION_CHECK_INACTIVE: &str = "AdmissionCheckInactive";
-    /// More than one MultiKueue check.
-    pub const MULTIPLE_MULTIKUEUE_ADMISSION_CHECKS: &str = "MultipleMultiKueueAdmissionChecks";
-    /// A MultiKueue check only for some flavors.
-    pub const MULTIKUEUE_ADMISSION_CHECK_APPLIED_PER_FLAVOR: &str = "MultiKueueAdmissionCheckAppliedPerFlavor";
-    /// A MultiKueue check beside a ProvisioningRequest check.
-    pub const MULTIKUEUE_WITH_PROVISIONING_REQUEST: &str = "MultiKueueWithProvisioningRequest";
-    /// A flavor's topology does not exist.
-    pub const TOPOLOGY_NOT_FOUND: &str = "TopologyNotFound";
-    /// Topology is not supported with what else the queue uses.
-    pub const NOT_SUPPORTED_WITH_TOPOLOGY_AWARE_SCHEDULING: &str = "NotSupportedWithTopologyAwareScheduling";
-    /// None of the others.
-    pub const UNKNOWN: &str = "Unknown";
     /// LocalQueue: its ClusterQueue is not active.
     pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";
     /// LocalQueue: its ClusterQueue does not exist.

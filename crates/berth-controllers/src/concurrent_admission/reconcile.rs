@@ -4,7 +4,7 @@
 //! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
 //! back when the parent has lost it, which is when nothing of the job runs any more.
 
-use berth_api::kueue::reasons::eviction;
+use berth_api::kueue::reasons::{admission, eviction};
 use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
 use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
@@ -389,7 +389,7 @@ impl<'a> Family<'a> {
         // Nodes that failed under the variant it ran as before are not this one's.
         status::status_mut(&mut self.parent).unhealthy_nodes.clear();
         status::set_quota_reservation(&mut self.parent, admission, self.context.now);
-        status::set(&mut self.parent, conditions::ADMITTED, true, conditions::ADMITTED, &message, self.context.now);
+        status::set(&mut self.parent, conditions::ADMITTED, true, admission::ADMITTED, &message, self.context.now);
         self.write_parent_status();
     }
 

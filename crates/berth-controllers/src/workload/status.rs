@@ -161,11 +161,11 @@ pub fn set(workload: &mut Workload, type_: &str, status: bool, reason: &str, mes
 pub fn set_quota_reservation(workload: &mut Workload, admission: Admission, now: Timestamp) {
     let message = format!("Quota reserved in ClusterQueue {}", admission.cluster_queue);
     status_mut(workload).admission = Some(admission);
-    set(workload, conditions::QUOTA_RESERVED, true, conditions::QUOTA_RESERVED, &message, now);
+    set(workload, conditions::QUOTA_RESERVED, true, admission::QUOTA_RESERVED, &message, now);
     for type_ in [conditions::EVICTED, conditions::PREEMPTED, conditions::BLOCKED_ON_PREEMPTION_GATES] {
         if let Some(old) = true_condition(workload, type_) {
             let message = format!("Previously: {}", old.message);
-            set(workload, type_, false, conditions::QUOTA_RESERVED, &message, now);
+            set(workload, type_, false, admission::QUOTA_RESERVED, &message, now);
         }
     }
 }
@@ -218,8 +218,7 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
     let known = condition(workload, conditions::ADMITTED).cloned();
     let was = known.as_ref().is_some_and(|condition| condition.status == "True");
     if admitted {
-        return !was
-            && set(workload, conditions::ADMITTED, true, conditions::ADMITTED, "The workload is admitted", now);
+        return !was && set(workload, conditions::ADMITTED, true, admission::ADMITTED, "The workload is admitted", now);
     }
     let observability = gates.on("UnadmittedWorkloadsObservability");
     if !observability && !was {
