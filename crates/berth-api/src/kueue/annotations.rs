@@ -2,7 +2,7 @@
 
 /// On jobs, in place of the label of the same name: name of the LocalQueue. Read for older manifests.
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// On jobs and workloads: comma-separated names of those who must agree before admission.
+/// On jobs and workloads: comma-separated names of the controllers that must remove themselves before admission.
 pub const ADMISSION_GATED_BY: &str = "kueue.x-k8s.io/admission-gated-by";
 /// On jobs: the job may change its size while it runs; value `true`.
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
@@ -20,17 +20,17 @@ pub const JOB_COMPLETIONS_EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completi
 pub const POD_GROUP_NAME: &str = "kueue.x-k8s.io/pod-group-name";
 /// On pods: number of pods in their group.
 pub const POD_GROUP_TOTAL_COUNT: &str = "kueue.x-k8s.io/pod-group-total-count";
-/// On pods: the group starts as soon as enough of its pods exist.
+/// On pods: their group, whose pods are all alike, queues as soon as its first pod exists.
 pub const POD_GROUP_FAST_ADMISSION: &str = "kueue.x-k8s.io/pod-group-fast-admission";
 /// On pods: the group serves and never finishes.
 pub const POD_GROUP_SERVING: &str = "kueue.x-k8s.io/pod-group-serving";
-/// On pods: label with the index of the pod in the group.
+/// On pods: name of the label that holds the pod's index in its group, if it is not Kueue's own.
 pub const POD_GROUP_POD_INDEX_LABEL: &str = "kueue.x-k8s.io/pod-group-pod-index-label";
 /// On pods: `false` if a failed pod of the group is not to be replaced.
 pub const RETRIABLE_IN_GROUP: &str = "kueue.x-k8s.io/retriable-in-group";
-/// On pods: hash of what makes pods of a group equal.
+/// On pods: pod set of the group the pod belongs to, a hash of the shape of its spec.
 pub const ROLE_HASH: &str = "kueue.x-k8s.io/role-hash";
-/// On pods: kind that owns the group and is stopped by deleting pods.
+/// On pods: integration of the object above them that has them held by a scheduling gate.
 pub const POD_SUSPENDING_PARENT: &str = "kueue.x-k8s.io/pod-suspending-parent";
 /// On workloads: the workload belongs to a group of pods.
 pub const IS_GROUP_WORKLOAD: &str = "kueue.x-k8s.io/is-group-workload";
@@ -53,7 +53,7 @@ pub const PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS: &str =
 pub const PODSET_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
 /// On pod templates: offset of the pods' indexes.
 pub const POD_INDEX_OFFSET: &str = "kueue.x-k8s.io/pod-index-offset";
-/// On workloads: integer added to the priority.
+/// On workloads: integer added to the priority when gate `PriorityBoost` is on.
 pub const PRIORITY_BOOST: &str = "kueue.x-k8s.io/priority-boost";
 /// On variants of concurrent admission: flavors the variant may get.
 pub const WORKLOAD_ALLOWED_RESOURCE_FLAVORS: &str = "kueue.x-k8s.io/workload-allowed-resource-flavors";

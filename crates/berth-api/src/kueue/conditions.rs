@@ -2,23 +2,23 @@
 
 /// Workload: quota is reserved in a ClusterQueue.
 pub const QUOTA_RESERVED: &str = "QuotaReserved";
-/// Workload: quota is reserved and all checks are passed.
+/// Workload: quota is reserved and all admission checks are ready, so it may run.
 pub const ADMITTED: &str = "Admitted";
 /// Workload: all its pods were ready at least once.
 pub const PODS_READY: &str = "PodsReady";
-/// Workload: it is to stop and give its quota back.
+/// Workload: it must stop and release its quota.
 pub const EVICTED: &str = "Evicted";
 /// Workload: it was evicted for another.
 pub const PREEMPTED: &str = "Preempted";
 /// Workload: it may be queued again after an eviction.
 pub const REQUEUED: &str = "Requeued";
-/// Workload: its job is done.
+/// Workload: its job has ended.
 pub const FINISHED: &str = "Finished";
 /// Workload: it is about to be deactivated.
 pub const DEACTIVATION_TARGET: &str = "DeactivationTarget";
-/// Workload of a pod group: pods are missing.
+/// Workload of a pod group: some of its pods are gone and not yet replaced.
 pub const WAITING_FOR_REPLACEMENT_PODS: &str = "WaitingForReplacementPods";
-/// Workload: it could be admitted by preemption, which its gates forbid.
+/// Workload: it could be admitted by preemption, which its preemption gates forbid.
 pub const BLOCKED_ON_PREEMPTION_GATES: &str = "BlockedOnPreemptionGates";
 /// ClusterQueue, LocalQueue, AdmissionCheck, MultiKueueCluster: usable.
 pub const ACTIVE: &str = "Active";

@@ -4,7 +4,7 @@
 pub const GROUP: &str = "kueue.x-k8s.io";
 /// Finalizer of workloads, queues, flavors, checks and topologies: kept while something refers to the object.
 pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
-/// Finalizer of pods managed one by one.
+/// Finalizer of managed pods: keeps a pod until the controllers have counted it.
 pub const POD_FINALIZER: &str = "kueue.x-k8s.io/managed";
 /// Scheduling gate of pods that wait for admission.
 pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
@@ -14,9 +14,9 @@ pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
 /// Preemption gate of variants of concurrent admission.
 pub const CONCURRENT_ADMISSION_PREEMPTION_GATE: &str = "kueue.x-k8s.io/concurrent-admission";
-/// Controller of the check by worker clusters; also the job's `managedBy`.
+/// Controller of admission checks that send workloads to other clusters; also the `managedBy` of their jobs.
 pub const MULTIKUEUE_CONTROLLER: &str = "kueue.x-k8s.io/multikueue";
-/// Name of a pod set that has no other.
+/// Name of the only pod set of a job, unless the job names it.
 pub const DEFAULT_POD_SET: &str = "main";
 /// Group of WorkloadPriorityClass in `priorityClassRef`.
 pub const WORKLOAD_PRIORITY_CLASS_GROUP: &str = "kueue.x-k8s.io";

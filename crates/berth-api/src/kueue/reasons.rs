@@ -1,5 +1,8 @@
 //! Reasons of the conditions of Kueue's objects, one module per condition or group of conditions.
 //!
+//! The reasons that `berth-engine` decides (why a workload is pending, why it was preempted, why a ClusterQueue is
+//! inactive) are spelled there, as it depends on no other crate.
+//!
 //! Source: Kueue's API; KEP-10852 for the reasons of unadmitted workloads.
 
 /// Reasons of `QuotaReserved` and `Admitted`.
@@ -16,11 +19,11 @@ pub mod admission {
     pub const PENDING_DELAYED_TOPOLOGY_REQUESTS: &str = "PendingDelayedTopologyRequests";
     /// Not tried yet, or to be tried again.
     pub const PENDING_EVALUATION: &str = "PendingEvaluation";
-    /// The queue or cluster queue does not exist, or the request is not valid there.
+    /// The LocalQueue or ClusterQueue does not exist, or the ClusterQueue can never admit the workload.
     pub const MISCONFIGURED: &str = "Misconfigured";
-    /// The queue or cluster queue is stopped or inactive.
+    /// The LocalQueue or ClusterQueue is stopped or inactive.
     pub const SUSPENDED: &str = "Suspended";
-    /// Somebody has not agreed yet.
+    /// A controller named by annotation `admission-gated-by` has not released it.
     pub const ADMISSION_GATED: &str = "AdmissionGated";
     /// Held by its job.
     pub const ON_HOLD: &str = "OnHold";
@@ -40,11 +43,11 @@ pub mod admission {
 
 /// Reasons of `Evicted`, and of `Requeued=False` after the eviction.
 pub mod eviction {
-    /// For another workload.
+    /// Preempted by another workload.
     pub const PREEMPTED: &str = "Preempted";
     /// Its pods did not become ready in time.
     pub const PODS_READY_TIMEOUT: &str = "PodsReadyTimeout";
-    /// A check asks for a retry.
+    /// An admission check is in state Retry.
     pub const ADMISSION_CHECK: &str = "AdmissionCheck";
     /// Its ClusterQueue is drained.
     pub const CLUSTER_QUEUE_STOPPED: &str = "ClusterQueueStopped";
@@ -56,7 +59,7 @@ pub mod eviction {
     pub const DEACTIVATED: &str = "Deactivated";
     /// Prefix of the reason of a deactivation with a cause.
     pub const DEACTIVATED_DUE_TO: &str = "DeactivatedDueTo";
-    /// A variant in a better flavor was admitted.
+    /// A variant in a more preferred flavor was admitted.
     pub const FLAVOR_MIGRATION: &str = "FlavorMigration";
 }
 
@@ -64,7 +67,7 @@ pub mod eviction {
 pub mod deactivation {
     /// A check was rejected.
     pub const ADMISSION_CHECK: &str = "AdmissionCheck";
-    /// It took too long in total.
+    /// Its total time admitted exceeds its maximum execution time.
     pub const MAXIMUM_EXECUTION_TIME_EXCEEDED: &str = "MaximumExecutionTimeExceeded";
     /// It was requeued too often.
     pub const REQUEUING_LIMIT_EXCEEDED: &str = "RequeuingLimitExceeded";
@@ -88,13 +91,13 @@ pub mod finished {
     pub const SUCCEEDED: &str = "Succeeded";
     /// The job failed.
     pub const FAILED: &str = "Failed";
-    /// A pre-built workload does not go with its job.
+    /// A prebuilt workload does not match its job.
     pub const OUT_OF_SYNC: &str = "OutOfSync";
-    /// The job is gone.
+    /// The job does not exist.
     pub const OWNER_NOT_FOUND: &str = "OwnerNotFound";
     /// A larger slice of the elastic job took over.
     pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
-    /// The job cannot be started with what the admission says.
+    /// The job cannot start with the node selectors, tolerations and labels of its admission.
     pub const FAILED_TO_START: &str = "FailedToStart";
 }
 
@@ -112,13 +115,13 @@ pub mod pods_ready {
 
 /// Reasons of `Active` of queues and checks.
 pub mod active {
-    /// It is.
+    /// The queue is active.
     pub const READY: &str = "Ready";
-    /// An admission check is.
+    /// The admission check is active.
     pub const ACTIVE: &str = "Active";
     /// Being deleted.
     pub const TERMINATING: &str = "Terminating";
-    /// Stop policy.
+    /// Its stop policy holds it.
     pub const STOPPED: &str = "Stopped";
     /// LocalQueue: its ClusterQueue is not active.
     pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";
