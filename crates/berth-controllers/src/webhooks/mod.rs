@@ -85,8 +85,10 @@ impl Webhooks {
             ("batch", "jobs") => self.config.integrations.enabled("batch/job"),
             ("jobset.x-k8s.io", "jobsets") => self.config.integrations.enabled("jobset.x-k8s.io/jobset"),
             ("", "pods") => self.config.integrations.enabled("pod"),
-            _ if let Some(owner) = PodOwner::of(group, resource) => self.config.integrations.enabled(owner.framework()),
-            _ => described(group, resource).is_some_and(|name| self.config.integrations.enabled(name)),
+            _ => match PodOwner::of(group, resource) {
+                Some(owner) => self.config.integrations.enabled(owner.framework()),
+                None => described(group, resource).is_some_and(|name| self.config.integrations.enabled(name)),
+            },
         }
     }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use anyhow::bail;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use bytes::Bytes;
 use clap::Args;
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
+use http_body_util::Full;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -137,26 +139,34 @@ fn metrics(endpoints: Endpoints) -> Handler {
                 const MEDIA: &str = "text/plain; version=0.0.4; charset=utf-8";
                 listen::answer(StatusCode::OK, MEDIA, (endpoints.metrics)())
             }
-            (&Method::GET, path) if let Some((namespace, name)) = explained(path) => {
-                let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_here());
-                let answer = match &endpoints.explain {
-                    None => Err(Status::no_such_path()),
-                    // It tells of all namespaces, and this port asks nobody who they are.
-                    Some(_) if !is_here => Err(Status::forbidden(&GroupResource::default(), "", FROM_ELSEWHERE)),
-                    Some(explain) => explain(namespace, name),
-                };
-                match answer {
-                    Ok(explanation) => listen::answer(StatusCode::OK, JSON, explanation.to_string()),
-                    Err(status) => {
-                        let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                        listen::answer(code, JSON, status.to_value().to_string())
-                    }
+            (&Method::GET, path) => match explained(path) {
+                Some(workload) => {
+                    let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_here());
+                    explanation(&endpoints, workload, is_here)
                 }
-            }
+                None => listen::text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            },
             _ => listen::text(StatusCode::NOT_FOUND, "404 page not found\n"),
         };
         Box::pin(std::future::ready(answer))
     })
+}
+
+/// Answers with the explanation of a workload, to clients on this machine.
+fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: bool) -> Response<Full<Bytes>> {
+    let answer = match &endpoints.explain {
+        None => Err(Status::no_such_path()),
+        // An explanation covers all namespaces, and this port authenticates no client.
+        Some(_) if !is_here => Err(Status::forbidden(&GroupResource::default(), "", FROM_ELSEWHERE)),
+        Some(explain) => explain(namespace, name),
+    };
+    match answer {
+        Ok(explanation) => listen::answer(StatusCode::OK, JSON, explanation.to_string()),
+        Err(status) => {
+            let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            listen::answer(code, JSON, status.to_value().to_string())
+        }
+    }
 }
 
 const JSON: &str = "application/json";
