@@ -14,6 +14,7 @@ mod preemption;
 mod queues;
 mod random;
 mod reference;
+mod semantics;
 mod topology;
 mod topology_properties;
 mod topology_requests;
