@@ -135,63 +135,63 @@ macro_rules! feature_gates {
 }
 
 feature_gates! {
-    /// §12.
+    /// Admit fewer pods, down to `minCount`, when all of them do not fit (§12).
     partial_admission "PartialAdmission" = true;
-    /// §8.10.
+    /// `flavorFungibility` decides when the scan of flavors stops (§8.10); off: the first that fits, else the best.
     flavor_fungibility "FlavorFungibility" = true;
-    /// §8.12.
+    /// Keep scan progress across cycles, even when the queue's quota changed meanwhile (§8.12).
     flavor_fungibility_preserve_scan_progress "FlavorFungibilityPreserveScanProgress" = true;
-    /// §3.2, §6.1.
+    /// Order the entries of a cycle by priority before age (§6.1); off changes timestamps too (§3.2).
     priority_sorting_within_cohort "PrioritySortingWithinCohort" = true;
-    /// §10.7.
+    /// A queue within its nominal quota preempts borrowers regardless of shares (§10.7).
     fair_sharing_preempt_within_nominal "FairSharingPreemptWithinNominal" = true;
-    /// §6.2.
+    /// In the tournament, a child that does not borrow goes first (§6.2).
     fair_sharing_prioritize_non_borrowing "FairSharingPrioritizeNonBorrowing" = true;
-    /// §5.6.
+    /// Recompute an entry whose victims an earlier entry of the cycle claimed (§5.6 step 1).
     recompute_assignment_upon_preemption_targets_overlap "RecomputeAssignmentUponPreemptionTargetsOverlap" = true;
-    /// §6.1, §6.2.
+    /// A workload that waits for its preemptions goes first in a cycle (§6.1, §6.2).
     prioritize_preemptor_workloads "PrioritizePreemptorWorkloads" = false;
-    /// §3.1.
+    /// Add annotation `priority-boost` to the priority (§3.1).
     priority_boost "PriorityBoost" = false;
-    /// §14.
+    /// Place pods on topology domains (§14).
     topology_aware_scheduling "TopologyAwareScheduling" = true;
-    /// §14.6.
+    /// Place unconstrained pod sets by LeastFreeCapacity instead of BestFit (§14.6).
     tas_profile_mixed "TASProfileMixed" = true;
-    /// §14.8.
+    /// Spread `preferred` pod sets evenly over domains (§14.8).
     tas_balanced_placement "TASBalancedPlacement" = false;
-    /// §14.5.
+    /// Score domains by preferred node affinity (§14.5).
     tas_respect_node_affinity_preferred "TASRespectNodeAffinityPreferred" = false;
-    /// §14.9.
+    /// Permit slices within slices, up to three layers (§14.9).
     tas_multi_layer_topology "TASMultiLayerTopology" = true;
-    /// §14.1.
+    /// Count a node's usage over all flavors that contain the node (§14.1).
     tas_handle_overlapping_flavors "TASHandleOverlappingFlavors" = true;
-    /// §5.6.
+    /// Place an entry anew when earlier entries of the cycle took its domains (§5.6 step 1).
     tas_recompute_assignment_within_scheduling_cycle "TASRecomputeAssignmentWithinSchedulingCycle" = true;
-    /// §15.
+    /// Replace a failed node of a running workload (§15).
     tas_failed_node_replacement "TASFailedNodeReplacement" = true;
-    /// §5.6.
+    /// Evict a workload whose failed node has no replacement, instead of retrying (§5.6 step 2).
     tas_failed_node_replacement_fail_fast "TASFailedNodeReplacementFailFast" = true;
-    /// §15.5.
+    /// Keep the nodes of workloads that one Pod owns (§15.5).
     skip_reassignment_for_pod_owned_workloads "SkipReassignmentForPodOwnedWorkloads" = true;
-    /// §13.
+    /// Jobs may change their size while they run (§13).
     elastic_jobs_via_workload_slices "ElasticJobsViaWorkloadSlices" = true;
-    /// §13.5.
+    /// Elastic jobs may be placed by topology (§13.5).
     elastic_jobs_via_workload_slices_with_tas "ElasticJobsViaWorkloadSlicesWithTAS" = false;
-    /// §16.
+    /// Order local queues of a cluster queue by their usage over time (§16).
     admission_fair_sharing "AdmissionFairSharing" = true;
-    /// §2.3.
+    /// Pods that ended for good return their quota (§2.3).
     reclaimable_pods "ReclaimablePods" = true;
-    /// §4.8.
+    /// One failure makes all equivalent workloads of a queue inadmissible (§4.8).
     scheduling_equivalence_hashing "SchedulingEquivalenceHashing" = true;
-    /// §2.7.
+    /// Honour `resources.quotaCheckStrategy` for undeclared resources (§2.7).
     quota_check_strategy "QuotaCheckStrategy" = true;
-    /// §4.1.
+    /// Annotation `admission-gated-by` keeps a workload from its queue (§4.1).
     admission_gated_by "AdmissionGatedBy" = true;
-    /// §8.13, §22.
+    /// Granular reasons of QuotaReserved=False (§8.13, §22).
     unadmitted_workloads_observability "UnadmittedWorkloadsObservability" = true;
-    /// §23.
+    /// A workload may wait as one variant per flavor (§23).
     concurrent_admission "ConcurrentAdmission" = false;
-    /// §5.6.
+    /// Preemption gates are honoured for work on several clusters too (§5.6 step 5).
     multikueue_orchestrated_preemption "MultiKueueOrchestratedPreemption" = false;
 }
 
