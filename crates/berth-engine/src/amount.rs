@@ -1,7 +1,7 @@
 //! Amounts of resources: the integers every decision is made of.
 //!
 //! Requests and usage are whole numbers in a resource's base unit (`cpu` in thousandths, everything else in pieces or
-//! bytes; queueing-engine §1.1). Quotas may also be *unlimited*, which is not a large number but a value of its own:
+//! bytes; semantics §1.1). Quotas may also be *unlimited*, which is not a large number but a value of its own:
 //! it absorbs additions, survives subtractions and is greater than every bounded value. Bounded arithmetic saturates
 //! instead of wrapping, so no sum of huge quantities can turn into free quota.
 

@@ -2,7 +2,7 @@
 //!
 //! One [`Engine`] holds the state of one platform: queues, cohorts, flavors, nodes and every workload that waits or
 //! holds quota. It reads no clock, draws no random number, does no I/O and knows no Kubernetes type; the section
-//! numbers in its comments (§) are those of the semantics it implements.
+//! numbers in its comments (§) are those of `docs/semantics`.
 //!
 //! # Who calls what, when
 //!

@@ -1,4 +1,4 @@
-//! Concurrent admission (queueing-engine §23): a workload waits for several flavors at once.
+//! Concurrent admission (semantics §23): a workload waits for several flavors at once.
 //!
 //! In a cluster queue that asks for it a Workload does not queue itself. It becomes a *parent*, and [`variants`] of it are
 //! made, one per flavor, which queue and are admitted like any workload. The parent runs as the variant that is admitted:

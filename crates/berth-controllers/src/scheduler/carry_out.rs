@@ -40,9 +40,9 @@ pub enum Change {
         /// Why its pods found no other nodes, if that is why; to be told if the eviction cannot be written.
         unplaced: Option<String>,
     },
-    /// It was set aside because an equivalent workload just failed (queueing-engine §4.8).
+    /// It was set aside because an equivalent workload just failed (semantics §4.8).
     Bypassed(PendingReason),
-    /// Finish it: a newer slice of its elastic job took over (queueing-engine §13.3).
+    /// Finish it: a newer slice of its elastic job took over (semantics §13.3).
     ReplaceSlice {
         /// UID of the newer slice.
         uid: String,
@@ -171,7 +171,7 @@ impl Notices {
     }
 }
 
-/// Quota, and admission at once if every required check is there and Ready (queueing-engine §17.3). Checks that are
+/// Quota, and admission at once if every required check is there and Ready (semantics §17.3). Checks that are
 /// missing are added by the workload controller.
 fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {

@@ -1,4 +1,4 @@
-//! Which nodes of a workload have failed, and what follows from that (queueing-engine §15).
+//! Which nodes of a workload have failed, and what follows from that (semantics §15).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which pods may start, and where (queueing-engine §14.11).
+//! Which pods may start, and where (semantics §14.11).
 //!
 //! Pods of a pod set with a topology assignment are held back by a scheduling gate. If every pod has a rank, the pod of rank
 //! k goes to the k-th slot of the assignment, so that neighbours by rank are neighbours in the topology; else each domain is

@@ -1,5 +1,5 @@
 //! Admissions between the engine's model and the API, with the compact encoding of topology assignments
-//! (queueing-engine §8.15, §14.10).
+//! (semantics §8.15, §14.10).
 
 use std::collections::HashMap;
 

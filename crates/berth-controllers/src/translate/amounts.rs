@@ -1,4 +1,4 @@
-//! Quantities to the engine's integers and back (queueing-engine §1).
+//! Quantities to the engine's integers and back (semantics §1).
 
 use std::collections::BTreeMap;
 

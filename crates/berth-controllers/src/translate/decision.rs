@@ -6,7 +6,7 @@ use berth_engine::{AssignmentMode, Considered, FlavorAttempt, PendingReason, Pre
 
 use crate::gates::Gates;
 
-/// The reason of QuotaReserved=False and of its event (queueing-engine §5.10).
+/// The reason of QuotaReserved=False and of its event (semantics §5.10).
 pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
     if gates.on("UnadmittedWorkloadsObservability") {
         return reason.as_str();
@@ -17,7 +17,7 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
     }
 }
 
-/// Both priorities of a preemption, as its events end (queueing-engine §11.2).
+/// Both priorities of a preemption, as its events end (semantics §11.2).
 fn priorities(victim: &Victim) -> String {
     let (preemptor, preemptee) = (priority(victim.preemptor_priority), priority(victim.priority));
     format!("; preemptor effective priority: {preemptor}; preemptee effective priority: {preemptee}")
@@ -47,7 +47,7 @@ pub fn preempted_unnamed_event(victim: &Victim) -> String {
 }
 
 /// What the QuotaReserved event says about flavors that were rejected or need borrowing; empty when there is nothing to
-/// say (queueing-engine §8.15).
+/// say (semantics §8.15).
 pub fn flavors_considered(considered: &Considered) -> String {
     let mut parts = Vec::new();
     for set in &considered.pod_sets {

@@ -212,7 +212,7 @@ pub fn node(node: &ApiNode) -> Node {
 }
 
 /// A pod that takes room on a node outside topology-aware scheduling; `None` for pods that take none: not bound, ended,
-/// or placed by it (queueing-engine §14.1).
+/// or placed by it (semantics §14.1).
 pub fn node_pod(pod: &Pod) -> Option<NodePod> {
     const TAS_ANNOTATIONS: [&str; 5] = [
         annotations::PODSET_REQUIRED_TOPOLOGY,

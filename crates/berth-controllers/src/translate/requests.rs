@@ -1,4 +1,4 @@
-//! What one pod asks for (queueing-engine §2.1, §2.2): defaults of RuntimeClasses and LimitRanges filled in, then the
+//! What one pod asks for (semantics §2.1, §2.2): defaults of RuntimeClasses and LimitRanges filled in, then the
 //! request of the pod as a whole.
 
 use std::collections::BTreeMap;

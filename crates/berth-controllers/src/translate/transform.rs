@@ -1,4 +1,4 @@
-//! From what pods ask for to what counts against quota: excluded prefixes and transformations (queueing-engine §2.3, §2.4).
+//! From what pods ask for to what counts against quota: excluded prefixes and transformations (semantics §2.3, §2.4).
 
 use std::collections::BTreeMap;
 

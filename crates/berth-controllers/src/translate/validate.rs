@@ -1,5 +1,5 @@
 //! Why pods can never be admitted although their requests are known: requests above limits, LimitRange violations
-//! (queueing-engine §2.8).
+//! (semantics §2.8).
 
 use std::collections::BTreeMap;
 

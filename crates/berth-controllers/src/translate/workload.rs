@@ -138,7 +138,7 @@ fn pod_set(set: &api::PodSet, spec: &PodSpec, reclaimable: i32, context: &Contex
     }
 }
 
-/// Digest of what makes pods differ for scheduling equivalence beyond what the model carries (queueing-engine §4.8).
+/// Digest of what makes pods differ for scheduling equivalence beyond what the model carries (semantics §4.8).
 fn shape(spec: &PodSpec) -> u64 {
     let mut hasher = DefaultHasher::new();
     let resources: Vec<_> = spec
@@ -206,7 +206,7 @@ fn check(state: &api::AdmissionCheckState) -> CheckStatus {
     }
 }
 
-/// A gate that the spec names is closed until the status says it is open (queueing-engine §23).
+/// A gate that the spec names is closed until the status says it is open (semantics §23).
 fn has_closed_gate(object: &api::Workload) -> bool {
     let states = object.status.iter().flat_map(|status| &status.preemption_gates);
     let open: Vec<&str> =

@@ -1,5 +1,5 @@
-//! Pods that are queued themselves: each alone, or in groups that are admitted together (semantics §19 of the inventory,
-//! `keps/976`).
+//! Pods that are queued themselves: each alone, or in groups that are admitted together (`docs/semantics/jobs.md`,
+//! KEP-976).
 //!
 //! A pod cannot be suspended: it is made with a scheduling gate ([`crate::webhooks`]) that is taken off when its Workload is
 //! admitted, and it is stopped by deleting it. A finalizer keeps it until it was counted. Deployments, StatefulSets and
