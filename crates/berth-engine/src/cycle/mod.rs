@@ -27,7 +27,7 @@ use crate::model::Time;
 use crate::preemption::Target;
 use crate::quota::FrAmounts;
 use crate::topology::Places;
-use crate::waiting::Rooms;
+use crate::waiting::PendingQueues;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
 
@@ -134,22 +134,28 @@ impl Entry {
 
 /// Runs a part of a cycle: of the one that was begun and not finished, or of a new one. Takes whole cohort trees until there
 /// are so many heads; what has to be answered together may be more.
-pub(crate) fn run(world: &mut World, rooms: &mut Rooms, parts: &mut Parts, heads: usize, now: Time) -> CycleOutcome {
+pub(crate) fn run(
+    world: &mut World,
+    pending_queues: &mut PendingQueues,
+    parts: &mut Parts,
+    heads: usize,
+    now: Time,
+) -> CycleOutcome {
     let mut entries = Vec::new();
     if parts.is_done() {
         world.cycle += 1;
-        entries = second_passes(world, rooms, now);
-        *parts = Parts::begin(world, rooms, &entries);
+        entries = second_passes(world, pending_queues, now);
+        *parts = Parts::begin(world, pending_queues, &entries);
     }
     let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
     let queues = parts.next(world, heads);
     if !(entries.is_empty() && queues.is_empty()) {
-        parts.progress |= answer(world, rooms, entries, &queues, &mut outcome, now);
+        parts.progress |= answer(world, pending_queues, entries, &queues, &mut outcome, now);
     }
     parts.answered |= !outcome.decisions.is_empty();
     parts.succeeded |= outcome.is_success();
     if parts.is_done() {
-        outcome.more = parts.progress && rooms.has_schedulable_candidates(world);
+        outcome.more = parts.progress && pending_queues.has_schedulable_candidates(world);
         outcome.result = parts.answered.then_some(match parts.succeeded {
             true => CycleResult::Success,
             false => CycleResult::Inadmissible,
@@ -165,7 +171,7 @@ pub(crate) fn run(world: &mut World, rooms: &mut Rooms, parts: &mut Parts, heads
 /// decide something it could not decide in this one.
 fn answer(
     world: &mut World,
-    rooms: &mut Rooms,
+    pending_queues: &mut PendingQueues,
     mut entries: Vec<Box<Entry>>,
     queues: &[(NodeId, QueueId)],
     outcome: &mut CycleOutcome,
@@ -174,13 +180,13 @@ fn answer(
     let mut progress = false;
     outcome.decisions.reserve(entries.len() + queues.len());
     let base = world.mark();
-    entries.retain_mut(|entry| consider(world, rooms, entry, outcome, &mut progress, now));
+    entries.retain_mut(|entry| consider(world, pending_queues, entry, outcome, &mut progress, now));
     for tree in queues.chunk_by(|(a, _), (b, _)| a == b) {
         let first = entries.len();
         for (_, queue) in tree {
-            let Some((id, is_preemptor)) = rooms.pop(world, *queue) else { continue };
+            let Some((id, is_preemptor)) = pending_queues.pop(world, *queue) else { continue };
             let mut entry = Box::new(Entry::new(id, *queue, is_preemptor, false));
-            if consider(world, rooms, &mut entry, outcome, &mut progress, now) {
+            if consider(world, pending_queues, &mut entry, outcome, &mut progress, now) {
                 entries.push(entry);
             }
         }
@@ -190,20 +196,20 @@ fn answer(
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
         for mut entry in done {
             process::give_up(&mut entry);
-            progress |= put_back(world, rooms, &mut entry, outcome, now);
+            progress |= put_back(world, pending_queues, &mut entry, outcome, now);
         }
     }
     let entries = process::run(world, entries, outcome, now);
     world.rollback(base);
     for entry in entries {
-        progress |= conclude(world, rooms, entry, outcome, now);
+        progress |= conclude(world, pending_queues, entry, outcome, now);
     }
     progress
 }
 
 /// The workloads whose second pass is due.
-fn second_passes(world: &World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>> {
-    let due = rooms.second_pass.take_due(now).into_iter().filter_map(|id| {
+fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -> Vec<Box<Entry>> {
+    let due = pending_queues.second_pass.take_due(now).into_iter().filter_map(|id| {
         let record = world.record(id);
         let holding = record.holding.as_ref().filter(|_| needs_second_pass(&record.facts))?;
         Some(Box::new(Entry::new(id, holding.queue, false, true)))
@@ -214,7 +220,7 @@ fn second_passes(world: &World, rooms: &mut Rooms, now: Time) -> Vec<Box<Entry>>
 /// Nominates an entry. False when it is done with: it cannot be considered.
 fn consider(
     world: &mut World,
-    rooms: &mut Rooms,
+    pending_queues: &mut PendingQueues,
     entry: &mut Entry,
     outcome: &mut CycleOutcome,
     progress: &mut bool,
@@ -222,8 +228,8 @@ fn consider(
 ) -> bool {
     match nominate::nominate(world, entry, now) {
         nominate::Nomination::Considered => return true,
-        nominate::Nomination::Refused => *progress |= put_back(world, rooms, entry, outcome, now),
-        nominate::Nomination::Dropped => rooms.forget(world, entry.workload),
+        nominate::Nomination::Refused => *progress |= put_back(world, pending_queues, entry, outcome, now),
+        nominate::Nomination::Dropped => pending_queues.forget(world, entry.workload),
     }
     false
 }
@@ -232,31 +238,31 @@ fn consider(
 /// something it could not decide in this one.
 fn conclude(
     world: &mut World,
-    rooms: &mut Rooms,
+    pending_queues: &mut PendingQueues,
     mut entry: Box<Entry>,
     outcome: &mut CycleOutcome,
     now: Time,
 ) -> bool {
     if entry.status == EntryStatus::Assumed {
-        let verdict = Verdict::Admit(admit(world, rooms, &mut entry, now));
+        let verdict = Verdict::Admit(admit(world, pending_queues, &mut entry, now));
         outcome.decisions.push(entry.decision(world, verdict));
         return true;
     }
     if let Some((reason, message)) = entry.eviction.take() {
         world.record_mut(entry.workload).eviction_expected = true;
-        rooms.forget(world, entry.workload);
+        pending_queues.forget(world, entry.workload);
         let unplaced = Some(std::mem::take(&mut entry.message));
         outcome.decisions.push(entry.decision(world, Verdict::Evict { reason, message, unplaced }));
         return true;
     }
-    put_back(world, rooms, &mut entry, outcome, now)
+    put_back(world, pending_queues, &mut entry, outcome, now)
 }
 
 /// Puts a workload that was not admitted back into its queue and says why it waits (§5.10). True if the next cycle may
 /// decide something it could not decide in this one.
 pub(crate) fn put_back(
     world: &mut World,
-    rooms: &mut Rooms,
+    pending_queues: &mut PendingQueues,
     entry: &mut Entry,
     outcome: &mut CycleOutcome,
     now: Time,
@@ -278,10 +284,10 @@ pub(crate) fn put_back(
     let mut second_pass_failed = false;
     let mut progress = false;
     if entry.second_pass {
-        second_pass_failed = rooms.second_pass.schedule(entry.workload, now);
+        second_pass_failed = pending_queues.second_pass.schedule(entry.workload, now);
     } else {
         let scan_goes_on = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
-        let requeued = rooms.requeue(world, entry.queue, entry.workload, entry.requeue, entry.reason, now);
+        let requeued = pending_queues.requeue(world, entry.queue, entry.workload, entry.requeue, entry.reason, now);
         progress = !requeued.active || scan_goes_on || !requeued.bypassed.is_empty();
         for id in requeued.bypassed {
             outcome.bypassed.push((world.record(id).key().clone(), entry.reason));
@@ -325,9 +331,9 @@ pub(crate) fn put_back(
 }
 
 /// Counts an admission and describes what has to be written.
-fn admit(world: &mut World, rooms: &mut Rooms, entry: &mut Entry, now: Time) -> Admit {
+fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entry, now: Time) -> Admit {
     let admission = entry.assignment.admission(world, entry.queue);
-    rooms.forget(world, entry.workload);
+    pending_queues.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
     // What was worked out is what it takes, unless part of it is held already.

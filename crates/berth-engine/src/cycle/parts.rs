@@ -9,7 +9,7 @@
 
 use super::Entry;
 use crate::ids::{NodeId, QueueId};
-use crate::waiting::Rooms;
+use crate::waiting::PendingQueues;
 use crate::world::World;
 
 /// The cycle that was begun last: who is still to be asked, and what came of it so far.
@@ -31,8 +31,8 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Begins a cycle, with these second passes: every active queue that has a candidate gives a head (§4.9).
-    pub fn begin(world: &World, rooms: &Rooms, second_passes: &[Box<Entry>]) -> Parts {
-        let candidates = rooms.queues_with_candidates().into_iter();
+    pub fn begin(world: &World, pending_queues: &PendingQueues, second_passes: &[Box<Entry>]) -> Parts {
+        let candidates = pending_queues.queues_with_candidates().into_iter();
         let active = candidates.filter(|queue| world.queue(*queue).is_active());
         let mut queues: Vec<_> = active.map(|queue| (root(world, queue), queue)).collect();
         // Stable: queues of a tree stay in order.

@@ -18,7 +18,7 @@ use crate::model::{Admission, Labels, Time, WorkloadKey};
 use crate::status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder,
 };
-use crate::waiting::Rooms;
+use crate::waiting::PendingQueues;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
 
@@ -41,14 +41,14 @@ pub struct Effects {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) world: World,
-    pub(crate) rooms: Rooms,
+    pub(crate) pending_queues: PendingQueues,
     parts: Parts,
 }
 
 impl Engine {
     /// An engine that knows nothing yet.
     pub fn new(config: EngineConfig) -> Self {
-        Engine { world: World::new(config), rooms: Rooms::default(), parts: Parts::default() }
+        Engine { world: World::new(config), pending_queues: PendingQueues::default(), parts: Parts::default() }
     }
 
     /// The configuration it was made with.
@@ -60,8 +60,9 @@ impl Engine {
     pub fn apply(&mut self, event: Event, now: Time) -> Effects {
         let mut effects = Effects::default();
         self.dispatch(event, &mut effects, now);
-        effects.wake =
-            self.has_candidates() || !self.rooms.to_tell.is_empty() || self.next_wakeup().is_some_and(|at| at <= now);
+        effects.wake = self.has_candidates()
+            || !self.pending_queues.to_tell.is_empty()
+            || self.next_wakeup().is_some_and(|at| at <= now);
         effects
     }
 
@@ -133,7 +134,7 @@ impl Engine {
                 if let Some(id) = self.world.workloads.id(&key) {
                     self.world.record_mut(id).eviction_expected = false;
                     if needs_second_pass(&self.world.record(id).facts) {
-                        self.rooms.second_pass.schedule(id, now);
+                        self.pending_queues.second_pass.schedule(id, now);
                     }
                 }
             }
@@ -161,11 +162,11 @@ impl Engine {
     /// variants) they are in one part, however many they are.
     pub fn cycle_part(&mut self, heads: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
-        for root in self.rooms.due_flushes(now) {
+        for root in self.pending_queues.due_flushes(now) {
             // Its queues may have had their turn in this cycle.
-            self.parts.progress |= self.rooms.flush(&mut self.world, root, now) > 0;
+            self.parts.progress |= self.pending_queues.flush(&mut self.world, root, now) > 0;
         }
-        let mut outcome = cycle::run(&mut self.world, &mut self.rooms, &mut self.parts, heads, now);
+        let mut outcome = cycle::run(&mut self.world, &mut self.pending_queues, &mut self.parts, heads, now);
         let usage_based = self.world.config.admission_fair_sharing.is_some();
         for decision in &outcome.decisions {
             if usage_based
@@ -176,8 +177,8 @@ impl Engine {
                 self.push_penalty(id);
             }
         }
-        for key in std::mem::take(&mut self.rooms.to_tell) {
-            let reason = self.world.workloads.id(&key).and_then(|id| self.rooms.tell(&self.world, id));
+        for key in std::mem::take(&mut self.pending_queues.to_tell) {
+            let reason = self.world.workloads.id(&key).and_then(|id| self.pending_queues.tell(&self.world, id));
             outcome.bypassed.extend(reason.map(|reason| (key, reason)));
         }
         outcome.next_wakeup = self.next_wakeup();
@@ -186,20 +187,20 @@ impl Engine {
 
     /// When [`Engine::cycle`] should be called even if no event comes; `None` when only an event can change anything.
     pub fn next_wakeup(&self) -> Option<Time> {
-        let times = [self.rooms.next_flush(), self.rooms.second_pass.next_due()];
+        let times = [self.pending_queues.next_flush(), self.pending_queues.second_pass.next_due()];
         times.into_iter().flatten().min()
     }
 
     /// True if some active queue has a workload to look at.
     pub fn has_candidates(&self) -> bool {
-        self.rooms.has_candidates(&self.world)
+        self.pending_queues.has_candidates(&self.world)
     }
 
     /// Asks for another look at what was set aside in a queue's whole tree (§4.7).
     pub(crate) fn request_flush(&mut self, queue: QueueId, now: Time) {
         self.world.tree.refresh();
         let root = self.world.tree.node(self.world.queue(queue).node).root;
-        self.rooms.request_flush(root, now.after(self.delay()));
+        self.pending_queues.request_flush(root, now.after(self.delay()));
     }
 
     fn delay(&self) -> Duration {

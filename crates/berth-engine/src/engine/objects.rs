@@ -29,10 +29,10 @@ impl Engine {
         // The order of the heap may depend on the scope: take everything out before it changes.
         let waiting: Vec<WorkloadId> = if created || strategy_changed { self.waiting_in(id) } else { Vec::new() };
         for workload in &waiting {
-            self.rooms.take_out(&mut self.world, *workload);
+            self.pending_queues.take_out(&mut self.world, *workload);
         }
         if strategy_changed {
-            self.rooms.room_mut(id).forget_no_fit();
+            self.pending_queues.get_or_insert(id).forget_no_fit();
         }
         if before.as_ref().is_none_or(|old| old.namespace_selector != spec.namespace_selector) {
             self.world.selection += 1;
@@ -63,7 +63,7 @@ impl Engine {
         self.request_flush(id, now);
         let root = self.world.tree.node(node).root;
         if root != old_root {
-            self.rooms.request_flush(old_root, now.after(self.world.config.flush_delay));
+            self.pending_queues.request_flush(old_root, now.after(self.world.config.flush_delay));
         }
     }
 
@@ -71,7 +71,7 @@ impl Engine {
         let Some(&id) = self.world.queue_ids.get(name) else { return };
         effects.cluster_queues.insert(name.clone());
         for workload in self.waiting_in(id) {
-            self.rooms.forget(&mut self.world, workload);
+            self.pending_queues.forget(&mut self.world, workload);
         }
         let node = self.world.queue(id).node;
         self.request_flush(id, now);
@@ -101,8 +101,8 @@ impl Engine {
         self.refresh_tree();
         self.bump_trees(&[node, old_root]);
         self.note_tree(node, effects);
-        self.rooms.request_flush(self.world.tree.node(node).root, now.after(self.world.config.flush_delay));
-        self.rooms.request_flush(old_root, now.after(self.world.config.flush_delay));
+        self.pending_queues.request_flush(self.world.tree.node(node).root, now.after(self.world.config.flush_delay));
+        self.pending_queues.request_flush(old_root, now.after(self.world.config.flush_delay));
     }
 
     pub(super) fn remove_cohort(&mut self, name: &Name, effects: &mut Effects, now: Time) {
@@ -114,8 +114,8 @@ impl Engine {
         self.world.tree.configure(node, None, 1000, &[]);
         self.refresh_tree();
         self.bump_trees(&[node, old_root]);
-        self.rooms.request_flush(old_root, now.after(self.world.config.flush_delay));
-        self.rooms.request_flush(node, now.after(self.world.config.flush_delay));
+        self.pending_queues.request_flush(old_root, now.after(self.world.config.flush_delay));
+        self.pending_queues.request_flush(node, now.after(self.world.config.flush_delay));
     }
 
     pub(super) fn upsert_local_queue(&mut self, spec: LocalQueue, effects: &mut Effects, now: Time) {
@@ -148,7 +148,7 @@ impl Engine {
         local.ledger = crate::afs::Ledger::default();
         let members: Vec<WorkloadId> = local.members.iter().copied().collect();
         for workload in members {
-            self.rooms.forget(&mut self.world, workload);
+            self.pending_queues.forget(&mut self.world, workload);
         }
     }
 
@@ -234,8 +234,13 @@ impl Engine {
 
     /// Every workload in a place of this queue.
     fn waiting_in(&self, queue: QueueId) -> Vec<WorkloadId> {
-        let Some(room) = self.rooms.room(queue) else { return Vec::new() };
-        room.active().map(|key| key.id).chain(room.set_aside()).chain(room.in_flight()).collect()
+        let Some(pending_queue) = self.pending_queues.get(queue) else { return Vec::new() };
+        pending_queue
+            .active()
+            .map(|key| key.id)
+            .chain(pending_queue.set_aside())
+            .chain(pending_queue.in_flight())
+            .collect()
     }
 }
 

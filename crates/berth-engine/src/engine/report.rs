@@ -13,7 +13,7 @@ use crate::status::{
     QuotaHolder, WeightedShare,
 };
 use crate::waiting::order::{Turn, keep_first};
-use crate::waiting::room::Room;
+use crate::waiting::pending_queue::PendingQueue;
 use crate::world::{CohortEntry, Tally};
 
 type FlavorFigures = Vec<(Name, BTreeMap<Name, FlavorUsage>)>;
@@ -24,7 +24,7 @@ impl Engine {
         let queue = world.queue(id);
         let in_cohort = world.tree.node(queue.node).parent.is_some();
         ClusterQueueStatus {
-            pending: count(self.rooms.pending(id)),
+            pending: count(self.pending_queues.pending(id)),
             reserving: queue.tally.reserving,
             admitted: queue.tally.admitted,
             flavors_reservation: self.figures(id, |fr| queue.tally.reserved(fr), in_cohort),
@@ -38,7 +38,7 @@ impl Engine {
         let world = &self.world;
         let (queue, tree) = (world.queue(id), &world.tree);
         let parent = tree.node(queue.node).parent;
-        let (kinds_active, kinds_inadmissible) = self.rooms.room(id).map_or((0, 0), Room::classes);
+        let (kinds_active, kinds_inadmissible) = self.pending_queues.get(id).map_or((0, 0), PendingQueue::classes);
         let quotas = queue.config.groups.iter().flat_map(|group| {
             group.flavors.iter().flat_map(move |slot| {
                 group.resources.iter().zip(&slot.frs).map(move |(resource, fr)| {
@@ -56,7 +56,7 @@ impl Engine {
         let requests = queue.waiting.amounts();
         ClusterQueueFigures {
             status: self.report_cluster_queue(id),
-            inadmissible: count(self.rooms.set_aside(id)),
+            inadmissible: count(self.pending_queues.set_aside(id)),
             kinds_active: count(kinds_active),
             kinds_inadmissible: count(kinds_inadmissible),
             pending_requests: requests.map(|(id, amount)| (world.resource_name(id).clone(), amount)).collect(),
@@ -115,7 +115,8 @@ impl Engine {
         let mut status = LocalQueueStatus { pending: local.waiting, ..LocalQueueStatus::default() };
         status.usage = world.config.admission_fair_sharing.is_some().then(|| world.local_usage(id));
         if let Some(queue) = local.queue {
-            status.inadmissible = self.rooms.room(queue).map_or(0, |room| room.set_aside_of(id));
+            status.inadmissible =
+                self.pending_queues.get(queue).map_or(0, |pending_queue| pending_queue.set_aside_of(id));
             // What was admitted through another cluster queue before the local queue moved is not its usage.
             let none = Tally::default();
             let tally = local.holding.get(&queue).unwrap_or(&none);
@@ -168,10 +169,10 @@ impl Engine {
         of: Option<LocalQueueId>,
         part: Range<usize>,
     ) -> Vec<QueuePosition> {
-        let Some(room) = self.rooms.room(id) else { return Vec::new() };
+        let Some(pending_queue) = self.pending_queues.get(id) else { return Vec::new() };
         let world = &self.world;
         let compare = |a: &Turn, b: &Turn| a.compare(b, world);
-        let all = || Turn::all(world, id, room);
+        let all = || Turn::all(world, id, pending_queue);
         let mut shown: Vec<Turn> = all().filter(|turn| of.is_none_or(|local| turn.local == local)).collect();
         if part.start >= shown.len() || part.is_empty() {
             return Vec::new();
@@ -253,12 +254,12 @@ impl Engine {
         workload: WorkloadId,
         listed: usize,
     ) -> Option<(QueuePosition, Vec<WorkloadKey>)> {
-        let (room, world) = (self.rooms.room(id)?, &self.world);
-        let own = Turn::of(world, id, room, workload)?;
+        let (pending_queue, world) = (self.pending_queues.get(id)?, &self.world);
+        let own = Turn::of(world, id, pending_queue, workload)?;
         let compare = |a: &Turn, b: &Turn| a.compare(b, world);
         let (mut in_cluster, mut in_local) = (0, 0);
         let mut ahead: Vec<Turn> = Vec::with_capacity(2 * listed);
-        for turn in Turn::all(world, id, room).filter(|turn| compare(turn, &own) == Ordering::Less) {
+        for turn in Turn::all(world, id, pending_queue).filter(|turn| compare(turn, &own) == Ordering::Less) {
             in_cluster += 1;
             in_local += usize::from(turn.local == own.local);
             if ahead.len() == 2 * listed {

@@ -103,12 +103,12 @@ impl Engine {
             || old.uid != facts.uid;
         let place = record.place;
         match place {
-            Place::Queued(_) if reorders => self.rooms.take_out(&mut self.world, id),
+            Place::Queued(_) if reorders => self.pending_queues.take_out(&mut self.world, id),
             // It is counted there by its class and its local queue, and this is a change that has it placed anew.
             Place::Aside(_) if record.class != class || record.local != local => {
-                self.rooms.take_out(&mut self.world, id);
+                self.pending_queues.take_out(&mut self.world, id);
             }
-            Place::InFlight(queue) if reorders => self.rooms.detach(queue),
+            Place::InFlight(queue) if reorders => self.pending_queues.detach(queue),
             _ => {}
         }
         let world = &mut self.world;
@@ -140,7 +140,7 @@ impl Engine {
         let is_over = facts.deleting || !facts.active;
         if facts.finished || (is_over && facts.admission.is_none() && !is_assumed(record)) {
             let held = hold::release(&mut self.world, id);
-            self.rooms.forget(&mut self.world, id);
+            self.pending_queues.forget(&mut self.world, id);
             if let Some(queue) = held {
                 self.request_flush(queue, now);
             }
@@ -152,7 +152,7 @@ impl Engine {
             if facts.has_variants && self.world.config.gates.concurrent_admission {
                 // It runs as one of its variants, which holds the quota (§23).
                 hold::release(&mut self.world, id);
-                self.rooms.forget(&mut self.world, id);
+                self.pending_queues.forget(&mut self.world, id);
                 return;
             }
             let queue = self.world.queue_id(&name);
@@ -164,7 +164,7 @@ impl Engine {
             let confirmed = known.is_some_and(|known| known.assumed && Arc::ptr_eq(&known.shape, &record.shape));
             let unchanged = known.is_some_and(|known| !known.assumed && !relevant && known.admitted == admitted);
             if record.place != Place::None {
-                self.rooms.forget(&mut self.world, id);
+                self.pending_queues.forget(&mut self.world, id);
             }
             if confirmed {
                 // What was assumed has come true: it is counted already.
@@ -200,9 +200,9 @@ impl Engine {
                 }
             }
             if needs_second_pass(&self.world.record(id).facts) {
-                self.rooms.second_pass.schedule(id, now);
+                self.pending_queues.second_pass.schedule(id, now);
             } else {
-                self.rooms.second_pass.forget(id);
+                self.pending_queues.second_pass.forget(id);
             }
             if !same {
                 self.note_queues(id, effects);
@@ -228,11 +228,11 @@ impl Engine {
                 if is_queueable(&record.facts, &self.world.config.gates) && !self.world.has_variants(id, queue) =>
             {
                 if record.place.queue().is_some_and(|at| at != queue) {
-                    self.rooms.forget(&mut self.world, id);
+                    self.pending_queues.forget(&mut self.world, id);
                 }
-                self.rooms.push_or_update(&mut self.world, queue, id, relevant, now);
+                self.pending_queues.push_or_update(&mut self.world, queue, id, relevant, now);
             }
-            _ => self.rooms.forget(&mut self.world, id),
+            _ => self.pending_queues.forget(&mut self.world, id),
         }
     }
 
@@ -252,7 +252,7 @@ impl Engine {
         self.note_queues(id, effects);
         let held = hold::release(&mut self.world, id);
         let waited_in = self.world.record(id).place.queue();
-        self.rooms.forget(&mut self.world, id);
+        self.pending_queues.forget(&mut self.world, id);
         self.drop_penalty(id);
         let local = self.world.record(id).local;
         self.world.local_mut(local).members.remove(&id);
@@ -277,16 +277,16 @@ impl Engine {
             let queue = self.world.queue_id(&admission.cluster_queue);
             let admitted = self.world.record(id).facts.admitted;
             hold::hold(&mut self.world, id, queue, admission, admitted, false);
-            self.rooms.second_pass.schedule(id, now);
+            self.pending_queues.second_pass.schedule(id, now);
             return;
         }
         self.world.record_mut(id).facts.reserved_at = None;
         match self.waiting_queue(id) {
             Some(queue) => {
                 let (reason, shown) = (RequeueReason::FailedAfterNomination, PendingReason::PendingEvaluation);
-                self.rooms.requeue(&mut self.world, queue, id, reason, shown, now);
+                self.pending_queues.requeue(&mut self.world, queue, id, reason, shown, now);
             }
-            None => self.rooms.forget(&mut self.world, id),
+            None => self.pending_queues.forget(&mut self.world, id),
         }
         // Others may have been set aside because of what it was given.
         if let Some(queue) = released {

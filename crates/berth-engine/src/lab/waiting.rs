@@ -25,14 +25,14 @@ impl Lab<'_> {
     /// Pops the head of a queue's heap.
     pub fn pop(&mut self, queue: &str) -> Option<WorkloadKey> {
         let queue = self.queue(queue)?;
-        let (id, _) = self.engine.rooms.pop(&mut self.engine.world, queue)?;
+        let (id, _) = self.engine.pending_queues.pop(&mut self.engine.world, queue)?;
         Some(self.engine.world.record(id).key().clone())
     }
 
     /// Takes a workload out of its queue's places, as if it had been popped some time ago.
     pub fn take_out(&mut self, workload: &WorkloadKey) {
         if let Some(id) = self.engine.world.workloads.id(workload) {
-            self.engine.rooms.take_out(&mut self.engine.world, id);
+            self.engine.pending_queues.take_out(&mut self.engine.world, id);
         }
     }
 
@@ -46,7 +46,7 @@ impl Lab<'_> {
     ) -> (bool, bool) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return (false, false) };
         let Some(queue) = self.engine.waiting_queue(id) else { return (false, false) };
-        let requeued = self.engine.rooms.requeue(&mut self.engine.world, queue, id, reason, shown, now);
+        let requeued = self.engine.pending_queues.requeue(&mut self.engine.world, queue, id, reason, shown, now);
         (requeued.added, requeued.active)
     }
 
@@ -68,7 +68,7 @@ impl Lab<'_> {
         entry.blocked_on_gates = status == EntryStatus::PreemptionGated;
         (entry.reason, entry.message) = (shown.0, shown.1.to_owned());
         let mut outcome = CycleOutcome::default();
-        put_back(&mut self.engine.world, &mut self.engine.rooms, &mut entry, &mut outcome, now);
+        put_back(&mut self.engine.world, &mut self.engine.pending_queues, &mut entry, &mut outcome, now);
         outcome.decisions.pop()
     }
 
@@ -89,7 +89,7 @@ impl Lab<'_> {
     pub fn sticky(&self, queue: &str) -> Option<WorkloadKey> {
         let id = self.queue(queue)?;
         let spec = self.engine.world.queue(id).spec.as_ref()?;
-        let (preemptor, _) = self.engine.rooms.room(id)?.preemptor?;
+        let (preemptor, _) = self.engine.pending_queues.get(id)?.preemptor?;
         (spec.strategy == crate::model::QueueingStrategy::BestEffortFifo)
             .then(|| self.engine.world.record(preemptor).key().clone())
     }
@@ -99,29 +99,29 @@ impl Lab<'_> {
         let Some(queue) = self.queue(queue) else { return };
         let id = workload.and_then(|key| self.engine.world.workloads.id(key));
         let preemptor = id.map(|id| (id, self.engine.world.record(id).facts.generation));
-        self.engine.rooms.room_mut(queue).preemptor = preemptor;
+        self.engine.pending_queues.get_or_insert(queue).preemptor = preemptor;
     }
 
     /// Why workloads like this one are set aside unseen, if they are.
     pub fn class_set_aside(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
         let class = world.record(world.workloads.id(workload)?).class;
-        self.engine.rooms.room(self.queue(queue)?)?.no_fit_reason(class)
+        self.engine.pending_queues.get(self.queue(queue)?)?.no_fit_reason(class)
     }
 
     /// Gives what was set aside in a queue's tree another chance. How many workloads that moved.
     pub fn flush(&mut self, queue: &str, now: Time) -> usize {
         let Some(id) = self.queue(queue) else { return 0 };
         let root = self.engine.world.tree.node(self.engine.world.queue(id).node).root;
-        self.engine.rooms.flush(&mut self.engine.world, root, now)
+        self.engine.pending_queues.flush(&mut self.engine.world, root, now)
     }
 
     /// Carries out every flush that was asked for, whether or not its time has come: one pass per tree. Of every tree
     /// that has no cycle, how many workloads moved.
     pub fn flush_requested(&mut self, now: Time) -> Vec<usize> {
         let mut moved = Vec::new();
-        for root in self.engine.rooms.due_flushes(Time(i64::MAX)) {
-            let count = self.engine.rooms.flush(&mut self.engine.world, root, now);
+        for root in self.engine.pending_queues.due_flushes(Time(i64::MAX)) {
+            let count = self.engine.pending_queues.flush(&mut self.engine.world, root, now);
             if !self.engine.world.tree.node(root).cyclic {
                 moved.push(count);
             }
@@ -131,13 +131,13 @@ impl Lab<'_> {
 
     /// Workloads whose second pass is due.
     pub fn second_pass_due(&mut self, now: Time) -> Vec<WorkloadKey> {
-        let due = self.engine.rooms.second_pass.take_due(now);
+        let due = self.engine.pending_queues.second_pass.take_due(now);
         due.into_iter().map(|id| self.engine.world.record(id).key().clone()).collect()
     }
 
     /// True if a workload is to be looked at again while it holds quota.
     pub fn awaits_second_pass(&self, workload: &WorkloadKey) -> bool {
-        self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.rooms.second_pass.awaits(id))
+        self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.pending_queues.second_pass.awaits(id))
     }
 
     /// Why a workload is in no queue's places; `None` if it is in some, or unknown.

@@ -1,10 +1,10 @@
-//! Waiting workloads (§3, §4): one [`Room`] per cluster queue, and what moves workloads between a room's places.
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3, §4).
 //!
-//! A room has three disjoint places: the active heap, the workloads set aside as inadmissible, and the one that was
+//! A pending queue has three disjoint places: the active heap, the workloads set aside as inadmissible, and the one that was
 //! popped. Nothing is polled: events that can change an answer move exactly the workloads whose answer they can change.
 
 pub(crate) mod order;
-pub(crate) mod room;
+pub(crate) mod pending_queue;
 pub(crate) mod second_pass;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use crate::model::{QueueingStrategy, Time, Workload, WorkloadKey};
 use crate::world::World;
 use crate::world::record::Place;
 
-use room::Room;
+use pending_queue::PendingQueue;
 use second_pass::SecondPass;
 
-/// The rooms of all queues, and what is due later.
+/// The pending queues of all cluster queues, with the flushes and second passes that are due later.
 #[derive(Debug, Default)]
-pub(crate) struct Rooms {
-    rooms: Vec<Room>,
+pub(crate) struct PendingQueues {
+    queues: Vec<PendingQueue>,
     /// Queues with a workload that may be popped.
     candidates: IdSet<QueueId>,
     /// Trees whose set-aside workloads get another chance, and when (§4.7).
@@ -58,23 +58,23 @@ pub(crate) struct Requeued {
     pub bypassed: Vec<WorkloadId>,
 }
 
-impl Rooms {
-    pub fn room(&self, queue: QueueId) -> Option<&Room> {
-        self.rooms.get(queue.index())
+impl PendingQueues {
+    pub fn get(&self, queue: QueueId) -> Option<&PendingQueue> {
+        self.queues.get(queue.index())
     }
 
-    pub fn room_mut(&mut self, queue: QueueId) -> &mut Room {
-        while self.rooms.len() <= queue.index() {
-            self.rooms.push(Room::default());
+    pub fn get_or_insert(&mut self, queue: QueueId) -> &mut PendingQueue {
+        while self.queues.len() <= queue.index() {
+            self.queues.push(PendingQueue::default());
         }
-        &mut self.rooms[queue.index()]
+        &mut self.queues[queue.index()]
     }
 
     /// Puts a new or changed workload in its place (§4.3). `relevant` says whether the change can change an answer.
     pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
         let strategy = strategy(world, queue);
         let record = world.record(id);
-        let class_set_aside = self.room_mut(queue).no_fit_reason(record.class).is_some();
+        let class_set_aside = self.get_or_insert(queue).no_fit_reason(record.class).is_some();
         let backoff_over = is_backoff_over(&record.facts, now);
         match record.place {
             Place::InFlight(at) if at == queue => return,
@@ -102,7 +102,7 @@ impl Rooms {
         let record = world.record(id);
         let Place::Queued(queue) = record.place else { return None };
         let (class, lane) = (record.class, order::lane(world, queue, id));
-        self.room_mut(queue).tell(class, lane, id)
+        self.get_or_insert(queue).tell(class, lane, id)
     }
 
     /// Puts a popped workload back (§4.4, §4.5), or nowhere if it may not wait any more.
@@ -120,7 +120,7 @@ impl Rooms {
         let record = world.record(id);
         let generation = record.facts.generation;
         let (class, local) = (record.class, record.local);
-        let class_set_aside = self.room_mut(queue).no_fit_reason(class).is_some();
+        let class_set_aside = self.get_or_insert(queue).no_fit_reason(class).is_some();
         if matches!(record.place, Place::Queued(_)) && !class_set_aside {
             return Requeued { active: true, ..Requeued::default() };
         }
@@ -133,9 +133,9 @@ impl Rooms {
             self.take_out(world, id);
             return Requeued::default();
         }
-        let room = self.room_mut(queue);
+        let pending_queue = self.get_or_insert(queue);
         if matches!(reason, RequeueReason::PendingPreemption | RequeueReason::PendingMigration) {
-            room.preemptor = Some((id, generation));
+            pending_queue.preemptor = Some((id, generation));
         }
         let immediate = match strategy {
             QueueingStrategy::StrictFifo => reason != RequeueReason::NamespaceMismatch,
@@ -147,9 +147,9 @@ impl Rooms {
                     | RequeueReason::PreemptionFailed
             ),
         };
-        if backoff_over && (immediate || room.was_flushed_since_pop() || more_flavors) {
+        if backoff_over && (immediate || pending_queue.was_flushed_since_pop() || more_flavors) {
             self.put_back_in_line(world, queue, id, false);
-            self.room_mut(queue).unpark_class(class);
+            self.get_or_insert(queue).unpark_class(class);
             self.note_candidates(queue);
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }
@@ -170,7 +170,7 @@ impl Rooms {
             self.take_out(world, id);
             self.put_aside(world, queue, id);
         }
-        let bypassed = self.room_mut(queue).park(class, shown, id);
+        let bypassed = self.get_or_insert(queue).park(class, shown, id);
         self.note_candidates(queue);
         Requeued { added: true, active: false, bypassed }
     }
@@ -178,9 +178,9 @@ impl Rooms {
     /// Forgets a workload: it was admitted, deleted, deactivated, or moved.
     pub fn forget(&mut self, world: &mut World, id: WorkloadId) {
         if let Some(queue) = world.record(id).place.queue() {
-            let room = self.room_mut(queue);
-            if room.preemptor.is_some_and(|(preemptor, _)| preemptor == id) {
-                room.preemptor = None;
+            let pending_queue = self.get_or_insert(queue);
+            if pending_queue.preemptor.is_some_and(|(preemptor, _)| preemptor == id) {
+                pending_queue.preemptor = None;
             }
         }
         self.take_out(world, id);
@@ -195,32 +195,32 @@ impl Rooms {
             Place::None => {}
             Place::Queued(queue) => {
                 let key = order::key(world, queue, id);
-                self.room_mut(queue).remove(&key, class, local);
+                self.get_or_insert(queue).remove(&key, class, local);
                 self.note_candidates(queue);
             }
-            Place::Aside(queue) => self.room_mut(queue).remove_aside(id, class, local),
-            Place::InFlight(queue) => self.room_mut(queue).land(),
+            Place::Aside(queue) => self.get_or_insert(queue).remove_aside(id, class, local),
+            Place::InFlight(queue) => self.get_or_insert(queue).land(),
         }
     }
 
-    /// Puts a workload in line with its class; see [`Room::insert`] for `told`.
+    /// Puts a workload in line with its class; see [`PendingQueue::insert`] for `told`.
     fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
         world.set_place(id, Place::Queued(queue));
         let key = order::key(world, queue, id);
         let (class, local) = (world.record(id).class, world.record(id).local);
         let selected = world.is_selected(queue, local);
-        let room = self.room_mut(queue);
+        let pending_queue = self.get_or_insert(queue);
         if !selected {
             // A flush leaves it where it is: it has to look at each of the line.
-            room.selection = None;
+            pending_queue.selection = None;
         }
-        room.insert(key, class, local, told);
+        pending_queue.insert(key, class, local, told);
         self.note_candidates(queue);
     }
 
     /// Puts a workload in line that was popped from there, or is in no place that counts any more.
     fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
-        if world.record(id).place == Place::InFlight(queue) && self.room_mut(queue).put_back(told) {
+        if world.record(id).place == Place::InFlight(queue) && self.get_or_insert(queue).put_back(told) {
             world.set_place(id, Place::Queued(queue));
             return;
         }
@@ -230,18 +230,18 @@ impl Rooms {
 
     /// Says that what a popped workload is ordered by is about to change.
     pub fn detach(&mut self, queue: QueueId) {
-        self.room_mut(queue).detach();
+        self.get_or_insert(queue).detach();
     }
 
     fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
         world.set_place(id, Place::Aside(queue));
         let (class, local) = (world.record(id).class, world.record(id).local);
-        self.room_mut(queue).insert_aside(id, class, local);
+        self.get_or_insert(queue).insert_aside(id, class, local);
     }
 
     /// Keeps the list of queues with candidates true.
     fn note_candidates(&mut self, queue: QueueId) {
-        if self.rooms[queue.index()].has_no_candidate() {
+        if self.queues[queue.index()].has_no_candidate() {
             self.candidates.remove(queue);
         } else {
             self.candidates.insert(queue);
@@ -250,13 +250,13 @@ impl Rooms {
 
     /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue remembers (§3.4).
     pub fn pop(&mut self, world: &mut World, queue: QueueId) -> Option<(WorkloadId, bool)> {
-        let room = self.room_mut(queue);
-        room.pop_cycle += 1;
-        room.detach();
-        let preemptor = room.preemptor;
-        let id = order::first(world, queue, room, order::sticky(world, queue, room))?;
+        let pending_queue = self.get_or_insert(queue);
+        pending_queue.pop_cycle += 1;
+        pending_queue.detach();
+        let preemptor = pending_queue.preemptor;
+        let id = order::first(world, queue, pending_queue, order::sticky(world, queue, pending_queue))?;
         let (class, lane) = (world.record(id).class, order::lane(world, queue, id));
-        room.pop(id, (class, lane), world.record(id).local, || order::key(world, queue, id));
+        pending_queue.pop(id, (class, lane), world.record(id).local, || order::key(world, queue, id));
         self.note_candidates(queue);
         world.set_place(id, Place::InFlight(queue));
         let record = world.record(id);
@@ -317,15 +317,15 @@ impl Rooms {
 
     /// Moves back to the heap the set-aside workloads of one queue.
     pub fn flush_queue(&mut self, world: &mut World, queue: QueueId, now: Time) -> usize {
-        if self.rooms.len() <= queue.index() {
+        if self.queues.len() <= queue.index() {
             return 0;
         }
-        if self.room_mut(queue).selection != Some(world.selection) {
+        if self.get_or_insert(queue).selection != Some(world.selection) {
             self.set_unselected_aside(world, queue);
         }
-        let room = self.room_mut(queue);
-        let mut moved = room.unpark();
-        for id in room.aside() {
+        let pending_queue = self.get_or_insert(queue);
+        let mut moved = pending_queue.unpark();
+        for id in pending_queue.aside() {
             let (local, backoff_over) = (world.record(id).local, is_backoff_over(&world.record(id).facts, now));
             if backoff_over && world.is_selected(queue, local) {
                 self.take_out(world, id);
@@ -341,27 +341,27 @@ impl Rooms {
     /// them.
     fn set_unselected_aside(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
-        for id in self.room_mut(queue).parked() {
+        for id in self.get_or_insert(queue).parked() {
             if !world.is_selected(queue, world.record(id).local) {
                 self.take_out(world, id);
                 self.put_aside(world, queue, id);
             }
         }
-        let active: Vec<WorkloadId> = self.room_mut(queue).active().map(|key| key.id).collect();
+        let active: Vec<WorkloadId> = self.get_or_insert(queue).active().map(|key| key.id).collect();
         for id in active {
             all_selected &= world.is_selected(queue, world.record(id).local);
         }
-        self.room_mut(queue).selection = all_selected.then_some(world.selection);
+        self.get_or_insert(queue).selection = all_selected.then_some(world.selection);
     }
 
     /// Those of them that are set aside.
     pub fn set_aside(&self, queue: QueueId) -> usize {
-        self.room(queue).map_or(0, Room::set_aside_len)
+        self.get(queue).map_or(0, PendingQueue::set_aside_len)
     }
 
     /// Waiting workloads of a queue: heap, set aside, in flight.
     pub fn pending(&self, queue: QueueId) -> usize {
-        self.room(queue).map_or(0, Room::len)
+        self.get(queue).map_or(0, PendingQueue::len)
     }
 }
 

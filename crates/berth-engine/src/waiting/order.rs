@@ -3,7 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
-use super::room::Room;
+use super::pending_queue::PendingQueue;
 use crate::config::{EngineConfig, RequeuingTimestamp};
 use crate::ids::{Id, LocalQueueId, Name, QueueId, WorkloadId};
 use crate::model::{AdmissionScope, QueueingStrategy, Time, Workload, WorkloadKey};
@@ -50,18 +50,24 @@ pub(crate) fn lane(world: &World, queue: QueueId, id: WorkloadId) -> LocalQueueI
 }
 
 /// The workload to pop: by usage of the local queue where that counts, then the sticky one, then by key (§3.3).
-pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<WorkloadId>) -> Option<WorkloadId> {
+pub(crate) fn first(
+    world: &World,
+    queue: QueueId,
+    pending_queue: &PendingQueue,
+    sticky: Option<WorkloadId>,
+) -> Option<WorkloadId> {
     let may_be_popped = |id: &WorkloadId| {
         let record = world.record(*id);
-        record.place == Place::Queued(queue) && room.no_fit_reason(record.class).is_none()
+        record.place == Place::Queued(queue) && pending_queue.no_fit_reason(record.class).is_none()
     };
     let sticky = sticky.filter(may_be_popped);
     if !is_usage_based(world, queue) {
-        return sticky.or_else(|| room.first().map(|key| preferred_variant(world, queue, key.id, may_be_popped)));
+        return sticky
+            .or_else(|| pending_queue.first().map(|key| preferred_variant(world, queue, key.id, may_be_popped)));
     }
     let sticky_key = sticky.map(|id| key(world, queue, id));
     let mut best: Option<(f64, HeapKey)> = None;
-    let mut at = room.first();
+    let mut at = pending_queue.first();
     while let Some(head) = at {
         let head_of_lane = match &sticky_key {
             Some(sticky) if sticky.lane == head.lane => sticky,
@@ -75,14 +81,14 @@ pub(crate) fn first(world: &World, queue: QueueId, room: &Room, sticky: Option<W
         if better {
             best = Some((usage, head_of_lane.clone()));
         }
-        at = room.first_from_lane(LocalQueueId::from_index(head.lane.index() + 1));
+        at = pending_queue.first_from_lane(LocalQueueId::from_index(head.lane.index() + 1));
     }
     best.map(|(_, key)| key.id)
 }
 
 /// The preemptor a queue remembers, where that is first in turn: strict queues go by priority and age alone (§3.4).
-pub(crate) fn sticky(world: &World, queue: QueueId, room: &Room) -> Option<WorkloadId> {
-    let (id, _) = room.preemptor?;
+pub(crate) fn sticky(world: &World, queue: QueueId, pending_queue: &PendingQueue) -> Option<WorkloadId> {
+    let (id, _) = pending_queue.preemptor?;
     (super::strategy(world, queue) == QueueingStrategy::BestEffortFifo).then_some(id)
 }
 
@@ -118,22 +124,26 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// The turn of a workload that waits in a queue; `None` while it is being decided about.
-    pub fn of(world: &World, queue: QueueId, room: &Room, id: WorkloadId) -> Option<Turn> {
+    pub fn of(world: &World, queue: QueueId, pending_queue: &PendingQueue, id: WorkloadId) -> Option<Turn> {
         let record = world.record(id);
         let is_aside = match record.place {
-            Place::Queued(at) if at == queue => room.no_fit_reason(record.class).is_some(),
+            Place::Queued(at) if at == queue => pending_queue.no_fit_reason(record.class).is_some(),
             Place::Aside(at) if at == queue => true,
             _ => return None,
         };
         let usage = if is_usage_based(world, queue) { world.local_usage(record.local) } else { 0.0 };
-        Some(Turn::at(world, sticky(world, queue, room), id, is_aside, usage))
+        Some(Turn::at(world, sticky(world, queue, pending_queue), id, is_aside, usage))
     }
 
     /// The turns of all who wait in a queue, in no order.
-    pub fn all<'a>(world: &'a World, queue: QueueId, room: &'a Room) -> impl Iterator<Item = Turn> + 'a {
-        let (usage_based, sticky) = (is_usage_based(world, queue), sticky(world, queue, room));
-        let active = room.active().map(|key| (key.id, false));
-        let all = active.chain(room.set_aside().map(|id| (id, true)));
+    pub fn all<'a>(
+        world: &'a World,
+        queue: QueueId,
+        pending_queue: &'a PendingQueue,
+    ) -> impl Iterator<Item = Turn> + 'a {
+        let (usage_based, sticky) = (is_usage_based(world, queue), sticky(world, queue, pending_queue));
+        let active = pending_queue.active().map(|key| (key.id, false));
+        let all = active.chain(pending_queue.set_aside().map(|id| (id, true)));
         // Adding up what a local queue used costs more than a look at who waits.
         let mut usages: HashMap<LocalQueueId, f64> = HashMap::new();
         all.map(move |(id, is_aside)| {

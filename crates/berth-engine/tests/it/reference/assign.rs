@@ -127,7 +127,7 @@ impl Model {
     fn assign_flavors(&self, imagined: &Imagined, name: &str, counts: &[i32], pins: Option<&[usize]>) -> Assignment {
         let entry = &self.jobs[name];
         let queue = &self.plan.queues[entry.job.queue];
-        let generation = self.rooms[entry.job.queue].generation;
+        let generation = self.pending_queues[entry.job.queue].generation;
         let mut assignment = Assignment {
             mode: AssignmentMode::Fit,
             counts: counts.to_vec(),

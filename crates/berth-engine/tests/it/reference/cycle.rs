@@ -60,7 +60,7 @@ impl Model {
         for queue in std::mem::take(&mut self.flushes) {
             let root = quota::root(&self.plan, Node::Queue(queue));
             for other in quota::queues_below(&self.plan, root) {
-                self.rooms[other].no_fit.clear();
+                self.pending_queues[other].no_fit.clear();
                 for entry in self.jobs.values_mut().filter(|entry| entry.job.queue == other) {
                     if entry.place == Place::Aside {
                         entry.place = Place::Active;
@@ -73,14 +73,14 @@ impl Model {
     /// The head of a queue: the sticky one, else by priority and age (§3.3).
     fn head(&self, queue: usize) -> Option<String> {
         let active = self.jobs.iter().filter(|(_, it)| it.job.queue == queue && it.place == Place::Active);
-        let sticky = self.rooms[queue].preemptor.as_ref().filter(|_| self.is_best_effort(queue));
+        let sticky = self.pending_queues[queue].preemptor.as_ref().filter(|_| self.is_best_effort(queue));
         let first = active
             .min_by_key(|(name, it)| (Some(*name) != sticky, Reverse(it.job.priority), it.created, (*name).clone()));
         first.map(|(name, _)| name.clone())
     }
 
     fn drop_outdated_scan(&mut self, name: &str) {
-        let generation = self.rooms[self.jobs[name].job.queue].generation;
+        let generation = self.pending_queues[self.jobs[name].job.queue].generation;
         let cycle = self.cycle;
         let Some(entry) = self.jobs.get_mut(name) else { return };
         let fresh = |scan: &mut super::Scan| scan.cycle + 1 >= cycle || scan.generation >= generation;
@@ -234,8 +234,8 @@ impl Model {
             };
             let entry = self.jobs.get_mut(&name).expect("heads are there");
             (entry.place, entry.scan) = (Place::Holding(held), None);
-            let room = &mut self.rooms[queue];
-            room.preemptor = room.preemptor.take().filter(|known| *known != name);
+            let pending_queue = &mut self.pending_queues[queue];
+            pending_queue.preemptor = pending_queue.preemptor.take().filter(|known| *known != name);
             return (name, answer);
         }
         if let Answer::Preempt(victims) = &answer {
@@ -251,7 +251,7 @@ impl Model {
         entry.scan = more.then_some(scan);
         let class = entry.class();
         if head.requeue == RequeueReason::PendingPreemption {
-            self.rooms[queue].preemptor = Some(name.clone());
+            self.pending_queues[queue].preemptor = Some(name.clone());
         }
         let at_once = match self.plan.queues[queue].strategy {
             QueueingStrategy::StrictFifo => true,
@@ -263,7 +263,7 @@ impl Model {
             return (name, answer);
         }
         self.jobs.get_mut(&name).expect("heads are there").place = Place::Aside;
-        self.rooms[queue].no_fit.push(class.clone());
+        self.pending_queues[queue].no_fit.push(class.clone());
         for entry in self.jobs.values_mut() {
             if entry.job.queue == queue && entry.place == Place::Active && entry.class() == class {
                 entry.place = Place::Aside;

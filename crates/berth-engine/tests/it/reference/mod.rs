@@ -29,7 +29,7 @@ pub struct Model {
     pub plan: Plan,
     /// Workloads by name, in order of arrival; those that finished are gone.
     pub jobs: BTreeMap<String, Entry>,
-    rooms: Vec<Room>,
+    pending_queues: Vec<PendingQueue>,
     /// Trees whose set-aside workloads get another chance before the next cycle, by any queue of theirs.
     flushes: BTreeSet<usize>,
     cycle: u64,
@@ -94,7 +94,7 @@ impl Scan {
 
 /// What a queue remembers.
 #[derive(Debug, Clone, Default)]
-struct Room {
+struct PendingQueue {
     no_fit: Vec<Class>,
     preemptor: Option<String>,
     /// Counts workloads that left.
@@ -121,8 +121,8 @@ impl Entry {
 impl Model {
     /// A model of a plan's platform.
     pub fn new(plan: &Plan) -> Self {
-        let rooms = plan.queues.iter().map(|_| Room::default()).collect();
-        Model { plan: plan.clone(), jobs: BTreeMap::new(), rooms, flushes: BTreeSet::new(), cycle: 0, time: 0 }
+        let pending_queues = plan.queues.iter().map(|_| PendingQueue::default()).collect();
+        Model { plan: plan.clone(), jobs: BTreeMap::new(), pending_queues, flushes: BTreeSet::new(), cycle: 0, time: 0 }
     }
 
     /// A workload arrives.
@@ -138,10 +138,10 @@ impl Model {
         let Some(entry) = self.jobs.remove(name) else { return };
         let queue = entry.job.queue;
         if entry.held().is_some() {
-            self.rooms[queue].generation += 1;
+            self.pending_queues[queue].generation += 1;
         }
-        if self.rooms[queue].preemptor.as_deref() == Some(name) {
-            self.rooms[queue].preemptor = None;
+        if self.pending_queues[queue].preemptor.as_deref() == Some(name) {
+            self.pending_queues[queue].preemptor = None;
         }
         self.flushes.insert(queue);
     }
@@ -151,15 +151,15 @@ impl Model {
         let Some(entry) = self.jobs.get_mut(name) else { return };
         let queue = entry.job.queue;
         entry.place = Place::Aside;
-        self.rooms[queue].generation += 1;
+        self.pending_queues[queue].generation += 1;
         self.flushes.insert(queue);
         self.queue_up(name);
     }
 
     fn queue_up(&mut self, name: &str) {
         let entry = &self.jobs[name];
-        let room = &self.rooms[entry.job.queue];
-        let hopeless = self.is_best_effort(entry.job.queue) && room.no_fit.contains(&entry.class());
+        let pending_queue = &self.pending_queues[entry.job.queue];
+        let hopeless = self.is_best_effort(entry.job.queue) && pending_queue.no_fit.contains(&entry.class());
         let place = if hopeless { Place::Aside } else { Place::Active };
         self.jobs.get_mut(name).expect("asked about above").place = place;
     }

@@ -14,7 +14,7 @@ use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 
 /// The places of one queue and what it remembers. See [`super`].
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct PendingQueue {
     lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
     heads: Front<(HeapKey, ClassId)>,
@@ -99,7 +99,7 @@ impl Line {
     }
 }
 
-impl Room {
+impl PendingQueue {
     /// The first workload that may be popped, by key.
     pub fn first(&self) -> Option<&HeapKey> {
         self.heads.first().map(|(key, _)| key)
@@ -303,7 +303,7 @@ impl Room {
     }
 
     /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `told` as for
-    /// [`Room::insert`].
+    /// [`PendingQueue::insert`].
     pub fn put_back(&mut self, told: bool) -> bool {
         let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|(line, _)| self.lines.get_mut(&line)))
         else {
