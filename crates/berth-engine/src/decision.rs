@@ -667,7 +667,7 @@ pub struct TopologyShortage {
     /// The layers of a multi-layer request, coarse to fine.
     pub layers: Vec<LayerShortage>,
     /// What the levels could hold, from the one that was asked for upwards.
-    pub levels: Vec<LevelRoom>,
+    pub levels: Vec<LevelCapacity>,
     /// Lowest domains (nodes, most often) there are.
     pub nodes: usize,
     /// Those that take not even one pod, by reason, in the order of the reasons' texts.
@@ -687,7 +687,7 @@ pub struct LayerShortage {
 
 /// What the domains of one level could hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LevelRoom {
+pub struct LevelCapacity {
     /// Level.
     pub level: Name,
     /// Domains there are.

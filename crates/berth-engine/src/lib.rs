@@ -72,9 +72,9 @@ pub use config::{
 };
 pub use decision::{
     Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, CycleResult, Decision, EntryStatus, Exclusion,
-    Finding, FlavorAttempt, LayerShortage, LevelRoom, PendingReason, PodSetConsidered, PreemptionBar, PreemptionMode,
-    PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyProblem, TopologyShortage, Verdict, Victim,
-    VictimFate, VictimSearch, Wait,
+    Finding, FlavorAttempt, LayerShortage, LevelCapacity, PendingReason, PodSetConsidered, PreemptionBar,
+    PreemptionMode, PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyProblem, TopologyShortage,
+    Verdict, Victim, VictimFate, VictimSearch, Wait,
 };
 pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;

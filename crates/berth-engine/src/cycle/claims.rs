@@ -93,6 +93,6 @@ impl Claims {
         let available = |fr| self.quota.available(&world.tree, node, fr).or_zero();
         let quota_fits = usage.iter().all(|&(fr, amount)| Amount::Bounded(amount) <= available(fr));
         self.quota.rollback(mark);
-        quota_fits && world.topologies.has_room(places, with_own.as_ref().unwrap_or(&self.domains))
+        quota_fits && world.topologies.has_capacity(places, with_own.as_ref().unwrap_or(&self.domains))
     }
 }

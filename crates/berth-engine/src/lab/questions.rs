@@ -5,7 +5,7 @@ use crate::assignment::{ScanState, reduce};
 use crate::decision::{PreemptionMode, PreemptionReason};
 use crate::ids::{FrId, Name};
 use crate::model::{FungibilityPreference, Time, TopologyAssignment, TopologyRequest, WorkloadKey};
-use crate::topology::count::Room;
+use crate::topology::count::Capacity;
 use crate::{Engine, FeatureGates};
 
 /// True if the first of two ways to use a flavor is strictly better (§8.9).
@@ -62,7 +62,7 @@ pub fn preemption_message(
 
 /// A domain of a topology, with what it could hold, for [`domain_order`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DomainRoom {
+pub struct DomainCapacity {
     /// Values of all levels down to this one.
     pub values: Vec<Name>,
     /// Pods, and slices of pods.
@@ -81,7 +81,7 @@ pub struct DomainRoom {
 
 /// The order in which domains are considered (§14.6): indices into the list.
 pub fn domain_order(
-    domains: &[DomainRoom],
+    domains: &[DomainCapacity],
     with_leader: bool,
     unconstrained: bool,
     gates: &FeatureGates,
@@ -90,7 +90,7 @@ pub fn domain_order(
     let mut order: Vec<usize> = (0..domains.len()).collect();
     order.sort_by_cached_key(|at| {
         let domain = &domains[*at];
-        let room = Room {
+        let capacity = Capacity {
             pods: domain.pods,
             slices: domain.slices,
             pods_with_leader: domain.pods_with_leader,
@@ -98,7 +98,10 @@ pub fn domain_order(
             leader: domain.leader,
             score: if gates.tas_respect_node_affinity_preferred { domain.score } else { 0 },
         };
-        (if with_leader { room.rank_with_leader(least_free) } else { room.rank(least_free) }, domain.values.clone())
+        (
+            if with_leader { capacity.rank_with_leader(least_free) } else { capacity.rank(least_free) },
+            domain.values.clone(),
+        )
     });
     order
 }

@@ -202,7 +202,8 @@ fn place_group(
         Placement::default()
     } else {
         let found = topologies.with_count(wanted, overlay, empty, |topologies, tree, count| {
-            find(tree, wanted, &count.rooms).map_err(|misfit| misfit.finding(topologies, tree, wanted, count, overlay))
+            find(tree, wanted, &count.capacities)
+                .map_err(|misfit| misfit.finding(topologies, tree, wanted, count, overlay))
         });
         found.ok_or(Finding::TopologyRequest(TopologyProblem::Gone))??
     };
@@ -241,7 +242,7 @@ pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> boo
         && let (Ok(wanted), None, None) = (&group.wanted, &group.kept, request.replaced)
         && !wanted.balanced
     {
-        let is_there = |_: &Topologies, tree: &FlavorTree, count: &Count| is_there(tree, wanted, &count.rooms);
+        let is_there = |_: &Topologies, tree: &FlavorTree, count: &Count| is_there(tree, wanted, &count.capacities);
         return world.topologies.with_count(wanted, &Overlay::default(), false, is_there) == Some(true);
     }
     place_all(world, request, false).iter().all(|(_, result)| result.is_ok())

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::count::{Room, sum_children};
+use super::count::{Capacity, sum_children};
 use super::placement::{Search, Share, Wanted};
 use super::tree::FlavorTree;
 
-/// What was chosen, and the rooms without the domains that were left out.
+/// What was chosen, and the capacities without the domains that were left out.
 pub(crate) struct Balanced {
     pub shares: Vec<Share>,
-    pub rooms: Vec<Room>,
+    pub capacities: Vec<Capacity>,
 }
 
 /// How taking the largest domains first would go.
@@ -29,7 +29,7 @@ struct Greedy {
 struct Balance<'a> {
     tree: &'a FlavorTree,
     wanted: &'a Wanted,
-    rooms: Vec<Room>,
+    capacities: Vec<Capacity>,
 }
 
 /// A set of domains of one preferred level that could serve the request.
@@ -41,14 +41,14 @@ struct Candidate {
 }
 
 /// Finds a balanced choice of domains; `None` where the ordinary search has to do.
-pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Option<Balanced> {
+pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Option<Balanced> {
     let groups: Vec<Vec<usize>> = match wanted.level {
         0 => vec![tree.level_domains(0).collect()],
         level => tree.level_domains(level - 1).map(|id| tree.domains[id].children.clone().collect()).collect(),
     };
     let mut best: Option<Candidate> = None;
     for domains in groups {
-        let mut balance = Balance { tree, wanted, rooms: rooms.to_vec() };
+        let mut balance = Balance { tree, wanted, capacities: capacities.to_vec() };
         let least = best.as_ref().map_or(1, |best| best.threshold);
         let Some(candidate) = balance.evaluate(domains, least) else { continue };
         let better = best.as_ref().is_none_or(|best| {
@@ -60,7 +60,7 @@ pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Opti
         }
     }
     let best = best?;
-    let mut balance = Balance { tree, wanted, rooms: rooms.to_vec() };
+    let mut balance = Balance { tree, wanted, capacities: capacities.to_vec() };
     balance.prune(&best.domains, best.threshold);
     let domains = if wanted.level < wanted.slice_level {
         let chosen = balance.smallest_set(&best.domains, true)?;
@@ -70,12 +70,12 @@ pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Opti
     };
     let chosen = balance.smallest_set(&domains, false)?;
     let shares = balance.distribute(&chosen, best.threshold)?;
-    Some(Balanced { shares, rooms: balance.rooms })
+    Some(Balanced { shares, capacities: balance.capacities })
 }
 
 impl Balance<'_> {
     fn search(&self) -> Search<'_> {
-        Search { tree: self.tree, rooms: &self.rooms, wanted: self.wanted }
+        Search { tree: self.tree, capacities: &self.capacities, wanted: self.wanted }
     }
 
     fn has_leader(&self) -> bool {
@@ -99,15 +99,15 @@ impl Balance<'_> {
             return None;
         }
         // Domains above may put the leader elsewhere than those below did: then fewer slices each leave it room.
-        let beside_leader = greedy.leader.and(greedy.last).map(|last| self.rooms[last].slices_with_leader);
+        let beside_leader = greedy.leader.and(greedy.last).map(|last| self.capacities[last].slices_with_leader);
         let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
-        let untried = beside_leader.map(|lower| (lower, self.rooms.clone()));
+        let untried = beside_leader.map(|lower| (lower, self.capacities.clone()));
         self.prune(&domains, threshold);
         if let Some(Greedy { used, .. }) = self.greedy(&domains) {
             return Some(Candidate { domains, threshold, used });
         }
-        let (threshold, rooms) = untried?;
-        self.rooms = rooms;
+        let (threshold, capacities) = untried?;
+        self.capacities = capacities;
         self.prune(&domains, threshold);
         let used = self.greedy(&domains)?.used;
         Some(Candidate { domains, threshold, used })
@@ -119,17 +119,17 @@ impl Balance<'_> {
         let mut greedy = Greedy { used: 0, leader: None, last: None };
         let mut rest = self.search().sorted_with_leader(domains.to_vec());
         if self.has_leader() {
-            let first = rest.first().copied().filter(|id| self.rooms[*id].leader > 0)?;
-            remaining -= self.rooms[first].slices_with_leader;
+            let first = rest.first().copied().filter(|id| self.capacities[*id].leader > 0)?;
+            remaining -= self.capacities[first].slices_with_leader;
             greedy.leader = Some(first);
             greedy.used = 1;
             rest.remove(0);
         }
         for id in self.search().sorted(rest) {
-            if remaining <= 0 || self.rooms[id].slices <= 0 {
+            if remaining <= 0 || self.capacities[id].slices <= 0 {
                 break;
             }
-            remaining -= self.rooms[id].slices;
+            remaining -= self.capacities[id].slices;
             greedy.last = Some(id);
             greedy.used += 1;
         }
@@ -140,10 +140,10 @@ impl Balance<'_> {
     fn threshold(&self, greedy: &Greedy) -> i64 {
         let mut threshold = self.wanted.slices() / i64::try_from(greedy.used.max(1)).unwrap_or(i64::MAX);
         if let Some(leader) = greedy.leader {
-            threshold = threshold.min(self.rooms[leader].slices_with_leader);
+            threshold = threshold.min(self.capacities[leader].slices_with_leader);
         }
         if let Some(last) = greedy.last {
-            threshold = threshold.min(self.rooms[last].slices);
+            threshold = threshold.min(self.capacities[last].slices);
         }
         threshold
     }
@@ -155,18 +155,19 @@ impl Balance<'_> {
                 for child in self.tree.domains[id].children.clone() {
                     self.leave_out(child, threshold);
                 }
-                self.rooms[id] = sum_children(self.tree, self.wanted, &self.rooms, id);
+                self.capacities[id] = sum_children(self.tree, self.wanted, &self.capacities, id);
             }
             self.leave_out(id, threshold);
         }
     }
 
     fn leave_out(&mut self, id: usize, threshold: i64) {
-        let room = &mut self.rooms[id];
-        if room.slices < threshold {
-            *room = Room { score: room.score, ..Room::default() };
-        } else if room.slices_with_leader < threshold {
-            (room.leader, room.slices_with_leader, room.pods_with_leader) = (0, room.slices, room.pods);
+        let capacity = &mut self.capacities[id];
+        if capacity.slices < threshold {
+            *capacity = Capacity { score: capacity.score, ..Capacity::default() };
+        } else if capacity.slices_with_leader < threshold {
+            (capacity.leader, capacity.slices_with_leader, capacity.pods_with_leader) =
+                (0, capacity.slices, capacity.pods);
         }
     }
 
@@ -174,7 +175,7 @@ impl Balance<'_> {
     fn smallest_set(&self, domains: &[usize], by_entropy: bool) -> Option<Vec<usize>> {
         let size = self.greedy(domains)?.used;
         let needed = self.wanted.slices();
-        let mut order: Vec<usize> = domains.iter().copied().filter(|id| self.rooms[*id].slices > 0).collect();
+        let mut order: Vec<usize> = domains.iter().copied().filter(|id| self.capacities[*id].slices > 0).collect();
         if by_entropy {
             order.sort_by(|a, b| self.entropy(*b).total_cmp(&self.entropy(*a)).then(a.cmp(b)));
         }
@@ -183,7 +184,7 @@ impl Balance<'_> {
         let mut found: Vec<Found> = vec![Found::new(); size + 1];
         found[0].insert((false, 0), Rc::new(Chain { domain: usize::MAX, before: None }));
         for &id in &order {
-            let room = self.rooms[id];
+            let capacity = self.capacities[id];
             for count in (0..size).rev() {
                 let (from, to) = found.split_at_mut(count + 1);
                 for (&(leader, held), chain) in &from[count] {
@@ -191,9 +192,9 @@ impl Balance<'_> {
                         let chain = || Rc::new(Chain { domain: id, before: Some(chain.clone()) });
                         to[0].entry((leader, held)).or_insert_with(chain);
                     };
-                    add(leader, held + room.slices);
-                    if self.has_leader() && !leader && room.leader > 0 {
-                        add(true, held + room.slices_with_leader);
+                    add(leader, held + capacity.slices);
+                    if self.has_leader() && !leader && capacity.leader > 0 {
+                        add(true, held + capacity.slices_with_leader);
                     }
                 }
             }
@@ -213,7 +214,7 @@ impl Balance<'_> {
 
     /// How evenly a domain's room is spread over its children.
     fn entropy(&self, id: usize) -> f64 {
-        let slices = self.tree.domains[id].children.clone().map(|child| self.rooms[child].slices);
+        let slices = self.tree.domains[id].children.clone().map(|child| self.capacities[child].slices);
         #[expect(clippy::cast_precision_loss, reason = "slices in one domain are far below 2^52")]
         let parts: Vec<f64> = slices.filter(|slices| *slices > 0).map(|slices| slices as f64).collect();
         let total: f64 = parts.iter().sum();
@@ -230,10 +231,10 @@ impl Balance<'_> {
         let mut leader = self.has_leader();
         let mut shares = Vec::new();
         for domain in self.search().sorted_with_leader(domains.to_vec()) {
-            let room = &self.rooms[domain];
-            let takes_leader = leader && room.leader > 0;
+            let capacity = &self.capacities[domain];
+            let takes_leader = leader && capacity.leader > 0;
             leader &= !takes_leader;
-            let most = if takes_leader { room.slices_with_leader } else { room.slices };
+            let most = if takes_leader { capacity.slices_with_leader } else { capacity.slices };
             let more = extra.min(most - threshold).max(0);
             extra -= more;
             shares.push(Share { domain, pods: (threshold + more) * self.wanted.slice_size, leader: takes_leader });

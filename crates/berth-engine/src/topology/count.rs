@@ -20,7 +20,7 @@ use crate::model::{Labels, Node, NodeAffinity, SelectorTerm, Taint};
 
 /// What a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     pub pods: i64,
     pub slices: i64,
     /// The same with the leader in the domain.
@@ -32,7 +32,7 @@ pub(crate) struct Room {
     pub score: i64,
 }
 
-impl Room {
+impl Capacity {
     /// Sort key without a leader: better affinity, then larger (or, to fill gaps, smaller) in slices, then smaller in
     /// pods.
     pub fn rank(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
@@ -86,7 +86,7 @@ enum Bar {
 /// How many pods of a kind each domain could hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Count {
-    pub rooms: Vec<Room>,
+    pub capacities: Vec<Capacity>,
     /// The pods, and how they are counted: all of a request that [`Wanted::counts_alike`] looks at.
     pub of: Wanted,
     /// As if no workload were placed.
@@ -115,7 +115,7 @@ impl Count {
     /// Finds the leaves the pods may use. They are counted by [`Count::refresh`].
     pub fn new(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, empty: bool) -> Count {
         let mut count = Count {
-            rooms: vec![Room::default(); tree.domains.len()],
+            capacities: vec![Capacity::default(); tree.domains.len()],
             of: wanted.clone(),
             empty,
             open: Vec::with_capacity(tree.leaves().len()),
@@ -138,7 +138,7 @@ impl Count {
     /// True if both say the same.
     #[cfg(debug_assertions)]
     pub fn agrees_with(&self, other: &Count) -> bool {
-        self.rooms == other.rooms && self.open == other.open && self.barred == other.barred
+        self.capacities == other.capacities && self.open == other.open && self.barred == other.barred
     }
 
     /// Counts what changed since the last time, with usage that counts besides what is known.
@@ -177,8 +177,8 @@ impl Count {
         debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "a leaf is noted once");
         for id in (0..tree.leaf_start()).rev() {
             if std::mem::take(&mut self.stale[id]) {
-                let room = sum_children(tree, &self.of, &self.rooms, id);
-                self.set_room(tree, id, room);
+                let capacity = sum_children(tree, &self.of, &self.capacities, id);
+                self.set_capacity(tree, id, capacity);
             }
         }
     }
@@ -186,17 +186,17 @@ impl Count {
     fn count_leaf(&mut self, topologies: &Topologies, tree: &FlavorTree, overlay: &Overlay, at: usize) {
         let open = &self.open[at];
         let extra = overlay.of(open.row);
-        let (leaf, room) = (open.leaf, leaf_room(topologies, tree, &self.of, open, extra, self.empty));
+        let (leaf, capacity) = (open.leaf, leaf_capacity(topologies, tree, &self.of, open, extra, self.empty));
         if extra.is_some() {
             self.overlaid.push(at);
         }
-        self.set_room(tree, leaf, room);
+        self.set_capacity(tree, leaf, capacity);
     }
 
     /// Notes what a domain could hold; where that is new, the domain above it is added up again.
-    fn set_room(&mut self, tree: &FlavorTree, id: usize, room: Room) {
-        if self.rooms[id] != room {
-            self.rooms[id] = room;
+    fn set_capacity(&mut self, tree: &FlavorTree, id: usize, capacity: Capacity) {
+        if self.capacities[id] != capacity {
+            self.capacities[id] = capacity;
             if let Some(parent) = tree.domains[id].parent {
                 self.stale[parent] = true;
             }
@@ -213,8 +213,8 @@ impl Count {
     ) -> Vec<(Exclusion, usize)> {
         let mut by_reason: BTreeMap<String, (Exclusion, usize)> = BTreeMap::new();
         let mut note = |reason: Exclusion| by_reason.entry(reason.to_string()).or_insert((reason, 0)).1 += 1;
-        let no_room_for_leader = || self.open.iter().all(|open| self.rooms[open.leaf].leader == 0);
-        let of_leader = wanted.leader.is_some() && no_room_for_leader();
+        let no_leaf_takes_leader = || self.open.iter().all(|open| self.capacities[open.leaf].leader == 0);
+        let of_leader = wanted.leader.is_some() && no_leaf_takes_leader();
         let of_leader = self.open.iter().filter(|_| of_leader).filter_map(|open| open.leader.as_ref());
         for bar in self.barred.iter().chain(of_leader) {
             match bar {
@@ -227,7 +227,7 @@ impl Count {
         }
         // A text per node would cost more than the search: resources are counted by column first.
         let mut short: BTreeMap<usize, usize> = BTreeMap::new();
-        for open in self.open.iter().filter(|open| self.rooms[open.leaf].pods == 0) {
+        for open in self.open.iter().filter(|open| self.capacities[open.leaf].pods == 0) {
             let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
             if let (_, Some(column)) = wanted.workers.demand.limit_in(|column| left.amount(column)) {
                 *short.entry(column).or_default() += 1;
@@ -305,44 +305,48 @@ fn turned_away(pods: &Pods, node: &Node) -> Option<Bar> {
     (!matches(&pods.affinity, node)).then_some(Bar::Affinity)
 }
 
-fn leaf_room(
+fn leaf_capacity(
     topologies: &Topologies,
     tree: &FlavorTree,
     wanted: &Wanted,
     open: &Open,
     extra: Option<&[(usize, i64)]>,
     empty: bool,
-) -> Room {
+) -> Capacity {
     let left = Left::of(topologies, tree, open, extra, empty);
     let workers = &wanted.workers.demand;
     let pods = workers.count_in(|column| left.amount(column));
-    let mut room = Room { pods, pods_with_leader: pods, score: open.score, ..Room::default() };
+    let mut capacity = Capacity { pods, pods_with_leader: pods, score: open.score, ..Capacity::default() };
     if let Some(leader) = wanted.leader.as_ref().filter(|_| open.leader.is_none())
         && leader.demand.count_in(|column| left.amount(column)) >= 1
     {
-        room.leader = 1;
-        room.pods_with_leader = workers.count_in(|column| left.amount(column).saturating_sub(leader.demand.of(column)));
+        capacity.leader = 1;
+        capacity.pods_with_leader =
+            workers.count_in(|column| left.amount(column).saturating_sub(leader.demand.of(column)));
     }
     if tree.domains[open.leaf].level == wanted.slice_level {
-        room.slices = room.pods / wanted.slice_size;
-        room.slices_with_leader = room.pods_with_leader / wanted.slice_size;
+        capacity.slices = capacity.pods / wanted.slice_size;
+        capacity.slices_with_leader = capacity.pods_with_leader / wanted.slice_size;
     }
-    room
+    capacity
 }
 
-pub(crate) fn sum_children(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room], id: usize) -> Room {
+pub(crate) fn sum_children(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity], id: usize) -> Capacity {
     let domain = &tree.domains[id];
     let unit = wanted.layer_size(domain.level + 1).unwrap_or(1).max(1);
     let whole = |pods: i64| pods / unit * unit;
-    let mut sum = Room::default();
+    let mut sum = Capacity::default();
     let mut least_loss: Option<(i64, i64)> = None;
-    for room in &rooms[domain.children.clone()] {
-        sum.pods += whole(room.pods);
-        sum.slices += room.slices;
-        sum.score += room.score;
-        sum.leader = sum.leader.max(room.leader);
-        if room.leader > 0 {
-            let loss = (whole(room.pods) - whole(room.pods_with_leader), room.slices - room.slices_with_leader);
+    for capacity in &capacities[domain.children.clone()] {
+        sum.pods += whole(capacity.pods);
+        sum.slices += capacity.slices;
+        sum.score += capacity.score;
+        sum.leader = sum.leader.max(capacity.leader);
+        if capacity.leader > 0 {
+            let loss = (
+                whole(capacity.pods) - whole(capacity.pods_with_leader),
+                capacity.slices - capacity.slices_with_leader,
+            );
             least_loss = Some(least_loss.map_or(loss, |known| (known.0.min(loss.0), known.1.min(loss.1))));
         }
     }

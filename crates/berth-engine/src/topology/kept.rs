@@ -36,7 +36,7 @@ impl Counts {
     /// Keeps a count for whoever asks next.
     pub fn keep(&mut self, count: Count) {
         self.questions += 1;
-        self.domains += count.rooms.len();
+        self.domains += count.capacities.len();
         self.list.push((self.questions, count));
         while self.list.len() > COUNTS_MAX || (self.domains > DOMAINS_MAX && self.list.len() > 1) {
             let oldest = (0..self.list.len()).min_by_key(|at| self.list[*at].0);
@@ -46,14 +46,14 @@ impl Counts {
 
     fn remove(&mut self, at: usize) -> Count {
         let (_, count) = self.list.swap_remove(at);
-        self.domains -= count.rooms.len();
+        self.domains -= count.capacities.len();
         count
     }
 
     /// Drops the counts of a flavor's domains.
     pub fn clear_flavor(&mut self, flavor: FlavorId) {
         self.list.retain(|(_, count)| count.of.flavor != flavor);
-        self.domains = self.list.iter().map(|(_, count)| count.rooms.len()).sum();
+        self.domains = self.list.iter().map(|(_, count)| count.capacities.len()).sum();
     }
 
     /// Drops all.

@@ -379,7 +379,7 @@ impl Topologies {
     }
 
     /// True if the pods fit into what is left of their domains (§5.7), with usage that counts besides what is known.
-    pub fn has_room(&mut self, places: &Places, overlay: &Overlay) -> bool {
+    pub fn has_capacity(&mut self, places: &Places, overlay: &Overlay) -> bool {
         let mut order: Vec<&PlacedPods> = places.list.iter().collect();
         order.sort_by_key(|place| place.row);
         let width = self.columns.width();

@@ -2,9 +2,9 @@
 
 use super::Topologies;
 use super::amounts::Demand;
-use super::count::{Count, Overlay, Room};
+use super::count::{Capacity, Count, Overlay};
 use super::tree::FlavorTree;
-use crate::decision::{Finding, LayerShortage, LevelRoom, TopologyProblem, TopologyShortage};
+use crate::decision::{Finding, LayerShortage, LevelCapacity, TopologyProblem, TopologyShortage};
 use crate::ids::{FlavorId, Name};
 use crate::model::{Labels, NodeAffinity, Toleration, TopologyAssignment, TopologyDomain};
 
@@ -97,22 +97,22 @@ pub(crate) struct Share {
 }
 
 /// Finds a placement in domains that were counted; without a placement, how many slices would fit.
-pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Result<Placement, Misfit> {
+pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Result<Placement, Misfit> {
     if wanted.balanced
         && !wanted.required
         && !wanted.unconstrained
-        && let Some(balanced) = super::balanced::choose(tree, wanted, rooms)
+        && let Some(balanced) = super::balanced::choose(tree, wanted, capacities)
     {
-        let search = Search { tree, rooms: &balanced.rooms, wanted };
+        let search = Search { tree, capacities: &balanced.capacities, wanted };
         return Ok(search.go_down(balanced.shares, true));
     }
-    let search = Search { tree, rooms, wanted };
+    let search = Search { tree, capacities, wanted };
     Ok(search.go_down(search.choose(wanted.level)?, false))
 }
 
 /// True if there is a placement; [`find`] without naming it.
-pub(crate) fn is_there(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> bool {
-    Search { tree, rooms, wanted }.choose(wanted.level).is_ok()
+pub(crate) fn is_there(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> bool {
+    Search { tree, capacities, wanted }.choose(wanted.level).is_ok()
 }
 
 /// Why there is no placement.
@@ -140,18 +140,19 @@ impl Misfit {
             }
             Misfit::Fits(fits) => *fits,
         };
-        let layers = if wanted.layers.is_empty() { Vec::new() } else { layer_shortages(tree, wanted, &count.rooms) };
+        let layers =
+            if wanted.layers.is_empty() { Vec::new() } else { layer_shortages(tree, wanted, &count.capacities) };
         let levels = (0..=wanted.level).rev().map(|level| {
             let held = tree.level_domains(level).map(|id| match level {
-                _ if level > wanted.slice_level => count.rooms[id].pods / wanted.slice_size,
-                _ => count.rooms[id].slices,
+                _ if level > wanted.slice_level => count.capacities[id].pods / wanted.slice_size,
+                _ => count.capacities[id].slices,
             });
-            let room = LevelRoom { level: tree.levels[level].clone(), domains: 0, best: 0, total: 0 };
-            held.fold(room, |room, held| LevelRoom {
-                domains: room.domains + 1,
-                best: room.best.max(held),
-                total: room.total.saturating_add(held),
-                ..room
+            let capacity = LevelCapacity { level: tree.levels[level].clone(), domains: 0, best: 0, total: 0 };
+            held.fold(capacity, |capacity, held| LevelCapacity {
+                domains: capacity.domains + 1,
+                best: capacity.best.max(held),
+                total: capacity.total.saturating_add(held),
+                ..capacity
             })
         });
         Finding::Topology(TopologyShortage {
@@ -169,9 +170,9 @@ impl Misfit {
 
 /// How many slices of each layer the best domain could hold: of those the search ended at, the one that takes most slices,
 /// the first on ties.
-fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Vec<LayerShortage> {
+fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Vec<LayerShortage> {
     let ended_at = if wanted.required || wanted.unconstrained { wanted.level } else { 0 };
-    let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -rooms[*id].slices) else { return Vec::new() };
+    let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -capacities[*id].slices) else { return Vec::new() };
     let mut within = best..best + 1;
     let mut at = ended_at;
     let layers = std::iter::once((wanted.slice_level, wanted.slice_size)).chain(wanted.layers.iter().copied());
@@ -180,7 +181,7 @@ fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Vec<La
             within = tree.domains[within.start].children.start..tree.domains[within.end - 1].children.end;
             at += 1;
         }
-        let fits = within.clone().map(|id| rooms[id].pods / size).sum();
+        let fits = within.clone().map(|id| capacities[id].pods / size).sum();
         LayerShortage { level: tree.levels[level].clone(), fits, needed: wanted.count / size }
     });
     shortages.collect()
@@ -189,7 +190,7 @@ fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, rooms: &[Room]) -> Vec<La
 /// Looks for domains in a tree that was counted.
 pub(crate) struct Search<'a> {
     pub tree: &'a FlavorTree,
-    pub rooms: &'a [Room],
+    pub capacities: &'a [Capacity],
     pub wanted: &'a Wanted,
 }
 
@@ -209,24 +210,24 @@ impl Search<'_> {
     /// Domains in the order they are considered when the leader has still to be placed.
     pub fn sorted_with_leader(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_unstable_by_key(|id| (self.rooms[*id].rank_with_leader(least_free), *id));
+        domains.sort_unstable_by_key(|id| (self.capacities[*id].rank_with_leader(least_free), *id));
         domains
     }
 
     /// Domains in the order they are considered.
     pub fn sorted(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
-        domains.sort_unstable_by_key(|id| (self.rooms[*id].rank(least_free), *id));
+        domains.sort_unstable_by_key(|id| (self.capacities[*id].rank(least_free), *id));
         domains
     }
 
     fn capacity(&self, id: usize, unit: Unit, with_leader: bool) -> i64 {
-        let room = &self.rooms[id];
+        let capacity = &self.capacities[id];
         match (unit, with_leader) {
-            (Unit::Slices, false) => room.slices,
-            (Unit::Slices, true) => room.slices_with_leader,
-            (Unit::Pods(size), false) => room.pods / size,
-            (Unit::Pods(size), true) => room.pods_with_leader / size,
+            (Unit::Slices, false) => capacity.slices,
+            (Unit::Slices, true) => capacity.slices_with_leader,
+            (Unit::Pods(size), false) => capacity.pods / size,
+            (Unit::Pods(size), true) => capacity.pods_with_leader / size,
         }
     }
 
@@ -240,23 +241,22 @@ impl Search<'_> {
         let sorted = self.sorted_with_leader(domains);
         let leader = i64::from(self.has_leader());
         let holds_all = |id: &usize| {
-            self.rooms[*id].leader >= leader && self.capacity(*id, Unit::Slices, self.has_leader()) >= needed
+            self.capacities[*id].leader >= leader && self.capacity(*id, Unit::Slices, self.has_leader()) >= needed
         };
-        let one =
-            if self.wanted.least_free_capacity() {
-                sorted.iter().copied().find(holds_all)
-            } else {
-                // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
-                let tiers = if self.wanted.required { sorted.len() } else { 1 };
-                sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
-                    self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.rooms[*id].score)
-                })
-            };
+        let one = if self.wanted.least_free_capacity() {
+            sorted.iter().copied().find(holds_all)
+        } else {
+            // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
+            let tiers = if self.wanted.required { sorted.len() } else { 1 };
+            sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
+                self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.capacities[*id].score)
+            })
+        };
         if let Some(domain) = one {
             return Ok(vec![Share { domain, pods: self.wanted.count, leader: self.has_leader() }]);
         }
         if self.wanted.required {
-            return Err(Misfit::Fits(sorted.first().map_or(0, |id| self.rooms[*id].slices)));
+            return Err(Misfit::Fits(sorted.first().map_or(0, |id| self.capacities[*id].slices)));
         }
         if level > 0 && !self.wanted.unconstrained {
             return self.choose(level - 1);
@@ -270,11 +270,11 @@ impl Search<'_> {
         let mut shares = Vec::new();
         let mut remaining = needed;
         if self.has_leader() {
-            let total: i64 = rest.iter().map(|id| self.rooms[*id].slices).sum();
+            let total: i64 = rest.iter().map(|id| self.capacities[*id].slices).sum();
             let chosen = self.leader_domain(&rest, needed, Unit::Slices);
             let Some(chosen) = chosen else { return Err(Misfit::Fits(total.min(needed))) };
             rest.retain(|id| *id != chosen);
-            let taken = self.rooms[chosen].slices_with_leader.min(remaining);
+            let taken = self.capacities[chosen].slices_with_leader.min(remaining);
             shares.push(Share { domain: chosen, pods: taken * size, leader: true });
             remaining -= taken;
         }
@@ -282,11 +282,11 @@ impl Search<'_> {
         let mut at = 0;
         while remaining > 0 && at < rest.len() {
             let mut domain = rest[at];
-            if !self.wanted.least_free_capacity() && self.rooms[domain].slices >= remaining {
-                let score = self.rooms[domain].score;
+            if !self.wanted.least_free_capacity() && self.capacities[domain].slices >= remaining {
+                let score = self.capacities[domain].score;
                 domain = self.tightest(&rest[at..], remaining, Unit::Slices, false, score).unwrap_or(domain);
             }
-            let taken = self.rooms[domain].slices.min(remaining);
+            let taken = self.capacities[domain].slices.min(remaining);
             if taken > 0 {
                 shares.push(Share { domain, pods: taken * size, leader: false });
             }
@@ -303,7 +303,7 @@ impl Search<'_> {
     /// workers than there is slack for, else the first that can take it.
     fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
         let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
-        let capable = |id: &&usize| self.rooms[**id].leader > 0;
+        let capable = |id: &&usize| self.capacities[**id].leader > 0;
         let cheap = |id: &&usize| self.capacity(**id, unit, false) - self.capacity(**id, unit, true) <= total - needed;
         sorted.iter().filter(capable).find(cheap).or_else(|| sorted.iter().find(capable)).copied()
     }
@@ -314,8 +314,8 @@ impl Search<'_> {
         for &id in domains {
             let capacity = self.capacity(id, unit, with_leader);
             if capacity >= needed
-                && self.rooms[id].score == score
-                && (!with_leader || self.rooms[id].leader > 0)
+                && self.capacities[id].score == score
+                && (!with_leader || self.capacities[id].leader > 0)
                 && best.is_none_or(|(least, _)| capacity < least)
             {
                 best = Some((capacity, id));
@@ -326,10 +326,11 @@ impl Search<'_> {
 
     /// The [`tightest`](Self::tightest) domain for everything, if the first in order could take that.
     fn takes_all(&self, domains: &[usize], amount: i64, unit: Unit) -> Option<usize> {
-        let order = |id: &usize| (self.rooms[*id].rank(false), *id);
+        let order = |id: &usize| (self.capacities[*id].rank(false), *id);
         let first = domains.iter().copied().min_by_key(order)?;
-        let takes_all =
-            |id: &usize| self.capacity(*id, unit, false) >= amount && self.rooms[*id].score == self.rooms[first].score;
+        let takes_all = |id: &usize| {
+            self.capacity(*id, unit, false) >= amount && self.capacities[*id].score == self.capacities[first].score
+        };
         if !takes_all(&first) {
             return None;
         }
@@ -388,11 +389,11 @@ impl Search<'_> {
         let mut sorted = self.sorted(domains);
         if leader {
             let Some(&first) = sorted.first() else { return shares };
-            let whole = |id: &&usize| self.rooms[**id].leader > 0 && self.capacity(**id, unit, true) >= remaining;
+            let whole = |id: &&usize| self.capacities[**id].leader > 0 && self.capacity(**id, unit, true) >= remaining;
             let chosen = if least_free {
                 sorted.iter().find(whole).copied()
             } else {
-                self.tightest(&sorted, remaining, unit, true, self.rooms[first].score)
+                self.tightest(&sorted, remaining, unit, true, self.capacities[first].score)
             };
             let chosen = chosen.or_else(|| self.leader_domain(&sorted, remaining, unit)).unwrap_or(first);
             let taken = self.capacity(chosen, unit, true).min(remaining);
@@ -406,7 +407,7 @@ impl Search<'_> {
             }
             let mut domain = domain;
             if !least_free && self.capacity(domain, unit, false) >= remaining {
-                let score = self.rooms[domain].score;
+                let score = self.capacities[domain].score;
                 domain = self.tightest(&sorted[at..], remaining, unit, false, score).unwrap_or(domain);
             }
             let taken = self.capacity(domain, unit, false).min(remaining);

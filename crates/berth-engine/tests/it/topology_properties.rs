@@ -297,7 +297,7 @@ fn submit(engine: &mut Engine, title: &str, gang: &Gang) -> Option<BTreeMap<Stri
     admission.pod_sets[0].topology.as_ref().map(pods_of)
 }
 
-fn check_room(machines: &[Machine], standing: &Standing) -> Result<(), TestCaseError> {
+fn check_capacity(machines: &[Machine], standing: &Standing) -> Result<(), TestCaseError> {
     for (at, machine) in machines.iter().enumerate() {
         let (mut pods, mut cores, mut gpus) = (0, 0, 0);
         for (gang, places) in standing.values() {
@@ -352,7 +352,7 @@ proptest! {
                 check_levels(&machines, &gang, &places)?;
                 standing.insert(title, (gang, places));
             }
-            check_room(&machines, &standing)?;
+            check_capacity(&machines, &standing)?;
             if leaves && !standing.is_empty() {
                 let title = standing.keys().nth(which.index(standing.len())).expect("one of them").clone();
                 engine.apply(Event::WorkloadRemoved(WorkloadKey::new("default", title.as_str())), now());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::translate::{self, workload_key};
-use berth_engine::lab::{self, ContenderFacts, DomainRoom, EntryFacts};
+use berth_engine::lab::{self, ContenderFacts, DomainCapacity, EntryFacts};
 use berth_engine::model::{AdmissionScope, ClusterQueue, LocalQueue, StopPolicy, TopologyAssignment, TopologyDomain};
 use berth_engine::{Event, Name, RequeuingTimestamp};
 use serde_json::{Value, json};
@@ -83,12 +83,12 @@ pub fn domain_order(case: &Case) -> Verdict {
     let input = &case.input;
     let (engine, ..) = config(case)?;
     let number = |domain: &Value, key: &str| domain[key].as_i64().unwrap_or(0);
-    let list: Vec<(String, DomainRoom)> = input["domains"]
+    let list: Vec<(String, DomainCapacity)> = input["domains"]
         .as_array()
         .into_iter()
         .flatten()
         .map(|domain| {
-            let room = DomainRoom {
+            let capacity = DomainCapacity {
                 values: strings(&domain["levelValues"]),
                 pods: number(domain, "podCount"),
                 slices: number(domain, "sliceCount"),
@@ -97,12 +97,12 @@ pub fn domain_order(case: &Case) -> Verdict {
                 leader: number(domain, "leaderCount"),
                 score: number(domain, "affinityScore"),
             };
-            (domain["id"].as_str().unwrap_or_default().to_owned(), room)
+            (domain["id"].as_str().unwrap_or_default().to_owned(), capacity)
         })
         .collect();
-    let rooms: Vec<DomainRoom> = list.iter().map(|(_, room)| room.clone()).collect();
+    let capacities: Vec<DomainCapacity> = list.iter().map(|(_, capacity)| capacity.clone()).collect();
     let (with_leader, unconstrained) = (input["withLeader"] == json!(true), input["unconstrained"] == json!(true));
-    let order = lab::domain_order(&rooms, with_leader, unconstrained, &engine.gates);
+    let order = lab::domain_order(&capacities, with_leader, unconstrained, &engine.gates);
     let order: Vec<&String> = order.into_iter().map(|at| &list[at].0).collect();
     verdict(differences("order", &case.want["order"], &json!(order)))
 }
@@ -110,12 +110,12 @@ pub fn domain_order(case: &Case) -> Verdict {
 /// The order of two domains by their values.
 pub fn level_order(case: &Case) -> Verdict {
     let input = &case.input;
-    let room = |key: &str| DomainRoom { values: strings(&input[key]), ..DomainRoom::default() };
-    let rooms = [room("a"), room("b")];
+    let capacity = |key: &str| DomainCapacity { values: strings(&input[key]), ..DomainCapacity::default() };
+    let capacities = [capacity("a"), capacity("b")];
     let (engine, ..) = config(case)?;
-    let got = if rooms[0].values == rooms[1].values {
+    let got = if capacities[0].values == capacities[1].values {
         0
-    } else if lab::domain_order(&rooms, false, false, &engine.gates)[0] == 0 {
+    } else if lab::domain_order(&capacities, false, false, &engine.gates)[0] == 0 {
         -1
     } else {
         1

@@ -40,7 +40,7 @@ type Domain = Vec<String>;
 
 /// What a domain could take.
 #[derive(Clone, Copy, Default)]
-struct Room {
+struct Capacity {
     pods: i64,
     slices: i64,
     pods_beside_leader: i64,
@@ -103,36 +103,43 @@ impl Book<'_> {
         self.gang.slices.iter().skip(1).find(|(at, _)| *at == level).map_or(1, |(_, size)| *size)
     }
 
-    fn room(&self, domain: &Domain) -> Room {
+    fn capacity(&self, domain: &Domain) -> Capacity {
         let level = domain.len() - 1;
-        let mut room = if level == self.lowest { self.leaf_room(domain) } else { self.room_of_children(domain) };
+        let mut capacity =
+            if level == self.lowest { self.leaf_capacity(domain) } else { self.capacity_of_children(domain) };
         if level == self.slice_level {
-            room.slices = room.pods / self.slice_size;
-            room.slices_beside_leader = room.pods_beside_leader / self.slice_size;
+            capacity.slices = capacity.pods / self.slice_size;
+            capacity.slices_beside_leader = capacity.pods_beside_leader / self.slice_size;
         }
-        room
+        capacity
     }
 
-    fn leaf_room(&self, domain: &Domain) -> Room {
+    fn leaf_capacity(&self, domain: &Domain) -> Capacity {
         let free = self.leaves.iter().find(|leaf| leaf.values == *domain).expect("it is a leaf").free;
         let pods = times_in(self.gang.per_pod, free);
         let beside = self.gang.leader.filter(|leader| times_in(*leader, free) > 0).map(|leader| {
             let left = [free[0] - leader[0], free[1] - leader[1], free[2] - leader[2]];
             times_in(self.gang.per_pod, left)
         });
-        Room { pods, pods_beside_leader: beside.unwrap_or(pods), takes_leader: beside.is_some(), ..Room::default() }
+        Capacity {
+            pods,
+            pods_beside_leader: beside.unwrap_or(pods),
+            takes_leader: beside.is_some(),
+            ..Capacity::default()
+        }
     }
 
-    fn room_of_children(&self, domain: &Domain) -> Room {
+    fn capacity_of_children(&self, domain: &Domain) -> Capacity {
         let unit = self.layer(domain.len());
-        let rooms: Vec<Room> = self.children(domain).iter().map(|child| self.room(child)).collect();
+        let capacities: Vec<Capacity> = self.children(domain).iter().map(|child| self.capacity(child)).collect();
         let whole = |pods: i64| pods / unit * unit;
-        let pods: i64 = rooms.iter().map(|room| whole(room.pods)).sum();
-        let slices: i64 = rooms.iter().map(|room| room.slices).sum();
-        let hosts = || rooms.iter().filter(|room| room.takes_leader);
-        let pods_lost = hosts().map(|room| whole(room.pods) - whole(room.pods_beside_leader)).min().unwrap_or(0);
-        let slices_lost = hosts().map(|room| room.slices - room.slices_beside_leader).min().unwrap_or(0);
-        Room {
+        let pods: i64 = capacities.iter().map(|capacity| whole(capacity.pods)).sum();
+        let slices: i64 = capacities.iter().map(|capacity| capacity.slices).sum();
+        let hosts = || capacities.iter().filter(|capacity| capacity.takes_leader);
+        let pods_lost =
+            hosts().map(|capacity| whole(capacity.pods) - whole(capacity.pods_beside_leader)).min().unwrap_or(0);
+        let slices_lost = hosts().map(|capacity| capacity.slices - capacity.slices_beside_leader).min().unwrap_or(0);
+        Capacity {
             pods,
             slices,
             pods_beside_leader: pods - pods_lost,
@@ -152,17 +159,17 @@ impl Book<'_> {
 
     fn in_order(&self, mut domains: Vec<Domain>) -> Vec<Domain> {
         domains.sort_by_cached_key(|it| {
-            let room = self.room(it);
-            (self.preference(room.slices), room.pods, it.clone())
+            let capacity = self.capacity(it);
+            (self.preference(capacity.slices), capacity.pods, it.clone())
         });
         domains
     }
 
     fn in_order_for_leader(&self, mut domains: Vec<Domain>) -> Vec<Domain> {
         domains.sort_by_cached_key(|it| {
-            let room = self.room(it);
-            let slices = self.preference(room.slices_beside_leader);
-            (Reverse(room.takes_leader), slices, room.pods_beside_leader, it.clone())
+            let capacity = self.capacity(it);
+            let slices = self.preference(capacity.slices_beside_leader);
+            (Reverse(capacity.takes_leader), slices, capacity.pods_beside_leader, it.clone())
         });
         domains
     }
@@ -173,14 +180,14 @@ impl Book<'_> {
         let with_leader = self.gang.leader.is_some();
         let sorted = self.in_order_for_leader(self.domains(level).into_iter().collect());
         let holds = |it: &&Domain| {
-            let room = self.room(it);
-            room.slices_beside_leader >= needed && (room.takes_leader || !with_leader)
+            let capacity = self.capacity(it);
+            capacity.slices_beside_leader >= needed && (capacity.takes_leader || !with_leader)
         };
         let enough: Vec<&Domain> = sorted.iter().filter(holds).collect();
         let one = if self.fills_gaps() {
             enough.first().copied()
         } else {
-            enough.into_iter().min_by_key(|it| self.room(it).slices_beside_leader)
+            enough.into_iter().min_by_key(|it| self.capacity(it).slices_beside_leader)
         };
         if let Some(domain) = one {
             return Some(vec![Share { domain: domain.clone(), pods: self.gang.count, leader: with_leader }]);
@@ -193,7 +200,7 @@ impl Book<'_> {
                     sorted,
                     needed,
                     with_leader,
-                    |room| (room.slices, room.slices_beside_leader),
+                    |capacity| (capacity.slices, capacity.slices_beside_leader),
                     self.slice_size,
                     true,
                 );
@@ -210,13 +217,13 @@ impl Book<'_> {
             let below = shares.iter().flat_map(|it| self.children(&it.domain)).collect();
             let slices = shares.iter().map(|it| it.pods).sum::<i64>() / self.slice_size;
             let leader = shares.iter().any(|it| it.leader);
-            let sizes = |room: Room| (room.slices, room.slices_beside_leader);
+            let sizes = |capacity: Capacity| (capacity.slices, capacity.slices_beside_leader);
             return self.spread(self.in_order(below), slices, leader, sizes, self.slice_size, false);
         }
         // The inner layer at or below the next level says in what multiples pods come.
         let inner = self.gang.slices.iter().skip(1).filter(|(at, _)| *at > level).map(|(_, size)| *size);
         let unit = inner.max().unwrap_or(1);
-        let sizes = |room: Room| (room.pods / unit, room.pods_beside_leader / unit);
+        let sizes = |capacity: Capacity| (capacity.pods / unit, capacity.pods_beside_leader / unit);
         let each = shares.iter().flat_map(|it| {
             let below = self.in_order(self.children(&it.domain));
             self.spread(below, it.pods / unit, it.leader, sizes, unit, false)
@@ -230,17 +237,17 @@ impl Book<'_> {
         sorted: Vec<Domain>,
         amount: i64,
         leader: bool,
-        sizes: impl Fn(Room) -> (i64, i64),
+        sizes: impl Fn(Capacity) -> (i64, i64),
         unit: i64,
         leader_must_cost_little: bool,
     ) -> Vec<Share> {
-        let size = |it: &Domain| sizes(self.room(it)).0;
-        let beside = |it: &Domain| sizes(self.room(it)).1;
+        let size = |it: &Domain| sizes(self.capacity(it)).0;
+        let beside = |it: &Domain| sizes(self.capacity(it)).1;
         let mut rest = sorted;
         let mut left = amount;
         let mut shares = Vec::new();
         if leader {
-            let hosts: Vec<Domain> = rest.iter().filter(|it| self.room(it).takes_leader).cloned().collect();
+            let hosts: Vec<Domain> = rest.iter().filter(|it| self.capacity(it).takes_leader).cloned().collect();
             let whole = || hosts.iter().filter(|it| beside(it) >= amount && !leader_must_cost_little);
             let one = if self.fills_gaps() { whole().next() } else { whole().min_by_key(|it| beside(it)) };
             let slack = rest.iter().map(size).sum::<i64>() - amount;
