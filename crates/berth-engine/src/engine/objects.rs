@@ -238,7 +238,7 @@ impl Engine {
         pending_queue
             .active()
             .map(|key| key.id)
-            .chain(pending_queue.set_aside())
+            .chain(pending_queue.inadmissible())
             .chain(pending_queue.in_flight())
             .collect()
     }

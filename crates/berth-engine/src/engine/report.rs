@@ -56,7 +56,7 @@ impl Engine {
         let requests = queue.waiting.amounts();
         ClusterQueueFigures {
             status: self.report_cluster_queue(id),
-            inadmissible: count(self.pending_queues.set_aside(id)),
+            inadmissible: count(self.pending_queues.inadmissible(id)),
             kinds_active: count(kinds_active),
             kinds_inadmissible: count(kinds_inadmissible),
             pending_requests: requests.map(|(id, amount)| (world.resource_name(id).clone(), amount)).collect(),
@@ -116,7 +116,7 @@ impl Engine {
         status.usage = world.config.admission_fair_sharing.is_some().then(|| world.local_usage(id));
         if let Some(queue) = local.queue {
             status.inadmissible =
-                self.pending_queues.get(queue).map_or(0, |pending_queue| pending_queue.set_aside_of(id));
+                self.pending_queues.get(queue).map_or(0, |pending_queue| pending_queue.inadmissible_of(id));
             // What was admitted through another cluster queue before the local queue moved is not its usage.
             let none = Tally::default();
             let tally = local.holding.get(&queue).unwrap_or(&none);
@@ -280,7 +280,7 @@ impl Engine {
             priority: record.priority,
             in_cluster_queue: count(in_cluster),
             in_local_queue: count(in_local),
-            inadmissible: turn.is_aside,
+            inadmissible: turn.is_inadmissible,
         }
     }
 }

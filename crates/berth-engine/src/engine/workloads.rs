@@ -105,7 +105,7 @@ impl Engine {
         match place {
             Place::Queued(_) if reorders => self.pending_queues.take_out(&mut self.world, id),
             // It is counted there by its class and its local queue, and this is a change that has it placed anew.
-            Place::Aside(_) if record.class != class || record.local != local => {
+            Place::Inadmissible(_) if record.class != class || record.local != local => {
                 self.pending_queues.take_out(&mut self.world, id);
             }
             Place::InFlight(queue) if reorders => self.pending_queues.detach(queue),

@@ -103,7 +103,7 @@ impl Lab<'_> {
     }
 
     /// Why workloads like this one are set aside unseen, if they are.
-    pub fn class_set_aside(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
+    pub fn inadmissible_class_reason(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
         let class = world.record(world.workloads.id(workload)?).class;
         self.engine.pending_queues.get(self.queue(queue)?)?.no_fit_reason(class)

@@ -74,24 +74,24 @@ impl PendingQueues {
     pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
         let strategy = strategy(world, queue);
         let record = world.record(id);
-        let class_set_aside = self.get_or_insert(queue).no_fit_reason(record.class).is_some();
+        let class_is_inadmissible = self.get_or_insert(queue).no_fit_reason(record.class).is_some();
         let backoff_over = is_backoff_over(&record.facts, now);
         match record.place {
             Place::InFlight(at) if at == queue => return,
-            Place::Aside(at) if at == queue && !relevant => return,
+            Place::Inadmissible(at) if at == queue && !relevant => return,
             // What it is ordered by has not changed: it was taken out before.
-            Place::Queued(at) if at == queue && (!class_set_aside || (backoff_over && !relevant)) => return,
+            Place::Queued(at) if at == queue && (!class_is_inadmissible || (backoff_over && !relevant)) => return,
             _ => {}
         }
         self.take_out(world, id);
-        let class_set_aside = class_set_aside && strategy == QueueingStrategy::BestEffortFifo;
+        let class_is_inadmissible = class_is_inadmissible && strategy == QueueingStrategy::BestEffortFifo;
         let selected = world.is_selected(queue, world.record(id).local);
-        if !backoff_over || (class_set_aside && !selected) {
-            self.put_aside(world, queue, id);
+        if !backoff_over || (class_is_inadmissible && !selected) {
+            self.mark_inadmissible(world, queue, id);
         } else {
             self.put_in_line(world, queue, id, false);
             let record = world.record(id);
-            if class_set_aside && record.facts.evicted.is_some() {
+            if class_is_inadmissible && record.facts.evicted.is_some() {
                 self.to_tell.push(record.key().clone());
             }
         }
@@ -120,11 +120,11 @@ impl PendingQueues {
         let record = world.record(id);
         let generation = record.facts.generation;
         let (class, local) = (record.class, record.local);
-        let class_set_aside = self.get_or_insert(queue).no_fit_reason(class).is_some();
-        if matches!(record.place, Place::Queued(_)) && !class_set_aside {
+        let class_is_inadmissible = self.get_or_insert(queue).no_fit_reason(class).is_some();
+        if matches!(record.place, Place::Queued(_)) && !class_is_inadmissible {
             return Requeued { active: true, ..Requeued::default() };
         }
-        let was_aside = matches!(record.place, Place::Aside(_) | Place::Queued(_));
+        let was_inadmissible = matches!(record.place, Place::Inadmissible(_) | Place::Queued(_));
         let queueable =
             is_queueable(&record.facts, &gates) && record.holding.is_none() && !world.has_variants(id, queue);
         let backoff_over = is_backoff_over(&record.facts, now);
@@ -149,28 +149,28 @@ impl PendingQueues {
         };
         if backoff_over && (immediate || pending_queue.was_flushed_since_pop() || more_flavors) {
             self.put_back_in_line(world, queue, id, false);
-            self.get_or_insert(queue).unpark_class(class);
+            self.get_or_insert(queue).reactivate_class(class);
             self.note_candidates(queue);
             return Requeued { added: true, active: true, bypassed: Vec::new() };
         }
-        if was_aside {
+        if was_inadmissible {
             self.take_out(world, id);
-            self.put_aside(world, queue, id);
+            self.mark_inadmissible(world, queue, id);
             return Requeued::default();
         }
         let hashing = world.config.gates.scheduling_equivalence_hashing;
-        if !hashing || strategy != QueueingStrategy::BestEffortFifo || !sets_class_aside(reason) {
+        if !hashing || strategy != QueueingStrategy::BestEffortFifo || !makes_class_inadmissible(reason) {
             self.take_out(world, id);
-            self.put_aside(world, queue, id);
+            self.mark_inadmissible(world, queue, id);
             return Requeued { added: true, active: false, bypassed: Vec::new() };
         }
         if backoff_over && world.is_selected(queue, local) {
             self.put_back_in_line(world, queue, id, true);
         } else {
             self.take_out(world, id);
-            self.put_aside(world, queue, id);
+            self.mark_inadmissible(world, queue, id);
         }
-        let bypassed = self.get_or_insert(queue).park(class, shown, id);
+        let bypassed = self.get_or_insert(queue).mark_class_inadmissible(class, shown, id);
         self.note_candidates(queue);
         Requeued { added: true, active: false, bypassed }
     }
@@ -198,7 +198,7 @@ impl PendingQueues {
                 self.get_or_insert(queue).remove(&key, class, local);
                 self.note_candidates(queue);
             }
-            Place::Aside(queue) => self.get_or_insert(queue).remove_aside(id, class, local),
+            Place::Inadmissible(queue) => self.get_or_insert(queue).remove_inadmissible(id, class, local),
             Place::InFlight(queue) => self.get_or_insert(queue).land(),
         }
     }
@@ -233,10 +233,10 @@ impl PendingQueues {
         self.get_or_insert(queue).detach();
     }
 
-    fn put_aside(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
-        world.set_place(id, Place::Aside(queue));
+    fn mark_inadmissible(&mut self, world: &mut World, queue: QueueId, id: WorkloadId) {
+        world.set_place(id, Place::Inadmissible(queue));
         let (class, local) = (world.record(id).class, world.record(id).local);
-        self.get_or_insert(queue).insert_aside(id, class, local);
+        self.get_or_insert(queue).insert_inadmissible(id, class, local);
     }
 
     /// Keeps the list of queues with candidates true.
@@ -321,11 +321,11 @@ impl PendingQueues {
             return 0;
         }
         if self.get_or_insert(queue).selection != Some(world.selection) {
-            self.set_unselected_aside(world, queue);
+            self.mark_unselected_inadmissible(world, queue);
         }
         let pending_queue = self.get_or_insert(queue);
-        let mut moved = pending_queue.unpark();
-        for id in pending_queue.aside() {
+        let mut moved = pending_queue.reactivate();
+        for id in pending_queue.inadmissible_alone() {
             let (local, backoff_over) = (world.record(id).local, is_backoff_over(&world.record(id).facts, now));
             if backoff_over && world.is_selected(queue, local) {
                 self.take_out(world, id);
@@ -339,12 +339,12 @@ impl PendingQueues {
 
     /// Takes workloads whose namespace the queue does not select out of the lines that are set aside: a flush does not help
     /// them.
-    fn set_unselected_aside(&mut self, world: &mut World, queue: QueueId) {
+    fn mark_unselected_inadmissible(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
-        for id in self.get_or_insert(queue).parked() {
+        for id in self.get_or_insert(queue).inadmissible_in_lines() {
             if !world.is_selected(queue, world.record(id).local) {
                 self.take_out(world, id);
-                self.put_aside(world, queue, id);
+                self.mark_inadmissible(world, queue, id);
             }
         }
         let active: Vec<WorkloadId> = self.get_or_insert(queue).active().map(|key| key.id).collect();
@@ -355,8 +355,8 @@ impl PendingQueues {
     }
 
     /// Those of them that are set aside.
-    pub fn set_aside(&self, queue: QueueId) -> usize {
-        self.get(queue).map_or(0, PendingQueue::set_aside_len)
+    pub fn inadmissible(&self, queue: QueueId) -> usize {
+        self.get(queue).map_or(0, PendingQueue::inadmissible_len)
     }
 
     /// Waiting workloads of a queue: heap, set aside, in flight.
@@ -366,7 +366,7 @@ impl PendingQueues {
 }
 
 /// True if failing for this reason sets all equivalent workloads aside (§4.8).
-pub(crate) fn sets_class_aside(reason: RequeueReason) -> bool {
+pub(crate) fn makes_class_inadmissible(reason: RequeueReason) -> bool {
     matches!(reason, RequeueReason::NoFit | RequeueReason::PreemptionNoCandidates)
 }
 

@@ -114,7 +114,7 @@ fn preferred_variant(
 pub(crate) struct Turn {
     pub id: WorkloadId,
     pub local: LocalQueueId,
-    pub is_aside: bool,
+    pub is_inadmissible: bool,
     /// Of its local queue, where that counts.
     usage: f64,
     sticky_first: bool,
@@ -126,13 +126,13 @@ impl Turn {
     /// The turn of a workload that waits in a queue; `None` while it is being decided about.
     pub fn of(world: &World, queue: QueueId, pending_queue: &PendingQueue, id: WorkloadId) -> Option<Turn> {
         let record = world.record(id);
-        let is_aside = match record.place {
+        let is_inadmissible = match record.place {
             Place::Queued(at) if at == queue => pending_queue.no_fit_reason(record.class).is_some(),
-            Place::Aside(at) if at == queue => true,
+            Place::Inadmissible(at) if at == queue => true,
             _ => return None,
         };
         let usage = if is_usage_based(world, queue) { world.local_usage(record.local) } else { 0.0 };
-        Some(Turn::at(world, sticky(world, queue, pending_queue), id, is_aside, usage))
+        Some(Turn::at(world, sticky(world, queue, pending_queue), id, is_inadmissible, usage))
     }
 
     /// The turns of all who wait in a queue, in no order.
@@ -143,25 +143,25 @@ impl Turn {
     ) -> impl Iterator<Item = Turn> + 'a {
         let (usage_based, sticky) = (is_usage_based(world, queue), sticky(world, queue, pending_queue));
         let active = pending_queue.active().map(|key| (key.id, false));
-        let all = active.chain(pending_queue.set_aside().map(|id| (id, true)));
+        let all = active.chain(pending_queue.inadmissible().map(|id| (id, true)));
         // Adding up what a local queue used costs more than a look at who waits.
         let mut usages: HashMap<LocalQueueId, f64> = HashMap::new();
-        all.map(move |(id, is_aside)| {
+        all.map(move |(id, is_inadmissible)| {
             let local = world.record(id).local;
             let mut usage = || *usages.entry(local).or_insert_with(|| world.local_usage(local));
             let usage = if usage_based { usage() } else { 0.0 };
-            Turn::at(world, sticky, id, is_aside, usage)
+            Turn::at(world, sticky, id, is_inadmissible, usage)
         })
     }
 
-    fn at(world: &World, sticky: Option<WorkloadId>, id: WorkloadId, is_aside: bool, usage: f64) -> Turn {
+    fn at(world: &World, sticky: Option<WorkloadId>, id: WorkloadId, is_inadmissible: bool, usage: f64) -> Turn {
         let record = world.record(id);
         Turn {
             id,
             local: record.local,
-            is_aside,
-            usage: if is_aside { 0.0 } else { usage },
-            sticky_first: is_aside || sticky != Some(id),
+            is_inadmissible,
+            usage: if is_inadmissible { 0.0 } else { usage },
+            sticky_first: is_inadmissible || sticky != Some(id),
             priority: Reverse(record.priority),
             time: record.order_time,
         }
@@ -170,13 +170,14 @@ impl Turn {
     /// Who comes first.
     pub fn compare(&self, other: &Turn, world: &World) -> Ordering {
         let rank = |turn: &Turn| (turn.sticky_first, turn.priority, turn.time);
-        let by_usage = self.is_aside.cmp(&other.is_aside).then_with(|| self.usage.total_cmp(&other.usage));
+        let by_usage =
+            self.is_inadmissible.cmp(&other.is_inadmissible).then_with(|| self.usage.total_cmp(&other.usage));
         by_usage.then_with(|| rank(self).cmp(&rank(other))).then_with(|| self.tie(world).cmp(&other.tie(world)))
     }
 
     fn tie<'a>(&self, world: &'a World) -> (bool, &'a str, Option<&'a WorkloadKey>, WorkloadId) {
         let facts = &world.record(self.id).facts;
-        match (self.is_aside, facts.uid.is_empty()) {
+        match (self.is_inadmissible, facts.uid.is_empty()) {
             (true, _) => (true, &facts.uid, Some(&facts.key), self.id),
             (false, true) => (false, &facts.key.name, None, self.id),
             (false, false) => (true, &facts.uid, None, self.id),

@@ -22,11 +22,11 @@ pub(crate) struct PendingQueue {
     active: usize,
     waiting: usize,
     /// Workloads set aside one by one.
-    aside: BTreeSet<WorkloadId>,
+    inadmissible_alone: BTreeSet<WorkloadId>,
     /// How many of them there are of each class.
-    aside_classes: BTreeMap<ClassId, u32>,
+    inadmissible_alone_classes: BTreeMap<ClassId, u32>,
     /// Workloads set aside, one by one or with their line, by local queue: what figures of local queues are made of.
-    aside_locals: BTreeMap<LocalQueueId, u32>,
+    inadmissible_locals: BTreeMap<LocalQueueId, u32>,
     in_flight: Option<WorkloadId>,
     /// The line that the popped workload still stands in, at its front: most come back to where they were. It counts as
     /// popped everywhere else. With the local queue it came through.
@@ -118,41 +118,41 @@ impl PendingQueue {
     }
 
     /// Workloads set aside until something changes.
-    pub fn set_aside(&self) -> impl Iterator<Item = WorkloadId> {
-        self.in_parked_lines().chain(self.aside.iter().copied())
+    pub fn inadmissible(&self) -> impl Iterator<Item = WorkloadId> {
+        self.in_inadmissible_lines().chain(self.inadmissible_alone.iter().copied())
     }
 
     /// Workloads in any place.
     pub fn len(&self) -> usize {
-        self.waiting + self.aside.len() + usize::from(self.in_flight.is_some())
+        self.waiting + self.inadmissible_alone.len() + usize::from(self.in_flight.is_some())
     }
 
     /// Workloads set aside.
-    pub fn set_aside_len(&self) -> usize {
-        self.waiting - self.active + self.aside.len()
+    pub fn inadmissible_len(&self) -> usize {
+        self.waiting - self.active + self.inadmissible_alone.len()
     }
 
     /// Workloads of a local queue set aside.
-    pub fn set_aside_of(&self, local: LocalQueueId) -> u32 {
-        self.aside_locals.get(&local).copied().unwrap_or(0)
+    pub fn inadmissible_of(&self, local: LocalQueueId) -> u32 {
+        self.inadmissible_locals.get(&local).copied().unwrap_or(0)
     }
 
     /// How many classes there are among the workloads that may be popped, and among those set aside. Looks at every line.
     pub fn classes(&self) -> (usize, usize) {
-        let (mut active, mut aside) = (0, 0);
+        let (mut active, mut inadmissible) = (0, 0);
         let mut last = None;
         for (class, _) in self.lines.keys() {
             if last.replace(*class) == Some(*class) {
                 continue;
             }
             match self.no_fit_reason(*class) {
-                Some(_) => aside += 1,
+                Some(_) => inadmissible += 1,
                 None => active += 1,
             }
         }
         let has_line = |class: ClassId| self.lines.range(lines_of(class)).next().is_some();
         let alone = |class: &&ClassId| self.no_fit_reason(**class).is_none() || !has_line(**class);
-        (active, aside + self.aside_classes.keys().filter(alone).count())
+        (active, inadmissible + self.inadmissible_alone_classes.keys().filter(alone).count())
     }
 
     /// True if nothing may be popped.
@@ -165,15 +165,15 @@ impl PendingQueue {
         self.detach();
         let id = (class, key.lane);
         let reason = self.no_fit_reason(class);
-        let parked = reason.is_some();
+        let inadmissible = reason.is_some();
         self.waiting += 1;
-        self.active += usize::from(!parked);
-        if parked {
-            count_one(&mut self.aside_locals, local, true);
+        self.active += usize::from(!inadmissible);
+        if inadmissible {
+            count_one(&mut self.inadmissible_locals, local, true);
         }
         match self.lines.get_mut(&id) {
             None => {
-                if !parked {
+                if !inadmissible {
                     self.heads.insert((key.clone(), class));
                 }
                 let reason = reason.filter(|_| told);
@@ -185,7 +185,7 @@ impl PendingQueue {
                     line.untold.insert(key.id);
                 }
                 if key < line.first {
-                    if !parked {
+                    if !inadmissible {
                         self.heads.remove(&(line.first.clone(), class));
                         self.heads.insert((key.clone(), class));
                     }
@@ -206,15 +206,15 @@ impl PendingQueue {
 
     fn unlink(&mut self, key: &HeapKey, class: ClassId, local: LocalQueueId) {
         let id = (class, key.lane);
-        let parked = self.no_fit_reason(class).is_some();
+        let inadmissible = self.no_fit_reason(class).is_some();
         let Some(line) = self.lines.get_mut(&id) else {
             debug_assert!(false, "a workload's class changed while it waited");
             return;
         };
         self.waiting -= 1;
-        self.active -= usize::from(!parked);
-        if parked {
-            count_one(&mut self.aside_locals, local, false);
+        self.active -= usize::from(!inadmissible);
+        if inadmissible {
+            count_one(&mut self.inadmissible_locals, local, false);
         }
         line.count_local(local, false);
         line.untold.remove(&key.id);
@@ -223,12 +223,12 @@ impl PendingQueue {
             debug_assert!(removed, "a workload's key changed while it waited");
             return;
         }
-        if !parked {
+        if !inadmissible {
             self.heads.remove(&(line.first.clone(), class));
         }
         match line.rest.pop_first() {
             Some(next) => {
-                if !parked {
+                if !inadmissible {
                     self.heads.insert((next.clone(), class));
                 }
                 line.first = next;
@@ -240,32 +240,32 @@ impl PendingQueue {
     }
 
     /// Sets one workload aside for a reason of its own.
-    pub fn insert_aside(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
-        if self.aside.insert(id) {
-            count_one(&mut self.aside_classes, class, true);
-            count_one(&mut self.aside_locals, local, true);
+    pub fn insert_inadmissible(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
+        if self.inadmissible_alone.insert(id) {
+            count_one(&mut self.inadmissible_alone_classes, class, true);
+            count_one(&mut self.inadmissible_locals, local, true);
         }
     }
 
     /// Takes a workload back that was set aside for a reason of its own.
-    pub fn remove_aside(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
-        if self.aside.remove(&id) {
-            count_one(&mut self.aside_classes, class, false);
-            count_one(&mut self.aside_locals, local, false);
+    pub fn remove_inadmissible(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
+        if self.inadmissible_alone.remove(&id) {
+            count_one(&mut self.inadmissible_alone_classes, class, false);
+            count_one(&mut self.inadmissible_locals, local, false);
         }
     }
 
     /// Workloads set aside for reasons of their own.
-    pub fn aside(&self) -> Vec<WorkloadId> {
-        self.aside.iter().copied().collect()
+    pub fn inadmissible_alone(&self) -> Vec<WorkloadId> {
+        self.inadmissible_alone.iter().copied().collect()
     }
 
     /// Workloads of lines that are set aside.
-    pub fn parked(&self) -> Vec<WorkloadId> {
-        self.in_parked_lines().collect()
+    pub fn inadmissible_in_lines(&self) -> Vec<WorkloadId> {
+        self.in_inadmissible_lines().collect()
     }
 
-    fn in_parked_lines(&self) -> impl Iterator<Item = WorkloadId> {
+    fn in_inadmissible_lines(&self) -> impl Iterator<Item = WorkloadId> {
         let lines = self.no_fit.iter().flat_map(|(class, _)| self.lines.range(lines_of(*class)));
         lines.flat_map(|(_, line)| line.keys()).map(|key| key.id)
     }
@@ -333,7 +333,12 @@ impl PendingQueue {
     }
 
     /// Sets a class aside (§4.8). The workloads that have not been told this reason yet, but for the one that `knows`.
-    pub fn park(&mut self, class: ClassId, reason: PendingReason, knows: WorkloadId) -> Vec<WorkloadId> {
+    pub fn mark_class_inadmissible(
+        &mut self,
+        class: ClassId,
+        reason: PendingReason,
+        knows: WorkloadId,
+    ) -> Vec<WorkloadId> {
         self.detach();
         match self.no_fit.binary_search_by_key(&class, |(class, _)| *class) {
             Ok(at) => {
@@ -347,7 +352,7 @@ impl PendingQueue {
             self.heads.remove(&(line.first.clone(), class));
             self.active -= 1 + line.rest.len();
             for (local, count) in &line.locals {
-                *self.aside_locals.entry(*local).or_default() += count;
+                *self.inadmissible_locals.entry(*local).or_default() += count;
             }
             if line.told == Some(reason) {
                 untold.extend(std::mem::take(&mut line.untold));
@@ -369,7 +374,7 @@ impl PendingQueue {
     }
 
     /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.
-    pub fn unpark_class(&mut self, class: ClassId) {
+    pub fn reactivate_class(&mut self, class: ClassId) {
         let Ok(at) = self.no_fit.binary_search_by_key(&class, |(class, _)| *class) else { return };
         self.no_fit.remove(at);
         self.line_up(class);
@@ -381,10 +386,10 @@ impl PendingQueue {
             self.active += 1 + line.rest.len();
             self.heads.insert((line.first.clone(), class));
             for (local, count) in &line.locals {
-                if let Some(aside) = self.aside_locals.get_mut(local) {
-                    *aside -= count;
-                    if *aside == 0 {
-                        self.aside_locals.remove(local);
+                if let Some(inadmissible) = self.inadmissible_locals.get_mut(local) {
+                    *inadmissible -= count;
+                    if *inadmissible == 0 {
+                        self.inadmissible_locals.remove(local);
                     }
                 }
             }
@@ -398,13 +403,13 @@ impl PendingQueue {
 
     /// Forgets which classes do not fit; for when nothing is in line.
     pub fn forget_no_fit(&mut self) {
-        debug_assert!(self.in_parked_lines().next().is_none(), "a line that is set aside would be lost");
+        debug_assert!(self.in_inadmissible_lines().next().is_none(), "a line that is set aside would be lost");
         self.no_fit.clear();
     }
 
     /// Gives the classes that were set aside another chance; what is in flight may not be set aside (§4.5). The number of
     /// workloads that may be popped again.
-    pub fn unpark(&mut self) -> usize {
+    pub fn reactivate(&mut self) -> usize {
         self.flush_cycle = Some(self.pop_cycle);
         let before = self.active;
         let mut classes = std::mem::take(&mut self.no_fit);

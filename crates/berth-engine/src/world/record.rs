@@ -46,7 +46,7 @@ pub(crate) enum Place {
     /// In line with its class: may be popped, unless the class is set aside.
     Queued(QueueId),
     /// Set aside for a reason of its own, until something changes.
-    Aside(QueueId),
+    Inadmissible(QueueId),
     /// Popped and being decided about.
     InFlight(QueueId),
 }
@@ -56,7 +56,7 @@ impl Place {
     pub fn queue(self) -> Option<QueueId> {
         match self {
             Place::None => None,
-            Place::Queued(queue) | Place::Aside(queue) | Place::InFlight(queue) => Some(queue),
+            Place::Queued(queue) | Place::Inadmissible(queue) | Place::InFlight(queue) => Some(queue),
         }
     }
 }

@@ -205,7 +205,7 @@ pub fn class_reason(case: &Case) -> Verdict {
     if input["deleteFromInadmissible"] == json!(true) {
         world.apply(Event::WorkloadRemoved(key.clone()));
     }
-    let set_aside = world.engine.lab().class_set_aside("cq", &key);
+    let set_aside = world.engine.lab().inadmissible_class_reason("cq", &key);
     let want = &case.want;
     if let Some(wanted) = want.get("schedulingHashRecordedAsInadmissible") {
         return verdict(differences("recorded", wanted, &json!(set_aside.is_some())));

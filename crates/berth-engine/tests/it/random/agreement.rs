@@ -67,7 +67,12 @@ fn check(plan: &Plan) -> Result<(), TestCaseError> {
                     let names = model.jobs.iter().filter(|(_, it)| it.place == *of).map(|(name, _)| name.clone());
                     names.collect::<Vec<String>>()
                 };
-                prop_assert_eq!([place(&Place::Active), place(&Place::Aside)], waiting(&host, plan), "step {}", at);
+                prop_assert_eq!(
+                    [place(&Place::Active), place(&Place::Inadmissible)],
+                    waiting(&host, plan),
+                    "step {}",
+                    at
+                );
             }
         }
     }

@@ -62,7 +62,7 @@ impl Model {
             for other in quota::queues_below(&self.plan, root) {
                 self.pending_queues[other].no_fit.clear();
                 for entry in self.jobs.values_mut().filter(|entry| entry.job.queue == other) {
-                    if entry.place == Place::Aside {
+                    if entry.place == Place::Inadmissible {
                         entry.place = Place::Active;
                     }
                 }
@@ -262,11 +262,11 @@ impl Model {
         if at_once || more {
             return (name, answer);
         }
-        self.jobs.get_mut(&name).expect("heads are there").place = Place::Aside;
+        self.jobs.get_mut(&name).expect("heads are there").place = Place::Inadmissible;
         self.pending_queues[queue].no_fit.push(class.clone());
         for entry in self.jobs.values_mut() {
             if entry.job.queue == queue && entry.place == Place::Active && entry.class() == class {
-                entry.place = Place::Aside;
+                entry.place = Place::Inadmissible;
             }
         }
         (name, answer)

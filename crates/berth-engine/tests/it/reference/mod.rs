@@ -49,7 +49,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Place {
     Active,
-    Aside,
+    Inadmissible,
     Holding(Held),
 }
 
@@ -113,7 +113,7 @@ impl Entry {
     pub fn held(&self) -> Option<&Held> {
         match &self.place {
             Place::Holding(held) => Some(held),
-            Place::Active | Place::Aside => None,
+            Place::Active | Place::Inadmissible => None,
         }
     }
 }
@@ -128,7 +128,7 @@ impl Model {
     /// A workload arrives.
     pub fn arrive(&mut self, name: String, job: &Job) {
         self.time += 1;
-        let entry = Entry { job: job.clone(), created: self.time, place: Place::Aside, scan: None };
+        let entry = Entry { job: job.clone(), created: self.time, place: Place::Inadmissible, scan: None };
         self.jobs.insert(name.clone(), entry);
         self.queue_up(&name);
     }
@@ -150,7 +150,7 @@ impl Model {
     pub fn stop(&mut self, name: &str) {
         let Some(entry) = self.jobs.get_mut(name) else { return };
         let queue = entry.job.queue;
-        entry.place = Place::Aside;
+        entry.place = Place::Inadmissible;
         self.pending_queues[queue].generation += 1;
         self.flushes.insert(queue);
         self.queue_up(name);
@@ -160,7 +160,7 @@ impl Model {
         let entry = &self.jobs[name];
         let pending_queue = &self.pending_queues[entry.job.queue];
         let hopeless = self.is_best_effort(entry.job.queue) && pending_queue.no_fit.contains(&entry.class());
-        let place = if hopeless { Place::Aside } else { Place::Active };
+        let place = if hopeless { Place::Inadmissible } else { Place::Active };
         self.jobs.get_mut(name).expect("asked about above").place = place;
     }
 
