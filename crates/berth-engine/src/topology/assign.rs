@@ -228,10 +228,10 @@ impl GroupRequest {
         placement: &Placement,
     ) -> (TopologyAssignment, Option<TopologyAssignment>) {
         let (workers, leader) = (placement.workers(tree), placement.leader(tree));
-        let Some(kept) = &self.kept else { return (workers, leader) };
-        let mut workers = merge(&kept.workers, &workers);
+        let Some(retained) = &self.retained else { return (workers, leader) };
+        let mut workers = merge(&retained.workers, &workers);
         workers.domains.sort_by_key(|domain| topologies.leaf(tree, self.flavor, &domain.values));
-        (workers, leader.or_else(|| kept.leader.clone()))
+        (workers, leader.or_else(|| retained.leader.clone()))
     }
 }
 
@@ -239,7 +239,7 @@ impl GroupRequest {
 pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> bool {
     // The usual case needs no names: one group, nothing kept.
     if let [group] = request.groups.as_slice()
-        && let (Ok(wanted), None, None) = (&group.wanted, &group.kept, request.replaced)
+        && let (Ok(wanted), None, None) = (&group.wanted, &group.retained, request.replaced)
         && !wanted.balanced
     {
         let is_there = |_: &Topologies, tree: &FlavorTree, count: &Count| is_there(tree, wanted, &count.capacities);

@@ -3,7 +3,7 @@
 //! Which nodes the pods may use at all is found out once; after that only the leaves whose usage changed since the last look
 //! are counted again, and only the domains above them are added up. A search for victims, which asks the same question after
 //! every candidate, pays for the candidate's nodes and not for the cluster's, and so does whoever asks next for pods of the
-//! same kind: [`super::kept`].
+//! same kind: [`super::count_cache`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

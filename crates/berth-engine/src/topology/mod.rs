@@ -10,7 +10,7 @@ pub(crate) mod amounts;
 pub(crate) mod assign;
 mod balanced;
 pub(crate) mod count;
-mod kept;
+mod count_cache;
 pub(crate) mod ledger;
 mod nodes;
 pub(crate) mod placement;
@@ -26,7 +26,7 @@ use crate::model::{Node, NodePod, ResourceFlavor, ResourceList, Topology, Topolo
 
 use amounts::{Columns, Demand};
 use count::{Count, Overlay};
-use kept::Counts;
+use count_cache::CountCache;
 pub(crate) use ledger::Mark;
 use ledger::{Claim, Ledger, RowId};
 use nodes::{NodeIx, Nodes};
@@ -96,7 +96,7 @@ pub(crate) struct Topologies {
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
     /// What domains could hold, for whoever asks next.
-    counts: Counts,
+    counts: CountCache,
     /// Counts changes of what nodes that stay in their domain offer.
     offers: u64,
     /// Usage of a node counts whatever flavor it is held through (`TASHandleOverlappingFlavors`).
@@ -276,18 +276,18 @@ impl Topologies {
         answer: impl FnOnce(&Topologies, &FlavorTree, &Count) -> T,
     ) -> Option<T> {
         self.tree(wanted.flavor)?;
-        let kept = self.counts.take(wanted, empty);
+        let cached = self.counts.take(wanted, empty);
         let tree = self.standing_tree(wanted.flavor)?;
-        let mut count = kept.unwrap_or_else(|| Count::new(self, tree, wanted, empty));
+        let mut count = cached.unwrap_or_else(|| Count::new(self, tree, wanted, empty));
         count.refresh(self, tree, overlay);
         #[cfg(debug_assertions)]
         {
             let mut anew = Count::new(self, tree, wanted, empty);
             anew.refresh(self, tree, overlay);
-            assert!(count.agrees_with(&anew), "what is kept is what counting anew would find");
+            assert!(count.agrees_with(&anew), "a cached count, refreshed, equals a new count");
         }
         let answer = answer(self, tree, &count);
-        self.counts.keep(count);
+        self.counts.put(count);
         Some(answer)
     }
 

@@ -39,14 +39,14 @@ pub(crate) struct GroupRequest {
     /// What to look for; `Err` where the request itself is wrong.
     pub wanted: Result<Wanted, TopologyProblem>,
     /// What stays of an earlier placement.
-    pub kept: Option<Kept>,
+    pub retained: Option<RetainedPlacement>,
     /// Failed nodes are replaced.
     pub mends: bool,
 }
 
 /// What stays of an earlier placement.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedPlacement {
     pub workers: TopologyAssignment,
     pub leader: Option<TopologyAssignment>,
     /// Usage of these that is not counted as that of a workload in any other way.
@@ -56,7 +56,7 @@ pub(crate) struct Kept {
 impl GroupRequest {
     /// Pods of an earlier placement whose usage nobody else counts, with what each takes.
     pub fn assumed(&self) -> &[(TopologyAssignment, Demand)] {
-        self.kept.as_ref().map_or(&[], |kept| &kept.assumed)
+        self.retained.as_ref().map_or(&[], |retained| &retained.assumed)
     }
 }
 
@@ -266,7 +266,7 @@ fn group_request(
     earlier: &Earlier,
 ) -> GroupRequest {
     let mut wanted = wanted(world, ask, assignment, flavor, workers, leader);
-    let mut kept = None;
+    let mut retained = None;
     if let Ok(wanted) = &mut wanted
         && let Some(of_workers) = earlier.get(&assignment.pod_sets[workers].name)
     {
@@ -274,21 +274,21 @@ fn group_request(
         let placements = || [Some(of_workers), of_leader].into_iter().flatten();
         let stands = placements().flat_map(|it| &it.domains).all(|it| world.topologies.has_leaf(flavor, &it.values));
         if stands && of_leader.is_some() == leader.is_some() {
-            kept = Some(grow(wanted, of_workers, of_leader));
+            retained = Some(grow(wanted, of_workers, of_leader));
         }
     }
-    GroupRequest { flavor, workers, leader, wanted, kept, mends: false }
+    GroupRequest { flavor, workers, leader, wanted, retained, mends: false }
 }
 
 /// Keeps the pods of an earlier placement where they are and asks for the others only; pods that are too many go.
-fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&TopologyAssignment>) -> Kept {
+fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&TopologyAssignment>) -> RetainedPlacement {
     let kept = truncate(workers, i32::try_from(wanted.count).unwrap_or(i32::MAX));
     wanted.count -= kept.domains.iter().map(|domain| i64::from(domain.count)).sum::<i64>();
     let mut assumed = vec![(kept.clone(), wanted.workers.demand.clone())];
     if let (Some(placed), Some(pods)) = (leader, wanted.leader.take()) {
         assumed.push((placed.clone(), pods.demand));
     }
-    Kept { workers: kept, leader: leader.cloned(), assumed }
+    RetainedPlacement { workers: kept, leader: leader.cloned(), assumed }
 }
 
 /// A pod set that lost nodes: its other pods stay (§15.3).
@@ -311,8 +311,8 @@ fn mend(
         wanted.excluded_hosts = unhealthy.to_vec();
         Ok(wanted)
     });
-    let kept = broken.map(|broken| Kept { workers: broken.kept, ..Kept::default() });
-    GroupRequest { flavor, workers: at, leader: None, wanted, kept, mends: true }
+    let retained = broken.map(|broken| RetainedPlacement { workers: broken.kept, ..RetainedPlacement::default() });
+    GroupRequest { flavor, workers: at, leader: None, wanted, retained, mends: true }
 }
 
 /// A healthy domain of another pod set of the same group: what a leader or its workers have to stay beside.
