@@ -51,10 +51,10 @@ mod decision;
 mod engine;
 mod event;
 mod explain;
-mod front;
 mod ids;
 pub mod lab;
 pub mod model;
+mod ordered_set;
 mod preemption;
 mod quota;
 mod status;
@@ -79,8 +79,8 @@ pub use decision::{
 pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;
 pub use explain::{ComparedShares, Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
-pub use front::Front;
 pub use ids::Name;
+pub use ordered_set::OrderedSet;
 pub use status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,
     QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,

@@ -12,9 +12,9 @@ use crate::config::EngineConfig;
 use crate::cycle::{self, Parts};
 use crate::decision::{CycleOutcome, Verdict};
 use crate::event::Event;
-use crate::front::Front;
 use crate::ids::{Name, QueueId, WorkloadId};
 use crate::model::{Admission, Labels, Time, WorkloadKey};
+use crate::ordered_set::OrderedSet;
 use crate::status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, LocalQueueStatus, QueuePosition, QuotaHolder,
 };
@@ -30,9 +30,9 @@ pub const HEADS_PER_PART: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
-    pub cluster_queues: Front<Name>,
+    pub cluster_queues: OrderedSet<Name>,
     /// Local queues, as (namespace, name).
-    pub local_queues: Front<(Name, Name)>,
+    pub local_queues: OrderedSet<(Name, Name)>,
     /// True when a cycle could now decide something.
     pub wake: bool,
 }

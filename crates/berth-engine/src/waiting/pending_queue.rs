@@ -9,15 +9,15 @@ use std::ops::RangeInclusive;
 
 use super::order::HeapKey;
 use crate::decision::PendingReason;
-use crate::front::Front;
 use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
+use crate::ordered_set::OrderedSet;
 
 /// The places of one queue and what it remembers. See [`super`].
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueue {
     lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
-    heads: Front<(HeapKey, ClassId)>,
+    heads: OrderedSet<(HeapKey, ClassId)>,
     /// Workloads in lines that may be popped, and in lines that are set aside.
     active: usize,
     waiting: usize,

@@ -67,8 +67,9 @@ pub(crate) struct CohortEntry {
 /// A local queue, or the name of one that workloads ask for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Local {
-    pub namespace: Name2,
-    pub name: Name2,
+    /// Namespace and name; `None` only in the default value.
+    pub namespace: Option<Name>,
+    pub name: Option<Name>,
     pub spec: Option<LocalQueue>,
     /// The cluster queue it leads to, by name also if that does not exist.
     pub queue: Option<QueueId>,
@@ -83,9 +84,6 @@ pub(crate) struct Local {
     /// Usage-based fairness (§16).
     pub ledger: crate::afs::Ledger,
 }
-
-/// A name that starts out unset.
-pub(crate) type Name2 = Option<Name>;
 
 /// Flavor-resources numbered in order of first appearance.
 #[derive(Debug, Clone, Default)]

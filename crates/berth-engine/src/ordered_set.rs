@@ -6,19 +6,19 @@ use std::collections::BTreeSet;
 
 /// An ordered set; without allocation while it has one member at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Front<T> {
+pub struct OrderedSet<T> {
     first: Option<T>,
     /// All others; empty without a first.
     rest: BTreeSet<T>,
 }
 
-impl<T> Default for Front<T> {
+impl<T> Default for OrderedSet<T> {
     fn default() -> Self {
-        Front { first: None, rest: BTreeSet::new() }
+        OrderedSet { first: None, rest: BTreeSet::new() }
     }
 }
 
-impl<T: Ord> Front<T> {
+impl<T: Ord> OrderedSet<T> {
     /// The first in order.
     pub fn first(&self) -> Option<&T> {
         self.first.as_ref()
@@ -62,7 +62,7 @@ impl<T: Ord> Front<T> {
     }
 }
 
-impl<T: Ord> Extend<T> for Front<T> {
+impl<T: Ord> Extend<T> for OrderedSet<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
         for item in items {
             self.insert(item);
@@ -70,7 +70,7 @@ impl<T: Ord> Extend<T> for Front<T> {
     }
 }
 
-impl<'a, T> IntoIterator for &'a Front<T> {
+impl<'a, T> IntoIterator for &'a OrderedSet<T> {
     type Item = &'a T;
     type IntoIter = std::iter::Chain<std::option::Iter<'a, T>, std::collections::btree_set::Iter<'a, T>>;
 
@@ -88,18 +88,18 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0..8), 0..60), from in 0..9) {
-            let (mut front, mut set) = (Front::default(), BTreeSet::new());
+            let (mut ordered, mut set) = (OrderedSet::default(), BTreeSet::new());
             for (inserts, item) in steps {
                 if inserts {
-                    front.insert(item);
+                    ordered.insert(item);
                     set.insert(item);
                 } else {
-                    front.remove(&item);
+                    ordered.remove(&item);
                     set.remove(&item);
                 }
-                prop_assert!(front.iter().eq(&set));
-                prop_assert_eq!(front.first(), set.first());
-                prop_assert_eq!(front.first_from(&from), set.range(from..).next());
+                prop_assert!(ordered.iter().eq(&set));
+                prop_assert_eq!(ordered.first(), set.first());
+                prop_assert_eq!(ordered.first_from(&from), set.range(from..).next());
             }
         }
     }
