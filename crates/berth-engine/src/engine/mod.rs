@@ -61,7 +61,7 @@ impl Engine {
         let mut effects = Effects::default();
         self.dispatch(event, &mut effects, now);
         effects.wake = self.has_candidates()
-            || !self.pending_queues.to_tell.is_empty()
+            || !self.pending_queues.to_report.is_empty()
             || self.next_wakeup().is_some_and(|at| at <= now);
         effects
     }
@@ -177,8 +177,12 @@ impl Engine {
                 self.push_penalty(id);
             }
         }
-        for key in std::mem::take(&mut self.pending_queues.to_tell) {
-            let reason = self.world.workloads.id(&key).and_then(|id| self.pending_queues.tell(&self.world, id));
+        for key in std::mem::take(&mut self.pending_queues.to_report) {
+            let reason = self
+                .world
+                .workloads
+                .id(&key)
+                .and_then(|id| self.pending_queues.take_unreported_reason(&self.world, id));
             outcome.bypassed.extend(reason.map(|reason| (key, reason)));
         }
         outcome.next_wakeup = self.next_wakeup();

@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn places_are_counted_as_people_count() {
-        let told: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 110].into_iter().map(ordinal).collect();
-        assert_eq!(told, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "101st", "111th"]);
+        let shown: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 110].into_iter().map(ordinal).collect();
+        assert_eq!(shown, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "101st", "111th"]);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct PendingQueues {
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
     /// Workloads that say why they were evicted, joined a class that is set aside, and are to be told why they wait now.
-    pub to_tell: Vec<WorkloadKey>,
+    pub to_report: Vec<WorkloadKey>,
 }
 
 /// True if a workload may wait in a queue at all (§4.1); but for those in whose place variants wait
@@ -92,17 +92,17 @@ impl PendingQueues {
             self.put_in_line(world, queue, id, false);
             let record = world.record(id);
             if class_is_inadmissible && record.facts.evicted.is_some() {
-                self.to_tell.push(record.key().clone());
+                self.to_report.push(record.key().clone());
             }
         }
     }
 
     /// Why a workload waits in a line that is set aside, if it does and was not told; it counts as told from then on.
-    pub fn tell(&mut self, world: &World, id: WorkloadId) -> Option<PendingReason> {
+    pub fn take_unreported_reason(&mut self, world: &World, id: WorkloadId) -> Option<PendingReason> {
         let record = world.record(id);
         let Place::Queued(queue) = record.place else { return None };
         let (class, lane) = (record.class, order::lane(world, queue, id));
-        self.get_or_insert(queue).tell(class, lane, id)
+        self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
     /// Puts a popped workload back (§4.4, §4.5), or nowhere if it may not wait any more.
@@ -203,8 +203,8 @@ impl PendingQueues {
         }
     }
 
-    /// Puts a workload in line with its class; see [`PendingQueue::insert`] for `told`.
-    fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
+    /// Puts a workload in line with its class; see [`PendingQueue::insert`] for `reported`.
+    fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, reported: bool) {
         world.set_place(id, Place::Queued(queue));
         let key = order::key(world, queue, id);
         let (class, local) = (world.record(id).class, world.record(id).local);
@@ -214,18 +214,18 @@ impl PendingQueues {
             // A flush leaves it where it is: it has to look at each of the line.
             pending_queue.selection = None;
         }
-        pending_queue.insert(key, class, local, told);
+        pending_queue.insert(key, class, local, reported);
         self.note_candidates(queue);
     }
 
     /// Puts a workload in line that was popped from there, or is in no place that counts any more.
-    fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, told: bool) {
-        if world.record(id).place == Place::InFlight(queue) && self.get_or_insert(queue).put_back(told) {
+    fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, reported: bool) {
+        if world.record(id).place == Place::InFlight(queue) && self.get_or_insert(queue).put_back(reported) {
             world.set_place(id, Place::Queued(queue));
             return;
         }
         self.take_out(world, id);
-        self.put_in_line(world, queue, id, told);
+        self.put_in_line(world, queue, id, reported);
     }
 
     /// Says that what a popped workload is ordered by is about to change.

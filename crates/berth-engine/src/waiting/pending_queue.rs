@@ -58,8 +58,8 @@ struct Line {
     /// How many of its members came through each local queue.
     locals: Locals,
     /// The reason its members were last told when the class was set aside, and who came since.
-    told: Option<PendingReason>,
-    untold: BTreeSet<WorkloadId>,
+    reported: Option<PendingReason>,
+    unreported: BTreeSet<WorkloadId>,
 }
 
 /// Counts by local queue, in order of the queues; none is zero.
@@ -78,8 +78,8 @@ fn count_one<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K, more: bool) {
 }
 
 impl Line {
-    fn new(first: HeapKey, local: LocalQueueId, told: Option<PendingReason>) -> Line {
-        Line { first, rest: BTreeSet::new(), locals: vec![(local, 1)], told, untold: BTreeSet::new() }
+    fn new(first: HeapKey, local: LocalQueueId, reported: Option<PendingReason>) -> Line {
+        Line { first, rest: BTreeSet::new(), locals: vec![(local, 1)], reported, unreported: BTreeSet::new() }
     }
 
     fn count_local(&mut self, local: LocalQueueId, more: bool) {
@@ -160,8 +160,8 @@ impl PendingQueue {
         self.active == 0
     }
 
-    /// Adds a workload to its line. `told` says that it knows the reason its class is set aside for.
-    pub fn insert(&mut self, key: HeapKey, class: ClassId, local: LocalQueueId, told: bool) {
+    /// Adds a workload to its line. `reported` says that it knows the reason its class is set aside for.
+    pub fn insert(&mut self, key: HeapKey, class: ClassId, local: LocalQueueId, reported: bool) {
         self.detach();
         let id = (class, key.lane);
         let reason = self.no_fit_reason(class);
@@ -176,13 +176,13 @@ impl PendingQueue {
                 if !inadmissible {
                     self.heads.insert((key.clone(), class));
                 }
-                let reason = reason.filter(|_| told);
+                let reason = reason.filter(|_| reported);
                 self.lines.insert(id, Line::new(key, local, reason));
             }
             Some(line) => {
                 line.count_local(local, true);
-                if line.told.is_some() && !told {
-                    line.untold.insert(key.id);
+                if line.reported.is_some() && !reported {
+                    line.unreported.insert(key.id);
                 }
                 if key < line.first {
                     if !inadmissible {
@@ -217,7 +217,7 @@ impl PendingQueue {
             count_one(&mut self.inadmissible_locals, local, false);
         }
         line.count_local(local, false);
-        line.untold.remove(&key.id);
+        line.unreported.remove(&key.id);
         if line.first != *key {
             let removed = line.rest.remove(key);
             debug_assert!(removed, "a workload's key changed while it waited");
@@ -302,17 +302,17 @@ impl PendingQueue {
         self.in_flight = None;
     }
 
-    /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `told` as for
+    /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `reported` as for
     /// [`PendingQueue::insert`].
-    pub fn put_back(&mut self, told: bool) -> bool {
+    pub fn put_back(&mut self, reported: bool) -> bool {
         let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|(line, _)| self.lines.get_mut(&line)))
         else {
             return false;
         };
-        if told {
-            line.untold.remove(&id);
-        } else if line.told.is_some() {
-            line.untold.insert(id);
+        if reported {
+            line.unreported.remove(&id);
+        } else if line.reported.is_some() {
+            line.unreported.insert(id);
         }
         self.attached = None;
         self.in_flight = None;
@@ -332,12 +332,12 @@ impl PendingQueue {
         }
     }
 
-    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet, but for the one that `knows`.
+    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet, but for `except`.
     pub fn mark_class_inadmissible(
         &mut self,
         class: ClassId,
         reason: PendingReason,
-        knows: WorkloadId,
+        except: WorkloadId,
     ) -> Vec<WorkloadId> {
         self.detach();
         match self.no_fit.binary_search_by_key(&class, |(class, _)| *class) {
@@ -347,30 +347,35 @@ impl PendingQueue {
             }
             Err(at) => self.no_fit.insert(at, (class, reason)),
         }
-        let mut untold = Vec::new();
+        let mut unreported = Vec::new();
         for line in self.lines.range_mut(lines_of(class)).map(|(_, line)| line) {
             self.heads.remove(&(line.first.clone(), class));
             self.active -= 1 + line.rest.len();
             for (local, count) in &line.locals {
                 *self.inadmissible_locals.entry(*local).or_default() += count;
             }
-            if line.told == Some(reason) {
-                untold.extend(std::mem::take(&mut line.untold));
+            if line.reported == Some(reason) {
+                unreported.extend(std::mem::take(&mut line.unreported));
             } else {
-                untold.extend(line.keys().map(|key| key.id).filter(|id| *id != knows));
-                line.told = Some(reason);
-                line.untold.clear();
+                unreported.extend(line.keys().map(|key| key.id).filter(|id| *id != except));
+                line.reported = Some(reason);
+                line.unreported.clear();
             }
         }
-        untold
+        unreported
     }
 
     /// The reason a workload's class is set aside for, if the workload was not told; from then on it was.
-    pub fn tell(&mut self, class: ClassId, lane: LocalQueueId, workload: WorkloadId) -> Option<PendingReason> {
+    pub fn take_unreported_reason(
+        &mut self,
+        class: ClassId,
+        lane: LocalQueueId,
+        workload: WorkloadId,
+    ) -> Option<PendingReason> {
         let reason = self.no_fit_reason(class)?;
         let line = self.lines.get_mut(&(class, lane))?;
         // Of a line that nobody was told about it is one of those to be told when the class is set aside again.
-        (line.untold.remove(&workload) || line.told != Some(reason)).then_some(reason)
+        (line.unreported.remove(&workload) || line.reported != Some(reason)).then_some(reason)
     }
 
     /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.

@@ -74,8 +74,8 @@ fn only_nodes_that_are_ready_schedulable_and_have_every_label_serve_a_flavor() {
     platform.submit(job("gang", "a", 1).pods(5, None).required("rack"));
     for (fits, mended) in ["away", "cordoned", "other-pool", "no-rack"].into_iter().enumerate() {
         let lines = platform.cycle();
-        let told = format!("allows to fit only {} out of 5 pod(s)", fits + 1);
-        assert!(lines[0].ends_with(&told), "{lines:?}");
+        let message = format!("allows to fit only {} out of 5 pod(s)", fits + 1);
+        assert!(lines[0].ends_with(&message), "{lines:?}");
         platform.node(mended, &labels, 1);
     }
     platform.settle();

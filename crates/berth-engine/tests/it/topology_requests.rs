@@ -34,7 +34,7 @@ fn racks() -> Platform {
     platform
 }
 
-fn told(platform: &mut Platform, job: Job) -> String {
+fn outcome_of(platform: &mut Platform, job: Job) -> String {
     platform.submit(job);
     platform.cycle().join("; ")
 }
@@ -43,11 +43,11 @@ fn told(platform: &mut Platform, job: Job) -> String {
 fn a_request_needs_a_flavor_with_a_topology_and_such_a_flavor_a_request() {
     let mut platform = racks();
     platform.flavor("plain").queue(queue("a").flavor("plain", 1).flavor("gpu", 2));
-    let line = told(&mut platform, job("asks", "a", 3).required("rack"));
+    let line = outcome_of(&mut platform, job("asks", "a", 3).required("rack"));
     assert!(line.contains("Flavor \"plain\" does not support TopologyAwareScheduling"), "{line}");
-    let line = told(&mut platform, job("asks-not", "a", 2));
+    let line = outcome_of(&mut platform, job("asks-not", "a", 2));
     assert!(line.contains("Flavor \"gpu\" supports only TopologyAwareScheduling"), "{line}");
-    assert_eq!(told(&mut platform, job("fits", "a", 1).required("rack")), "admit fits on gpu x1");
+    assert_eq!(outcome_of(&mut platform, job("fits", "a", 1).required("rack")), "admit fits on gpu x1");
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_flavor_of_resources_that_the_pods_do_not_ask_for_needs_no_topology() {
     let mut platform = racks();
     platform.flavor("plain").queue(with_licences());
     let transformed = job("transformed", "a", 1).required("rack").with(asks("licences", false));
-    assert_eq!(told(&mut platform, transformed), "admit transformed on gpu x1");
-    let line = told(&mut platform, job("own", "a", 1).required("rack").with(asks("licences", true)));
+    assert_eq!(outcome_of(&mut platform, transformed), "admit transformed on gpu x1");
+    let line = outcome_of(&mut platform, job("own", "a", 1).required("rack").with(asks("licences", true)));
     assert!(line.ends_with("Flavor \"plain\" does not support TopologyAwareScheduling"), "{line}");
 }
 
@@ -67,18 +67,18 @@ fn one_flavor_with_a_topology_places_a_pod_set_neither_none_nor_two() {
     platform.flavor("plain").flavor_with("other", |flavor| flavor.topology = Some(Name::from("racks")));
     let groups = queue("a").flavor("gpu", 8).with(group("nics", "other", 8)).with(group("licences", "plain", 8));
     platform.queue(groups);
-    let line = told(&mut platform, job("two", "a", 1).required("rack").with(asks("nics", true)));
+    let line = outcome_of(&mut platform, job("two", "a", 1).required("rack").with(asks("nics", true)));
     assert!(line.ends_with("more than one TAS flavor assigned: gpu, other"), "{line}");
     let only_licences = job("none", "a", 1).required("rack").with(|workload| {
         let set = &mut workload.pod_sets[0];
         set.requests = [(Name::from("licences"), 1)].into();
         set.template = Default::default();
     });
-    let line = told(&mut platform, only_licences.clone());
+    let line = outcome_of(&mut platform, only_licences.clone());
     assert!(line.ends_with("no TAS flavor assigned"), "{line}");
     let mut platform = Platform::new();
     platform.flavor("plain").queue(queue("a").with(group("licences", "plain", 8)));
-    let line = told(&mut platform, only_licences);
+    let line = outcome_of(&mut platform, only_licences);
     assert!(line.ends_with("workload requires Topology, but there is no TAS cache information"), "{line}");
 }
 
@@ -127,7 +127,7 @@ fn levels_and_sizes_that_do_not_go_together_are_named() {
         ),
         ("row", job("row", "a", 1).slices("row", 1), "Flavor \"gpu\" does not contain the requested level"),
     ] {
-        let line = told(&mut platform, ask);
+        let line = outcome_of(&mut platform, ask);
         assert!(line.ends_with(problem), "{name}: {line}");
     }
 }
@@ -137,7 +137,7 @@ fn layers_within_slices_count_only_with_their_gate() {
     let ask = || job("layers", "a", 1).pods(4, None).required("rack").slices("rack", 4).slices(HOSTNAME, 3);
     let mut platform = Platform::with(|config| config.gates.tas_multi_layer_topology = false);
     platform.racks("gpu", &[("r1", &[2, 2])]).queue(queue("a").flavor("gpu", 8));
-    assert_eq!(told(&mut platform, ask()), "admit layers on gpu x4");
+    assert_eq!(outcome_of(&mut platform, ask()), "admit layers on gpu x4");
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn of_two_pod_sets_of_one_size_the_second_leads() {
     let mut platform = racks();
     platform.queue(queue("a").flavor("gpu", 100));
     // Nodes are left out for what the workers ask.
-    let line = told(&mut platform, grouped(grouped(job("gang", "a", 9)).pod_set("second", 1, 1)));
+    let line = outcome_of(&mut platform, grouped(grouped(job("gang", "a", 9)).pod_set("second", 1, 1)));
     assert!(line.ends_with("Total nodes: 4; excluded: resource \"cpu\": 4"), "{line}");
-    let line = told(&mut platform, grouped(grouped(job("other", "a", 1)).pod_set("second", 1, 9)));
+    let line = outcome_of(&mut platform, grouped(grouped(job("other", "a", 1)).pod_set("second", 1, 9)));
     assert!(!line.contains("excluded"), "{line}");
 }
 

@@ -306,12 +306,12 @@ proptest! {
                 Step::Finish(which) => drop(host.finish(*which)),
                 Step::Stop => drop(host.stop()),
                 Step::Cycle => {
-                    let told = outlooks(&mut host);
+                    let outlooks_before = outlooks(&mut host);
                     // The first entry of a cycle finds everything as it was before. Later turns of a workload go on with the
                     // flavors that were not tried yet.
                     let decisions = host.cycle().decisions;
                     if let Some(first) = decisions.first() && !decided.contains(&first.workload) {
-                        let outlook = &told[&first.workload];
+                        let outlook = &outlooks_before[&first.workload];
                         match &first.verdict {
                             Verdict::Admit(_) => prop_assert_eq!(outlook.reason, None),
                             Verdict::Wait(wait) | Verdict::Preempt { wait, .. } => {
