@@ -52,6 +52,7 @@ mod engine;
 mod event;
 mod explain;
 mod ids;
+#[cfg(feature = "lab")]
 pub mod lab;
 pub mod model;
 mod ordered_set;

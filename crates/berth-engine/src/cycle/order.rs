@@ -58,6 +58,7 @@ fn ties(world: &World, a: &Entry, b: &Entry) -> Ordering {
 }
 
 /// The order without fair sharing (§6.1).
+#[cfg(feature = "lab")]
 pub(crate) fn classical(world: &World, a: &Entry, b: &Entry) -> Ordering {
     key(world, a).cmp(&key(world, b)).then_with(|| ties(world, a, b))
 }

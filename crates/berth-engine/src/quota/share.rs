@@ -27,6 +27,7 @@ pub(crate) struct Share {
 
 impl Share {
     /// A share made of its parts; for comparisons without a tree.
+    #[cfg(feature = "lab")]
     pub fn of(borrowed: i64, lendable: i64, weight_milli: i64, borrowed_frs: Vec<FrId>) -> Share {
         Share { borrowed, lendable, dominant: None, weight_milli, borrowed_frs }
     }

@@ -84,6 +84,7 @@ impl Demand {
     }
 
     /// The requests as a list, without the implied one of `pods`.
+    #[cfg(feature = "lab")]
     pub fn requests(&self, columns: &Columns) -> ResourceList {
         let cells = self.cells.iter().map(|&(column, amount)| (columns.name(column).clone(), amount));
         cells

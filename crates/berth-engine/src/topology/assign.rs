@@ -1,14 +1,13 @@
 //! Putting an assignment's pods somewhere (§8.14): on nodes as they are, on empty ones, and after victims have left.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use super::Topologies;
 use super::count::{Count, Overlay};
 use super::placement::{Placement, find, is_there};
 use super::replace::merge;
-use super::request::{Earlier, GroupRequest, PlacementRequest, build};
+use super::request::{GroupRequest, PlacementRequest, build};
 use super::tree::FlavorTree;
-use super::{PODS, Topologies};
 use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
 use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, TopologyProblem};
 use crate::ids::{FlavorId, Name};
@@ -249,13 +248,14 @@ pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> boo
 }
 
 /// Where the pods of a workload would go in one flavor, whatever its quota says; per pod set, or why nowhere.
+#[cfg(feature = "lab")]
 pub(crate) fn places_in(
     world: &mut World,
     ask: &Ask,
     flavor: FlavorId,
-    earlier: &Earlier,
+    earlier: &super::request::Earlier,
 ) -> Vec<(Name, Result<TopologyAssignment, String>)> {
-    let resource = world.resources.intern(&Name::from(PODS));
+    let resource = world.resources.intern(&Name::from(super::PODS));
     let fr = world.frs.intern(flavor, resource);
     let choice = FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 };
     let mut assignment = if ask.second_pass { held_assignment(world, ask) } else { Assignment::default() };
@@ -266,7 +266,7 @@ pub(crate) fn places_in(
             .map(|set| PodSetOutcome {
                 name: set.info.name.clone(),
                 count: set.count,
-                requests: Arc::default(),
+                requests: Default::default(),
                 flavors: Vec::new(),
                 findings: Vec::new(),
                 error: None,

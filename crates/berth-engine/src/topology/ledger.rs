@@ -65,6 +65,7 @@ impl Ledger {
     }
 
     /// What a row is about.
+    #[cfg(feature = "lab")]
     pub fn claim(&self, row: RowId) -> &Claim {
         &self.claims[row.0]
     }
@@ -99,6 +100,7 @@ impl Ledger {
     }
 
     /// Replaces what is used.
+    #[cfg(feature = "lab")]
     pub fn set(&mut self, row: RowId, cells: &[(usize, i64)]) {
         self.touch(row);
         let used = self.used.row_mut(row.0);

@@ -28,7 +28,7 @@ use amounts::{Columns, Demand};
 use count::{Count, Overlay};
 use count_cache::CountCache;
 pub(crate) use ledger::Mark;
-use ledger::{Claim, Ledger, RowId};
+use ledger::{Ledger, RowId};
 use nodes::{NodeIx, Nodes};
 use placement::Wanted;
 use tree::{FlavorTree, claim, domain_of, is_node_level};
@@ -292,6 +292,7 @@ impl Topologies {
     }
 
     /// Drops what is kept only to save work.
+    #[cfg(feature = "lab")]
     pub fn forget_counts(&mut self) {
         self.counts.clear();
     }
@@ -333,20 +334,23 @@ impl Topologies {
     }
 
     /// The values of the domain a row is about.
+    #[cfg(feature = "lab")]
     pub fn row_values(&self, row: RowId) -> Vec<Name> {
         match self.ledger.claim(row) {
-            Claim::Domain(_, values) => values.clone(),
-            Claim::Host(host) => vec![host.clone()],
+            ledger::Claim::Domain(_, values) => values.clone(),
+            ledger::Claim::Host(host) => vec![host.clone()],
         }
     }
 
     /// What the pods of a place use each, without the implied one of `pods`.
+    #[cfg(feature = "lab")]
     pub fn requests(&self, demand: &Demand) -> ResourceList {
         demand.requests(&self.columns)
     }
 
     /// What workloads use of each domain of a flavor, as assignments name it; domains nobody uses are left out. With
     /// overlapping flavors a node's usage is the same through whichever flavor it is looked at (§14.1).
+    #[cfg(feature = "lab")]
     pub fn used_domains(&mut self, flavor: FlavorId) -> BTreeMap<Vec<Name>, ResourceList> {
         self.tree(flavor);
         let Some(tree) = self.standing_tree(flavor) else { return BTreeMap::new() };
@@ -359,10 +363,11 @@ impl Topologies {
     }
 
     /// Replaces what is known to be used of a node through all flavors.
+    #[cfg(feature = "lab")]
     pub fn set_host_usage(&mut self, host: Name, usage: &ResourceList) {
         let cells = self.columns.cells(usage);
         self.widen();
-        let row = self.ledger.row(Claim::Host(host));
+        let row = self.ledger.row(ledger::Claim::Host(host));
         self.ledger.set(row, &cells);
     }
 

@@ -59,6 +59,7 @@ impl SecondPass {
     }
 
     /// True if a workload's next second pass is scheduled.
+    #[cfg(feature = "lab")]
     pub fn awaits(&self, id: WorkloadId) -> bool {
         self.due.get(&id).is_some_and(|entry| entry.at.is_some())
     }
