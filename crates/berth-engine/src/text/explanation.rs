@@ -67,12 +67,9 @@ pub fn explanation(explanation: &Explanation) -> String {
                 page.line(1, format!("Ahead of it: {line}."));
             }
             if *backing_off {
-                page.line(1, "It is not looked at before its back-off is over.");
+                page.line(1, "Not considered until its back-off expires.");
             } else if position.inadmissible {
-                page.line(
-                    1,
-                    "It was looked at and set aside; it is looked at again when something changes that may help.",
-                );
+                page.line(1, "Inadmissible when last tried; retried when quota, queues or nodes change.");
             }
         }
         Standing::NotQueued(reason) => {
@@ -158,10 +155,10 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
             return format!("its LocalQueue {local} does not exist in namespace {namespace}");
         }
         NotQueued::LocalQueueStopped => {
-            return format!("its LocalQueue {local} is stopped (spec.stopPolicy), and holds workloads back");
+            return format!("its LocalQueue {local} is stopped (spec.stopPolicy) and holds its workloads back");
         }
         NotQueued::NoClusterQueue => {
-            return format!("ClusterQueue {cluster}, to which its LocalQueue {local} leads, does not exist");
+            return format!("ClusterQueue {cluster}, named by its LocalQueue {local}, does not exist");
         }
         NotQueued::NotSeenYet => "it was submitted just now",
     };
@@ -183,7 +180,7 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
             }
         }
         (_, Some(reason)) => {
-            page.heading(format!("If its turn came now, it would go on waiting: {}", reason.as_str()));
+            page.heading(format!("If its turn came now, it would keep waiting: {}", reason.as_str()));
             if !outlook.message.is_empty() {
                 page.line(1, &outlook.message);
             }
@@ -207,7 +204,7 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
         quota(page, own_queue, shortage);
     }
     if !outlook.shares.is_empty() {
-        page.heading("Shares of what could be lent, in thousandths, by weight; this workload counted:");
+        page.heading("Weighted shares, in thousandths of what can be lent, with this workload counted:");
         for it in outlook.shares.iter().take(LISTED_MAX) {
             let (own, other) = (share(&it.own_share), share(&it.other_share));
             page.line(1, format!("{}: {own}; {}: {other}", it.own, it.other));
@@ -251,7 +248,7 @@ fn how_well(attempt: &FlavorAttempt) -> String {
         (AssignmentMode::NoFit, _) => "does not fit",
         (_, PreemptionMode::Preempt) => "fits if workloads of its own ClusterQueue are preempted",
         (_, PreemptionMode::Reclaim) => "fits if quota is reclaimed from other ClusterQueues",
-        (_, PreemptionMode::NoPreemptionCandidates) => "would fit, but there is nobody to preempt",
+        (_, PreemptionMode::NoPreemptionCandidates) => "would fit, but there are no preemption candidates",
         (_, PreemptionMode::Fit | PreemptionMode::NoFit) => "fits",
     };
     format!("{how}{borrowing}")
@@ -270,7 +267,7 @@ fn finding(page: &mut Page, finding: &Finding) {
                 ),
             );
             if let Some(policy) = forbidden.map(PreemptionBar::policy) {
-                page.line(2, format!("nobody is preempted for it: it would borrow, and {policy} is Never"));
+                page.line(2, format!("preemption is not tried: the workload would borrow, and {policy} is Never"));
             }
         }
         Finding::ExceedsMaximum { resource, assumed, requested, maximum, short_at, .. } => page.line(
@@ -314,7 +311,7 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
 /// Why a node takes no pod, for people.
 pub fn exclusion(reason: &Exclusion) -> String {
     match reason {
-        Exclusion::OtherDomain => "outside of the domain replacements have to stay in".to_owned(),
+        Exclusion::OtherDomain => "outside the domain that replacement pods must stay in".to_owned(),
         Exclusion::Taint(taint) => format!("taint {taint} is not tolerated"),
         Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
         Exclusion::Affinity => "excluded by the node affinity".to_owned(),
@@ -336,7 +333,7 @@ fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
         page.line(1, format!("{}{mark}", level(resource, it)));
     }
     if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
-        page.line(1, "Nobody holds any of it.");
+        page.line(1, "No workload holds any of it.");
         return;
     }
     page.line(1, "Held by:");
@@ -405,12 +402,12 @@ pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str
     let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
     match preemptible {
         Preemptible::Yes => "may be preempted".to_owned(),
-        Preemptible::IfSharesAllow => "may be preempted as far as shares allow".to_owned(),
-        Preemptible::Leaving => "is leaving".to_owned(),
-        Preemptible::Replaced => "is the slice it takes over from".to_owned(),
+        Preemptible::IfSharesAllow => "may be preempted if fair shares allow".to_owned(),
+        Preemptible::Leaving => "is being evicted already".to_owned(),
+        Preemptible::Replaced => "is the workload slice that this workload replaces".to_owned(),
         Preemptible::PolicyNever => format!("protected: {policy} is Never"),
         Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
-        Preemptible::WithinNominal => "protected: its ClusterQueue or cohort uses no more than it owns".to_owned(),
+        Preemptible::WithinNominal => "protected: its ClusterQueue or cohort does not borrow".to_owned(),
     }
 }
 
@@ -427,7 +424,7 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
     for search in searches {
         let what = match &search.only {
             Some((flavor, resource)) => format!("{resource} in flavor {flavor}"),
-            None => "all that is short".to_owned(),
+            None => "everything that is short".to_owned(),
         };
         page.heading(format!("Preemption for {what}: {}", outcome(search.outcome)));
         for candidate in search.candidates.iter().take(LISTED_MAX) {
@@ -450,9 +447,9 @@ pub fn outcome(outcome: SearchOutcome) -> &'static str {
     match outcome {
         SearchOutcome::Found => "enough victims were found",
         SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
-        SearchOutcome::NoCandidates => "the policies expose nobody who holds it",
-        SearchOutcome::NotEnough => "not enough, even without everybody who may be preempted",
-        SearchOutcome::Protected => "everybody whom the policies expose is protected otherwise",
+        SearchOutcome::NoCandidates => "the policies allow no workload that holds it to be preempted",
+        SearchOutcome::NotEnough => "not enough would be free even if every candidate were preempted",
+        SearchOutcome::Protected => "every candidate is protected by its priority, its nominal quota or its share",
     }
 }
 
@@ -465,12 +462,12 @@ fn candidate_text(candidate: &ConsideredVictim) -> String {
 pub fn fate(fate: VictimFate) -> String {
     match fate {
         VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),
-        VictimFate::GivenBack => "not needed: the others make enough room".to_owned(),
-        VictimFate::NotReached => "not needed: there was enough room before its turn".to_owned(),
+        VictimFate::GivenBack => "not needed: the other victims free enough".to_owned(),
+        VictimFate::NotReached => "not needed: enough was free before its turn".to_owned(),
         VictimFate::NotEnough => "may be preempted, but that is not enough".to_owned(),
-        VictimFate::OnlyWithoutBorrowing => "protected by its priority while the other would borrow".to_owned(),
-        VictimFate::WithinNominal => "protected: its ClusterQueue or cohort would use no more than it owns".to_owned(),
-        VictimFate::ShareTooSmall => "protected: its share is not large enough beside the other's".to_owned(),
+        VictimFate::OnlyWithoutBorrowing => "protected by its priority while the preemptor would borrow".to_owned(),
+        VictimFate::WithinNominal => "protected: its ClusterQueue or cohort would no longer borrow".to_owned(),
+        VictimFate::ShareTooSmall => "protected: its share is not far enough above the preemptor's".to_owned(),
     }
 }
 

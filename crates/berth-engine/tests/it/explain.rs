@@ -211,7 +211,7 @@ fn what_forbids_preemption_is_named_by_the_decision() {
     let found = explain(&mut platform, "large");
     assert!(
         text::explanation(&found)
-            .contains("nobody is preempted for it: it would borrow, and borrowWithinCohort is Never")
+            .contains("preemption is not tried: the workload would borrow, and borrowWithinCohort is Never")
     );
 }
 
@@ -231,13 +231,13 @@ default/wants waits in ClusterQueue a.
   Place: 2nd in the ClusterQueue, 2nd in LocalQueue a. Priority 0.
   Ahead of it: default/first.
 
-If its turn came now, it would go on waiting: WaitingForQuota
+If its turn came now, it would keep waiting: WaitingForQuota
   couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed
 
 Pod set main
   flavor default: does not fit
     cpu: 3 asked, 2 available, 1 more needed; company is short
-    nobody is preempted for it: it would borrow, and borrowWithinCohort is Never
+    preemption is not tried: the workload would borrow, and borrowWithinCohort is Never
 
 Quota of cpu in flavor default: 3 asked for pod set main, 2 available
   ClusterQueue a: nominal 2, 1 in use, 2 available
@@ -265,7 +265,7 @@ fn a_topology_shortage_is_told_level_by_level() {
 default/gang waits in ClusterQueue a.
   Place: 1st in the ClusterQueue, 1st in LocalQueue a. Priority 0.
 
-If its turn came now, it would go on waiting: TopologyPlacementFailed
+If its turn came now, it would keep waiting: TopologyPlacementFailed
   couldn't assign flavors to pod set main: topology \"racks\" allows to fit only 4 out of 5 pod(s). Total nodes: 4; \
 excluded: resource \"cpu\": 1
 
@@ -318,10 +318,10 @@ fn a_workload_in_no_queue_says_which_door_is_shut() {
     let page = text::explanation(&explain(&mut platform, "held"));
     assert_eq!(
         page,
-        "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy), and holds workloads back.\n"
+        "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy) and holds its workloads back.\n"
     );
     let page = text::explanation(&explain(&mut platform, "stray"));
-    assert!(page.contains("ClusterQueue none, to which its LocalQueue leads-nowhere leads, does not exist"), "{page}");
+    assert!(page.contains("ClusterQueue none, named by its LocalQueue leads-nowhere, does not exist"), "{page}");
     let page = text::explanation(&explain(&mut platform, "lost"));
     assert!(page.contains("its LocalQueue nowhere does not exist in namespace default"), "{page}");
 }
@@ -337,7 +337,7 @@ fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
     let page = text::explanation(&explain(&mut platform, "second"));
     assert!(
         page.contains(
-            "If its turn came now, it would go on waiting: WaitingForPodsReady\n  \
+            "If its turn came now, it would keep waiting: WaitingForPodsReady\n  \
              waiting for all admitted workloads to be in PodsReady condition\n\n\
              Pods that are not ready yet:\n  default/first\n"
         ),
