@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_engine::{
-    AdmissionFairSharing as EngineFairUsage, EngineConfig, FairSharing as EngineFairSharing, Name, PreemptionStrategy,
+    AdmissionFairSharing as EngineFairUsage, EngineConfig, FairSharing as EngineFairSharing, FeatureGates, Name,
+    PreemptionStrategy,
 };
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 use crate::configuration::{self, file, frameworks};
 use crate::duration;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// How long changes that free quota are collected before workloads that were set aside get another look. Kueue takes a
 /// second, because a look costs it a pass over all of them; here it costs one decision per class of equal workloads, so this
@@ -48,8 +49,8 @@ pub struct Config {
     /// Serve the ProvisioningRequest admission check. Not part of Kueue's file: Kueue looks whether the cluster has the
     /// API; switch it off where it has not.
     pub provisioning_requests: bool,
-    /// Feature gates that differ from the defaults.
-    pub feature_gates: BTreeMap<String, bool>,
+    /// Feature gates: those set, and the defaults of the others.
+    pub feature_gates: Gates,
     /// What the client lets through; absent: no limit. Whoever makes the client holds it to this; here it says how late
     /// the order of writes may be decided.
     pub client_limit: Option<ClientLimit>,
@@ -159,7 +160,7 @@ impl Default for Config {
             resources: Resources::default(),
             object_retention_policies: None,
             provisioning_requests: true,
-            feature_gates: BTreeMap::new(),
+            feature_gates: Gates::default(),
             client_limit: None,
             resource_metrics: false,
             concurrency_max: BTreeMap::new(),
@@ -170,7 +171,7 @@ impl Default for Config {
 
 impl Config {
     /// The configuration a file describes, after its defaults were filled in and it was found valid.
-    pub(crate) fn of_file(file: &file::File) -> Self {
+    pub(crate) fn of_file(file: &file::File, gates: &Gates) -> Self {
         let defaults = Config::default();
         let integrations = file.integrations.clone().unwrap_or_default();
         let resources = file.resources.clone().unwrap_or_default();
@@ -220,7 +221,7 @@ impl Config {
                 }
             }),
             provisioning_requests: file.provisioning_requests.unwrap_or(defaults.provisioning_requests),
-            feature_gates: file.feature_gates.clone(),
+            feature_gates: gates.clone(),
             client_limit: file.client_connection.as_ref().and_then(ClientLimit::of_file),
             resource_metrics: file.metrics.enable_cluster_queue_resources.unwrap_or(false),
             concurrency_max: file.controller.as_ref().map(concurrency_max).unwrap_or_default(),
@@ -234,18 +235,14 @@ impl Config {
         }
     }
 
-    /// The gates with their overrides applied.
+    /// The state of all feature gates.
     pub fn gates(&self) -> Gates {
-        let mut gates = Gates::default();
-        for (name, on) in &self.feature_gates {
-            gates.set(name, *on);
-        }
-        gates
+        self.feature_gates.clone()
     }
 
     /// `waitForPodsReady`, unless it is absent or its gate says no.
     pub fn pods_ready(&self) -> Option<&WaitForPodsReady> {
-        if self.gates().on("DisableWaitForPodsReady") {
+        if self.gates().on(Gate::DisableWaitForPodsReady) {
             return None;
         }
         self.wait_for_pods_ready.as_ref()
@@ -253,11 +250,8 @@ impl Config {
 
     /// The part of the configuration that decisions depend on.
     pub fn engine(&self) -> EngineConfig {
-        let mut engine = EngineConfig { flush_delay: FLUSH_DELAY, ..EngineConfig::default() };
-        for (name, on) in &self.feature_gates {
-            // Gates the engine does not know concern other parts.
-            let _ = engine.gates.set(name, *on);
-        }
+        let gates = engine_gates(&self.feature_gates);
+        let mut engine = EngineConfig { flush_delay: FLUSH_DELAY, gates, ..EngineConfig::default() };
         engine.fair_sharing = self.fair_sharing.as_ref().map(|fair| EngineFairSharing {
             preemption_strategies: fair
                 .preemption_strategies
@@ -289,6 +283,42 @@ impl Config {
             };
         }
         engine
+    }
+}
+
+/// The gates decisions depend on; the others concern other parts.
+fn engine_gates(gates: &Gates) -> FeatureGates {
+    FeatureGates {
+        partial_admission: gates.on(Gate::PartialAdmission),
+        flavor_fungibility: gates.on(Gate::FlavorFungibility),
+        flavor_fungibility_preserve_scan_progress: gates.on(Gate::FlavorFungibilityPreserveScanProgress),
+        priority_sorting_within_cohort: gates.on(Gate::PrioritySortingWithinCohort),
+        fair_sharing_preempt_within_nominal: gates.on(Gate::FairSharingPreemptWithinNominal),
+        fair_sharing_prioritize_non_borrowing: gates.on(Gate::FairSharingPrioritizeNonBorrowing),
+        recompute_assignment_upon_preemption_targets_overlap: gates
+            .on(Gate::RecomputeAssignmentUponPreemptionTargetsOverlap),
+        prioritize_preemptor_workloads: gates.on(Gate::PrioritizePreemptorWorkloads),
+        priority_boost: gates.on(Gate::PriorityBoost),
+        topology_aware_scheduling: gates.on(Gate::TopologyAwareScheduling),
+        tas_profile_mixed: gates.on(Gate::TASProfileMixed),
+        tas_balanced_placement: gates.on(Gate::TASBalancedPlacement),
+        tas_respect_node_affinity_preferred: gates.on(Gate::TASRespectNodeAffinityPreferred),
+        tas_multi_layer_topology: gates.on(Gate::TASMultiLayerTopology),
+        tas_handle_overlapping_flavors: gates.on(Gate::TASHandleOverlappingFlavors),
+        tas_recompute_assignment_within_scheduling_cycle: gates.on(Gate::TASRecomputeAssignmentWithinSchedulingCycle),
+        tas_failed_node_replacement: gates.on(Gate::TASFailedNodeReplacement),
+        tas_failed_node_replacement_fail_fast: gates.on(Gate::TASFailedNodeReplacementFailFast),
+        skip_reassignment_for_pod_owned_workloads: gates.on(Gate::SkipReassignmentForPodOwnedWorkloads),
+        elastic_jobs_via_workload_slices: gates.on(Gate::ElasticJobsViaWorkloadSlices),
+        elastic_jobs_via_workload_slices_with_tas: gates.on(Gate::ElasticJobsViaWorkloadSlicesWithTAS),
+        admission_fair_sharing: gates.on(Gate::AdmissionFairSharing),
+        reclaimable_pods: gates.on(Gate::ReclaimablePods),
+        scheduling_equivalence_hashing: gates.on(Gate::SchedulingEquivalenceHashing),
+        quota_check_strategy: gates.on(Gate::QuotaCheckStrategy),
+        admission_gated_by: gates.on(Gate::AdmissionGatedBy),
+        unadmitted_workloads_observability: gates.on(Gate::UnadmittedWorkloadsObservability),
+        concurrent_admission: gates.on(Gate::ConcurrentAdmission),
+        multikueue_orchestrated_preemption: gates.on(Gate::MultiKueueOrchestratedPreemption),
     }
 }
 
@@ -572,4 +602,14 @@ pub struct WorkloadRetentionPolicy {
     /// The job of a workload that was deactivated by a controller is deleted this long after that.
     #[serde(with = "duration::option")]
     pub after_deactivated_by_kueue: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_has_the_same_defaults_of_gates() {
+        assert_eq!(Config::default().engine().gates, FeatureGates::default());
+    }
 }

@@ -1,161 +1,247 @@
-//! Feature gates by name, with Kueue's names, defaults and dependencies (main as of August 2026).
+//! Feature gates: Kueue's names, defaults and dependencies (main as of August 2026), and what Berth does with each.
 //!
-//! The engine holds the gates its decisions depend on as typed fields; here every gate is known by its name, because
-//! configuration files, admission logic and recorded cases speak of them that way.
+//! Product code names a gate by its variant of [`Gate`], so a misspelt gate does not compile. Names are strings at the edges
+//! only: in configuration files, messages and recorded cases. The engine holds the gates its decisions depend on as fields
+//! of its own configuration; [`Config::engine`](crate::Config::engine) fills them from here.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-/// One gate.
-struct Gate {
+use serde::{Deserialize, Serialize};
+
+/// How mature Kueue declares a gate to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Off by default.
+    Alpha,
+    /// On by default, with exceptions.
+    Beta,
+    /// Generally available: Kueue locks the gate at its default.
+    Stable,
+    /// Kept to restore earlier behaviour for a while.
+    Deprecated,
+}
+
+/// What Berth does with a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Either setting has the effect it has in Kueue.
+    Full,
+    /// Berth lacks the feature, whatever the gate's default: switching it on is rejected. MultiKueue's gates still decide
+    /// some defaults and conditions, which recorded cases ask for; nothing is dispatched.
+    Missing,
+    /// Berth always behaves as with the gate on: switching it off is rejected.
+    Always,
+    /// The gate concerns Kueue's internals (a cache, an index): the outcome is the same with and without it.
+    Inside,
+}
+
+/// What is known of a gate.
+struct Row {
     name: &'static str,
+    stage: Stage,
+    since: &'static str,
     default: bool,
-    /// It is generally available and stays at its default.
-    locked: bool,
-    /// Gates that must be on for this one to be on.
-    needs: &'static [&'static str],
+    support: Support,
+    needs: &'static [Gate],
+}
+
+macro_rules! gates {
+    (@default on) => { true };
+    (@default off) => { false };
+    ($($name:ident: $stage:ident $since:literal, $default:ident, $support:ident $(, needs $($needs:ident)+)?;)+) => {
+        /// A feature gate of Kueue's. The order is that of the names.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Gate {
+            $(
+                #[doc = concat!("Gate `", stringify!($name), "`.")]
+                $name,
+            )+
+        }
+
+        /// The rows of all gates, each at its gate's position.
+        const ROWS: &[Row] = &[$(Row {
+            name: stringify!($name),
+            stage: Stage::$stage,
+            since: $since,
+            default: gates!(@default $default),
+            support: Support::$support,
+            needs: &[$($(Gate::$needs),+)?],
+        },)+];
+
+        impl Gate {
+            /// Every gate, in name order.
+            pub const ALL: &'static [Gate] = &[$(Gate::$name,)+];
+        }
+    };
+}
+
+// Gate: stage, Kueue version since which it has this stage and default, default, what Berth does with it, gates that must be
+// on for it to be on.
+gates! {
+    AdmissionFairSharing: Beta "0.15", on, Full;
+    AdmissionGatedBy: Beta "0.19", on, Full;
+    AssignQueueLabelsForPods: Beta "0.17", on, Full;
+    CleanupProvisioningRequestsOnEviction: Beta "0.19", on, Full;
+    ConcurrentAdmission: Alpha "0.18", off, Full;
+    CustomMetricLabels: Alpha "0.17", off, Full;
+    DeferRayServiceFinalizationForRedisCleanup: Beta "0.19", on, Missing;
+    DisableWaitForPodsReady: Alpha "0.19", off, Full;
+    ElasticJobsViaWorkloadSlices: Beta "0.18", on, Full;
+    ElasticJobsViaWorkloadSlicesWithTAS: Alpha "0.17", off, Full, needs ElasticJobsViaWorkloadSlices TopologyAwareScheduling;
+    FailureRecoveryPolicy: Alpha "0.15", off, Missing;
+    FairSharingPreemptWithinNominal: Beta "0.17", on, Full;
+    FairSharingPrioritizeNonBorrowing: Beta "0.17", on, Full;
+    FastQuotaReleaseInPodIntegration: Alpha "0.17", off, Full;
+    FinishOrphanedWorkloads: Beta "0.18", on, Full;
+    FlavorFungibility: Beta "0.5", on, Full;
+    FlavorFungibilityPreserveScanProgress: Beta "0.20", on, Full, needs FlavorFungibility;
+    KueueDRAIntegration: Beta "0.18", on, Missing;
+    KueueDRAIntegrationConsumableCapacity: Alpha "0.19", off, Missing, needs KueueDRAIntegration;
+    KueueDRAIntegrationExtendedResource: Beta "0.19", on, Missing, needs KueueDRAIntegration;
+    KueueDRAIntegrationPartitionableDevices: Beta "0.19", on, Missing, needs KueueDRAIntegration;
+    KueueDRARejectWorkloadsWhenDRADisabled: Beta "0.18", on, Missing;
+    LWSImmutableGroupSize: Beta "0.20", on, Always;
+    LocalQueueMetrics: Beta "0.17", on, Full;
+    ManagedJobsNamespaceSelectorAlwaysRespected: Stable "0.19", on, Always;
+    MetricForWorkloadCreationLatency: Beta "0.18", on, Full;
+    MetricsForCohorts: Beta "0.18", on, Full;
+    MultiKueue: Beta "0.9", on, Missing;
+    MultiKueueAdaptersForCustomJobs: Beta "0.15", on, Missing;
+    MultiKueueClusterProfile: Alpha "0.15", off, Missing;
+    MultiKueueIncrementalDispatcherConfig: Beta "0.19", on, Missing;
+    MultiKueueIncrementalDispatcherRespectConfigOrder: Beta "0.19", on, Missing;
+    MultiKueueKubeConfigPathValidation: Beta "0.20", on, Missing;
+    MultiKueueManagerQuotaAutomation: Alpha "0.18", off, Missing;
+    MultiKueueOrchestratedPreemption: Alpha "0.17", off, Missing;
+    MultiKueueRemoteSpecSync: Beta "0.20", on, Missing;
+    PartialAdmission: Beta "0.5", on, Full;
+    PodIntegrationValidateGroupOwner: Beta "0.18", on, Missing;
+    PrioritizePreemptorWorkloads: Alpha "0.20", off, Full;
+    PriorityBoost: Alpha "0.17", off, Full;
+    PrioritySortingWithinCohort: Beta "0.6", on, Full;
+    QuotaCheckStrategy: Beta "0.19", on, Full;
+    ReclaimablePods: Beta "0.15", on, Full;
+    RecomputeAssignmentUponPreemptionTargetsOverlap: Beta "0.20", on, Full;
+    RejectUpdatesToCQWithInvalidOnFlavors: Alpha "0.18", off, Full;
+    RemoveFinalizersWithStrictPatch: Beta "0.17", on, Always;
+    SchedulerLibraryIntegration: Alpha "0.19", off, Missing;
+    SchedulingEquivalenceHashing: Beta "0.18", on, Full;
+    ShortWorkloadNames: Alpha "0.17", off, Full;
+    SkipAncestorCheckForDeletedWorkloads: Beta "0.20", on, Full;
+    SkipReassignmentForPodOwnedWorkloads: Beta "0.19", on, Full;
+    SparkApplicationIntegration: Alpha "0.17", off, Missing;
+    TASAssignmentsEncodingByHostnamePrefix: Beta "0.19", on, Full;
+    TASBalancedPlacement: Alpha "0.15", off, Full, needs TopologyAwareScheduling;
+    TASCacheNodeMatchResults: Beta "0.19", on, Inside;
+    TASCacheTopologyTree: Beta "0.20", on, Inside;
+    TASCachingRemainingResources: Beta "0.19", on, Inside;
+    TASFailedNodeReplacement: Beta "0.14", on, Full, needs TopologyAwareScheduling;
+    TASFailedNodeReplacementFailFast: Beta "0.14", on, Full, needs TopologyAwareScheduling TASFailedNodeReplacement;
+    TASHandleOverlappingFlavors: Beta "0.18", on, Full, needs TopologyAwareScheduling;
+    TASMultiLayerTopology: Beta "0.19", on, Full, needs TopologyAwareScheduling;
+    TASProfileMixed: Beta "0.15", on, Full, needs TopologyAwareScheduling;
+    TASRecomputeAssignmentWithinSchedulingCycle: Beta "0.19", on, Full, needs TopologyAwareScheduling;
+    TASReplaceNodeDueToNotReadyOverFixedTime: Deprecated "0.19", off, Full, needs TASFailedNodeReplacement;
+    TASReplaceNodeOnNodeTaints: Beta "0.17", on, Full, needs TopologyAwareScheduling;
+    TASReplaceNodeOnPodTermination: Beta "0.14", on, Full, needs TopologyAwareScheduling TASFailedNodeReplacement;
+    TASRespectNodeAffinityPreferred: Alpha "0.18", off, Full, needs TopologyAwareScheduling;
+    TASValidateWorkloadSliceSize: Beta "0.20", on, Full;
+    TLSOptions: Stable "0.20", on, Always;
+    TopologyAwareScheduling: Beta "0.14", on, Full;
+    UnadmittedWorkloadsExplicitStatus: Beta "0.19", off, Full, needs UnadmittedWorkloadsObservability;
+    UnadmittedWorkloadsObservability: Beta "0.19", on, Full;
+    ValidateRayAndSparkJobUpdates: Beta "0.18", on, Missing;
+    VectorizedResourceRequests: Beta "0.19", on, Inside;
+    VisibilityOnDemand: Beta "0.9", on, Always;
+    WorkloadIdentifierAnnotations: Beta "0.18", on, Full;
+    WorkloadPriorityClassDefaulting: Beta "0.20", on, Full;
+    WorkloadRequestUseMergePatch: Alpha "0.14", off, Missing;
+    WorkloadValidateResourcesAreNonNegative: Beta "0.20", on, Full;
+    WorkloadValidationForPodSetMetadata: Beta "0.20", on, Full;
 }
 
 impl Gate {
-    const fn needs(mut self, needs: &'static [&'static str]) -> Self {
-        self.needs = needs;
-        self
+    /// The gate of this name, if Kueue has one.
+    pub fn named(name: &str) -> Option<Gate> {
+        ROWS.binary_search_by(|row| row.name.cmp(name)).ok().map(|at| Gate::ALL[at])
+    }
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// Its name, as configuration files spell it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Its maturity in Kueue.
+    pub fn stage(self) -> Stage {
+        self.row().stage
+    }
+
+    /// Kueue version since which it has its stage and default.
+    pub fn since(self) -> &'static str {
+        self.row().since
+    }
+
+    /// Whether it is on unless it is set.
+    pub fn default_state(self) -> bool {
+        self.row().default
+    }
+
+    /// Whether Kueue locks it at its default.
+    pub fn is_locked(self) -> bool {
+        self.stage() == Stage::Stable
+    }
+
+    /// Gates that must be on for it to be on.
+    pub fn needs(self) -> &'static [Gate] {
+        self.row().needs
+    }
+
+    /// What Berth does with it.
+    pub fn support(self) -> Support {
+        self.row().support
     }
 }
 
-const fn on(name: &'static str) -> Gate {
-    Gate { name, default: true, locked: false, needs: &[] }
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
-const fn off(name: &'static str) -> Gate {
-    Gate { name, default: false, locked: false, needs: &[] }
-}
-
-const fn locked(name: &'static str) -> Gate {
-    Gate { name, default: true, locked: true, needs: &[] }
-}
-
-/// Every gate, in name order.
-const GATES: &[Gate] = &[
-    on("AdmissionFairSharing"),
-    on("AdmissionGatedBy"),
-    on("AssignQueueLabelsForPods"),
-    on("CleanupProvisioningRequestsOnEviction"),
-    off("ConcurrentAdmission"),
-    off("CustomMetricLabels"),
-    on("DeferRayServiceFinalizationForRedisCleanup"),
-    off("DisableWaitForPodsReady"),
-    on("ElasticJobsViaWorkloadSlices"),
-    off("ElasticJobsViaWorkloadSlicesWithTAS").needs(&["ElasticJobsViaWorkloadSlices", "TopologyAwareScheduling"]),
-    off("FailureRecoveryPolicy"),
-    on("FairSharingPreemptWithinNominal"),
-    on("FairSharingPrioritizeNonBorrowing"),
-    off("FastQuotaReleaseInPodIntegration"),
-    on("FinishOrphanedWorkloads"),
-    on("FlavorFungibility"),
-    on("FlavorFungibilityPreserveScanProgress").needs(&["FlavorFungibility"]),
-    on("KueueDRAIntegration"),
-    off("KueueDRAIntegrationConsumableCapacity").needs(&["KueueDRAIntegration"]),
-    on("KueueDRAIntegrationExtendedResource").needs(&["KueueDRAIntegration"]),
-    on("KueueDRAIntegrationPartitionableDevices").needs(&["KueueDRAIntegration"]),
-    on("KueueDRARejectWorkloadsWhenDRADisabled"),
-    on("LWSImmutableGroupSize"),
-    on("LocalQueueMetrics"),
-    locked("ManagedJobsNamespaceSelectorAlwaysRespected"),
-    on("MetricForWorkloadCreationLatency"),
-    on("MetricsForCohorts"),
-    on("MultiKueue"),
-    on("MultiKueueAdaptersForCustomJobs"),
-    off("MultiKueueClusterProfile"),
-    on("MultiKueueIncrementalDispatcherConfig"),
-    on("MultiKueueIncrementalDispatcherRespectConfigOrder"),
-    on("MultiKueueKubeConfigPathValidation"),
-    off("MultiKueueManagerQuotaAutomation"),
-    off("MultiKueueOrchestratedPreemption"),
-    on("MultiKueueRemoteSpecSync"),
-    on("PartialAdmission"),
-    on("PodIntegrationValidateGroupOwner"),
-    off("PrioritizePreemptorWorkloads"),
-    off("PriorityBoost"),
-    on("PrioritySortingWithinCohort"),
-    on("QuotaCheckStrategy"),
-    on("ReclaimablePods"),
-    on("RecomputeAssignmentUponPreemptionTargetsOverlap"),
-    off("RejectUpdatesToCQWithInvalidOnFlavors"),
-    on("RemoveFinalizersWithStrictPatch"),
-    off("SchedulerLibraryIntegration"),
-    on("SchedulingEquivalenceHashing"),
-    off("ShortWorkloadNames"),
-    on("SkipAncestorCheckForDeletedWorkloads"),
-    on("SkipReassignmentForPodOwnedWorkloads"),
-    off("SparkApplicationIntegration"),
-    on("TASAssignmentsEncodingByHostnamePrefix"),
-    off("TASBalancedPlacement").needs(&["TopologyAwareScheduling"]),
-    on("TASCacheNodeMatchResults"),
-    on("TASCacheTopologyTree"),
-    on("TASCachingRemainingResources"),
-    on("TASFailedNodeReplacement").needs(&["TopologyAwareScheduling"]),
-    on("TASFailedNodeReplacementFailFast").needs(&["TopologyAwareScheduling", "TASFailedNodeReplacement"]),
-    on("TASHandleOverlappingFlavors").needs(&["TopologyAwareScheduling"]),
-    on("TASMultiLayerTopology").needs(&["TopologyAwareScheduling"]),
-    on("TASProfileMixed").needs(&["TopologyAwareScheduling"]),
-    on("TASRecomputeAssignmentWithinSchedulingCycle").needs(&["TopologyAwareScheduling"]),
-    off("TASReplaceNodeDueToNotReadyOverFixedTime").needs(&["TASFailedNodeReplacement"]),
-    on("TASReplaceNodeOnNodeTaints").needs(&["TopologyAwareScheduling"]),
-    on("TASReplaceNodeOnPodTermination").needs(&["TopologyAwareScheduling", "TASFailedNodeReplacement"]),
-    off("TASRespectNodeAffinityPreferred").needs(&["TopologyAwareScheduling"]),
-    on("TASValidateWorkloadSliceSize"),
-    locked("TLSOptions"),
-    on("TopologyAwareScheduling"),
-    off("UnadmittedWorkloadsExplicitStatus").needs(&["UnadmittedWorkloadsObservability"]),
-    on("UnadmittedWorkloadsObservability"),
-    on("ValidateRayAndSparkJobUpdates"),
-    on("VectorizedResourceRequests"),
-    on("VisibilityOnDemand"),
-    on("WorkloadIdentifierAnnotations"),
-    on("WorkloadPriorityClassDefaulting"),
-    off("WorkloadRequestUseMergePatch"),
-    on("WorkloadValidateResourcesAreNonNegative"),
-    on("WorkloadValidationForPodSetMetadata"),
-];
-
-/// The names of all gates.
-#[cfg(test)]
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    GATES.iter().map(|gate| gate.name)
-}
-
-fn gate(name: &str) -> Option<&'static Gate> {
-    GATES.binary_search_by(|gate| gate.name.cmp(name)).ok().map(|at| &GATES[at])
-}
-
-/// The state of all feature gates.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The state of all feature gates: those that were set, the others at their defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, bool>", into = "BTreeMap<String, bool>")]
 pub struct Gates {
-    set: BTreeMap<String, bool>,
+    set: BTreeMap<Gate, bool>,
 }
 
 impl Gates {
-    /// Gates as a configuration sets them. The error says, for every one of them, what is wrong: nobody knows it, it
-    /// cannot be changed, or it is on without one it needs.
+    /// Gates as a configuration sets them, by name. The error lists every problem: names that are no gates, locked gates
+    /// that are changed, and gates that are on without one they need.
     pub fn from_map(map: &BTreeMap<String, bool>) -> Result<Self, Vec<String>> {
         let mut gates = Gates::default();
         let mut errors = Vec::new();
         for (name, enabled) in map {
-            match gate(name) {
-                None => errors.push(format!("unrecognized feature gate: {name}")),
-                Some(gate) if gate.locked && *enabled != gate.default => errors.push(format!(
-                    "cannot set feature gate {name} to {enabled}, feature is locked to {}",
-                    gate.default
+            match Gate::named(name) {
+                None => errors.push(unrecognized(name)),
+                Some(gate) if gate.is_locked() && *enabled != gate.default_state() => errors.push(format!(
+                    "cannot set feature gate {gate} to {enabled}, feature is locked to {}",
+                    gate.default_state()
                 )),
-                Some(_) => gates.set(name, *enabled),
+                Some(gate) => gates.set(gate, *enabled),
             }
         }
-        for gate in GATES.iter().filter(|gate| gates.on(gate.name)) {
-            let missing: Vec<&str> = gate.needs.iter().filter(|needed| !gates.on(needed)).copied().collect();
+        for gate in Gate::ALL.iter().filter(|gate| gates.on(**gate)) {
+            let missing = gate.needs().iter().filter(|needed| !gates.on(**needed));
+            let missing: Vec<&str> = missing.map(|needed| needed.name()).collect();
             if !missing.is_empty() {
                 errors.push(format!(
-                    "{} is enabled, but depends on features that are disabled: [{}]",
-                    gate.name,
+                    "{gate} is enabled, but depends on features that are disabled: [{}]",
                     missing.join(" ")
                 ));
             }
@@ -163,19 +249,42 @@ impl Gates {
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
-    /// Is this gate on? Gates nobody set have their default; unknown ones are off.
-    pub fn on(&self, name: &str) -> bool {
-        self.set.get(name).copied().unwrap_or_else(|| gate(name).is_some_and(|gate| gate.default))
+    /// Whether a gate is on: as it was set, else by default.
+    pub fn on(&self, gate: Gate) -> bool {
+        self.set.get(&gate).copied().unwrap_or_else(|| gate.default_state())
     }
 
     /// Sets a gate.
-    pub fn set(&mut self, name: &str, on: bool) {
-        self.set.insert(name.to_owned(), on);
+    pub fn set(&mut self, gate: Gate, on: bool) {
+        self.set.insert(gate, on);
     }
 
-    /// The gates that were set, in name order.
-    pub fn overrides(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.set.iter().map(|(name, on)| (name.as_str(), *on))
+    /// These gates with one of them set.
+    #[must_use]
+    pub fn with(mut self, gate: Gate, on: bool) -> Self {
+        self.set(gate, on);
+        self
+    }
+}
+
+fn unrecognized(name: &str) -> String {
+    format!("unrecognized feature gate: {name}")
+}
+
+/// Reads names without judging how the gates go together, which [`Gates::from_map`] does.
+impl TryFrom<BTreeMap<String, bool>> for Gates {
+    type Error = String;
+
+    fn try_from(map: BTreeMap<String, bool>) -> Result<Self, String> {
+        let named =
+            |(name, on): (String, bool)| Gate::named(&name).map(|gate| (gate, on)).ok_or_else(|| unrecognized(&name));
+        Ok(Gates { set: map.into_iter().map(named).collect::<Result<_, _>>()? })
+    }
+}
+
+impl From<Gates> for BTreeMap<String, bool> {
+    fn from(gates: Gates) -> Self {
+        gates.set.into_iter().map(|(gate, on)| (gate.name().to_owned(), on)).collect()
     }
 }
 
@@ -190,20 +299,20 @@ mod tests {
     #[test]
     fn a_gate_has_its_default_until_it_is_set() {
         let mut gates = Gates::default();
-        assert!(gates.on("PartialAdmission"));
-        assert!(!gates.on("PriorityBoost"));
-        gates.set("PriorityBoost", true);
-        assert!(gates.on("PriorityBoost"));
+        assert!(gates.on(Gate::PartialAdmission));
+        assert!(!gates.on(Gate::PriorityBoost));
+        gates.set(Gate::PriorityBoost, true);
+        assert!(gates.on(Gate::PriorityBoost));
     }
 
     #[test]
-    fn gates_are_in_name_order_and_need_known_gates() {
-        assert!(GATES.windows(2).all(|pair| pair[0].name < pair[1].name));
-        assert!(GATES.iter().flat_map(|gate| gate.needs).all(|needed| gate(needed).is_some()));
+    fn gates_are_in_name_order() {
+        assert!(ROWS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(Gate::ALL.iter().all(|gate| Gate::named(gate.name()) == Some(*gate)));
     }
 
     #[test]
-    fn what_is_wrong_with_gates_is_said_by_name() {
+    fn errors_about_gates_name_them() {
         assert!(Gates::from_map(&map(&[("PriorityBoost", true)])).is_ok());
         let errors =
             Gates::from_map(&map(&[("FlavorFungibility", false), ("NoSuchGate", true), ("TLSOptions", false)]));

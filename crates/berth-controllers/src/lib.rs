@@ -34,7 +34,7 @@ pub mod webhooks;
 pub mod workload;
 
 pub use config::Config;
-pub use gates::Gates;
+pub use gates::{Gate, Gates};
 pub use stores::Stores;
 
 use std::sync::Arc;
@@ -95,11 +95,11 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
     workload::controller::install(manager, &config, &stores, &metrics, decided);
-    if config.gates().on("ConcurrentAdmission") {
+    if config.gates().on(Gate::ConcurrentAdmission) {
         concurrent_admission::controller::install(manager, &config, &stores, &metrics);
     }
     topology::install(manager, &config, &stores, &metrics);
-    if config.gates().on("ElasticJobsViaWorkloadSlices") {
+    if config.gates().on(Gate::ElasticJobsViaWorkloadSlices) {
         jobs::elastic::install(manager, &stores, &metrics);
     }
     if config.provisioning_requests {

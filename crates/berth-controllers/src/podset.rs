@@ -12,7 +12,7 @@ use berth_api::kueue::{annotations, constants};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodTemplateSpec, Toleration};
 use serde::{Deserialize, Serialize};
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// Annotations by which a pod template asks for a place in a topology.
 const WISHES: [&str; 3] = [
@@ -117,7 +117,7 @@ impl PodSetInfo {
             }
             info.tolerations.extend(flavor.spec.tolerations.iter().cloned());
         }
-        if gates.on("TopologyAwareScheduling") && assignment.topology_assignment.is_some() {
+        if gates.on(Gate::TopologyAwareScheduling) && assignment.topology_assignment.is_some() {
             info.annotations.insert(annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned(), "true".to_owned());
             info.scheduling_gates.push(PodSchedulingGate { name: constants::TOPOLOGY_GATE.to_owned() });
         }
@@ -168,7 +168,7 @@ impl PodSetInfo {
     fn merge_keeping(&mut self, other: &PodSetInfo, gates: &Gates, into_template: bool) -> Result<(), PodSetError> {
         // An elastic job's template still carries the slice that is being replaced.
         let elastic = into_template
-            && gates.on("ElasticJobsViaWorkloadSlices")
+            && gates.on(Gate::ElasticJobsViaWorkloadSlices)
             && other.annotations.contains_key(annotations::WORKLOAD_SLICE_NAME);
         let may_replace =
             |key: &str| elastic && (key == annotations::WORKLOAD_SLICE_NAME || key == annotations::WORKLOAD);

@@ -5,7 +5,7 @@ use berth_api::kueue::{annotations, constants};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::stores::Stores;
 
 /// A priority and the class it comes from.
@@ -100,7 +100,7 @@ pub fn base(workload: &Workload) -> i32 {
 
 /// The boost a workload's annotation asks for; none while gate PriorityBoost is off.
 pub fn boost(workload: &Workload, gates: &Gates) -> Result<i32, String> {
-    if !gates.on("PriorityBoost") {
+    if !gates.on(Gate::PriorityBoost) {
         return Ok(0);
     }
     let annotations = workload.metadata.annotations.as_ref();

@@ -16,7 +16,7 @@ mod workloads;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use berth_controllers::Gates;
+use berth_controllers::{Gate, Gates};
 
 use super::{Case, Runner};
 
@@ -39,7 +39,9 @@ pub fn runner(suite: &str) -> Option<Runner> {
 fn gates(case: &Case) -> Gates {
     let mut gates = Gates::default();
     for (name, on) in case.data["featureGates"].as_object().into_iter().flatten() {
-        gates.set(name, on.as_bool().unwrap_or(false));
+        if let Some(gate) = Gate::named(name) {
+            gates.set(gate, on.as_bool().unwrap_or(false));
+        }
     }
     gates
 }

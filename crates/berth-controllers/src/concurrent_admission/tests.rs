@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::reconcile::reconcile;
 use super::variants::make;
 use crate::config::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::reconcile::Context;
 use crate::plan::{Plan, Step};
 use crate::stores::Stores;
@@ -20,7 +20,7 @@ const NOW: &str = "2026-01-01T01:00:00Z";
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
 fn gates() -> Gates {
-    Gates::from_map(&[("ConcurrentAdmission".to_owned(), true)].into()).expect("gates")
+    Gates::default().with(Gate::ConcurrentAdmission, true)
 }
 
 /// Flavors `reservation`, `on-demand` and `spot`, the most preferred first.

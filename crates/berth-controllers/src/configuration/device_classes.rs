@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::file::{DeviceClassMapping, DeviceSource, Resources};
 use super::validate::one_error;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// Mappings in a file.
 const MAPPINGS_MAX: usize = 16;
@@ -21,9 +21,9 @@ const DRIVER_MAX: usize = 63;
 /// Longest identifier of a capacity, without its domain.
 const IDENTIFIER_MAX: usize = 32;
 /// Gate of sources that count counters.
-const COUNTER_GATE: &str = "KueueDRAIntegrationPartitionableDevices";
+const COUNTER_GATE: Gate = Gate::KueueDRAIntegrationPartitionableDevices;
 /// Gate of sources that count capacities.
-const CAPACITY_GATE: &str = "KueueDRAIntegrationConsumableCapacity";
+const CAPACITY_GATE: Gate = Gate::KueueDRAIntegrationConsumableCapacity;
 
 /// What is counted of a device class: the whole device, or figures by name.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
@@ -142,7 +142,7 @@ fn sources(mapping: &DeviceClassMapping, at: &Path<'_>, gates: &Gates) -> Vec<Er
     errors
 }
 
-fn gate_needed(at: &Path<'_>, gate: &str) -> Error {
+fn gate_needed(at: &Path<'_>, gate: Gate) -> Error {
     Error::invalid(at, json!({}), format!("requires the {gate} feature gate"))
 }
 

@@ -27,7 +27,7 @@ use berth_runtime::Manager;
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
         errors.extend(wrong);
         Process::default()
     });
-    if errors.is_empty() { Ok(Loaded { config: Config::of_file(&file), process }) } else { Err(errors) }
+    if errors.is_empty() { Ok(Loaded { config: Config::of_file(&file, &gates), process }) } else { Err(errors) }
 }
 
 /// Holds the controllers of this manager to `controller.groupKindConcurrency`.
@@ -105,7 +105,7 @@ pub(crate) fn limit_concurrency(config: &Config, manager: &mut Manager) {
 
 /// Does the file, as it is, ask for eviction of workloads whose pods do not become ready?
 pub fn waits_for_pods_ready(file: &File, gates: &Gates) -> bool {
-    file.wait_for_pods_ready.is_some() && !gates.on("DisableWaitForPodsReady")
+    file.wait_for_pods_ready.is_some() && !gates.on(Gate::DisableWaitForPodsReady)
 }
 
 #[cfg(test)]

@@ -5,57 +5,8 @@ use serde_json::json;
 
 use super::file::File;
 use super::frameworks;
+use crate::gates::{Gate, Support};
 use crate::jobs;
-
-/// Whether a gate of Kueue's can be set both ways here. Those that are not listed are looked at where they matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
-    /// Berth does not have the feature: it stays off, whatever Kueue's default. Switching it on is refused.
-    Missing,
-    /// Berth always does so: switching it off is refused.
-    Always,
-    /// How Kueue works inside (a cache, an index); what comes out is the same with and without.
-    Inside,
-}
-
-/// Gates that cannot be set both ways, or that change nothing, in name order.
-pub(super) const GATES: &[(&str, Gate)] = &[
-    ("DeferRayServiceFinalizationForRedisCleanup", Gate::Missing),
-    ("FailureRecoveryPolicy", Gate::Missing),
-    ("KueueDRAIntegration", Gate::Missing),
-    ("KueueDRAIntegrationConsumableCapacity", Gate::Missing),
-    ("KueueDRAIntegrationExtendedResource", Gate::Missing),
-    ("KueueDRAIntegrationPartitionableDevices", Gate::Missing),
-    ("KueueDRARejectWorkloadsWhenDRADisabled", Gate::Missing),
-    ("LWSImmutableGroupSize", Gate::Always),
-    ("ManagedJobsNamespaceSelectorAlwaysRespected", Gate::Always),
-    ("MultiKueue", Gate::Missing),
-    ("MultiKueueAdaptersForCustomJobs", Gate::Missing),
-    ("MultiKueueClusterProfile", Gate::Missing),
-    ("MultiKueueIncrementalDispatcherConfig", Gate::Missing),
-    ("MultiKueueIncrementalDispatcherRespectConfigOrder", Gate::Missing),
-    ("MultiKueueKubeConfigPathValidation", Gate::Missing),
-    ("MultiKueueManagerQuotaAutomation", Gate::Missing),
-    ("MultiKueueOrchestratedPreemption", Gate::Missing),
-    ("MultiKueueRemoteSpecSync", Gate::Missing),
-    ("PodIntegrationValidateGroupOwner", Gate::Missing),
-    ("RemoveFinalizersWithStrictPatch", Gate::Always),
-    ("SchedulerLibraryIntegration", Gate::Missing),
-    ("SparkApplicationIntegration", Gate::Missing),
-    ("TASCacheNodeMatchResults", Gate::Inside),
-    ("TASCacheTopologyTree", Gate::Inside),
-    ("TASCachingRemainingResources", Gate::Inside),
-    ("TLSOptions", Gate::Always),
-    ("ValidateRayAndSparkJobUpdates", Gate::Missing),
-    ("VectorizedResourceRequests", Gate::Inside),
-    ("VisibilityOnDemand", Gate::Always),
-    ("WorkloadRequestUseMergePatch", Gate::Missing),
-];
-
-/// The gate's row of [`GATES`]; absent: it can be set both ways.
-fn gate(name: &str) -> Option<Gate> {
-    GATES.binary_search_by(|(known, _)| (*known).cmp(name)).ok().map(|at| GATES[at].1)
-}
 
 /// Kinds of Kueue's own that have a controller there, beside the integrations' kinds, and the controller of the same kind here
 /// if there is one.
@@ -107,7 +58,8 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
         errors.push(Error::forbidden(&path.child("deviceClassMappings"), detail));
     }
     let path = Path::new("metrics");
-    if !file.metrics.custom_labels.is_empty() && file.feature_gates.get("CustomMetricLabels") != Some(&true) {
+    if !file.metrics.custom_labels.is_empty() && file.feature_gates.get(Gate::CustomMetricLabels.name()) != Some(&true)
+    {
         let detail = "needs feature gate CustomMetricLabels, which is off by default";
         errors.push(Error::forbidden(&path.child("customLabels"), detail));
     }
@@ -128,9 +80,9 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     errors.extend(concurrency(file));
     let path = Path::new("featureGates");
     for (name, on) in &file.feature_gates {
-        let detail = match (gate(name), *on) {
-            (Some(Gate::Missing), true) => "Berth does not have this feature: leave it out, or set it to false",
-            (Some(Gate::Always), false) => "Berth cannot do without it: leave it out, or set it to true",
+        let detail = match (Gate::named(name).map(Gate::support), *on) {
+            (Some(Support::Missing), true) => "Berth does not have this feature: leave it out, or set it to false",
+            (Some(Support::Always), false) => "Berth cannot do without it: leave it out, or set it to true",
             _ => continue,
         };
         errors.push(Error::forbidden(&path.key(name), detail));
@@ -162,14 +114,13 @@ fn concurrency(file: &File) -> Vec<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gates::{Gates, names};
+    use crate::gates::Gates;
 
     #[test]
     fn every_gate_is_looked_at_somewhere_or_listed_as_one_that_is_not() {
-        assert!(GATES.windows(2).all(|pair| pair[0].0 < pair[1].0));
         let mut source = String::new();
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut folders = vec![crates.join("berth-controllers/src"), crates.join("berth-engine/src")];
+        let mut folders = vec![crates.join("berth-controllers/src")];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).expect("a folder") {
                 let path = entry.expect("an entry").path();
@@ -183,18 +134,19 @@ mod tests {
                 }
             }
         }
-        for name in names() {
-            let looked_at = source.contains(&format!("\"{name}\""));
+        for gate in Gate::ALL {
+            let name = gate.name();
+            let at_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
+            let looked_at = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
             // MultiKueue's gates decide some defaults and conditions, which recorded cases ask for; nothing is dispatched.
-            let listed = gate(name).is_some();
-            let both = ["KueueDRAIntegrationConsumableCapacity", "KueueDRAIntegrationPartitionableDevices"];
-            let partly = name.starts_with("MultiKueue") || both.contains(&name);
-            let locked = name == "ManagedJobsNamespaceSelectorAlwaysRespected";
+            let listed = gate.support() != Support::Full;
+            let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
+            let partly = name.starts_with("MultiKueue") || both.contains(gate);
+            let locked = *gate == Gate::ManagedJobsNamespaceSelectorAlwaysRespected;
             assert!(looked_at != listed || partly || locked, "{name}: looked at {looked_at}, listed {listed}");
         }
-        assert!(GATES.iter().all(|(name, _)| names().any(|known| known == *name)));
         // What Kueue locks cannot be in doubt here.
-        assert!(Gates::default().on("TLSOptions"));
+        assert!(Gates::default().on(Gate::TLSOptions));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::file::{
     ObjectRetentionPolicies, Resources, Tls, VisibilityServer, WaitForPodsReady,
 };
 use super::{device_classes, frameworks, metric_labels};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::selector;
 use crate::webhooks::labels;
 
@@ -375,7 +375,8 @@ fn transformations(resources: &Resources) -> Vec<Error> {
 
 fn quota_check(resources: &Resources, gates: &Gates) -> Vec<Error> {
     const STRATEGIES: [&str; 2] = ["BlockUndeclared", "IgnoreUndeclared"];
-    let Some(strategy) = resources.quota_check_strategy.as_deref().filter(|_| gates.on("QuotaCheckStrategy")) else {
+    let Some(strategy) = resources.quota_check_strategy.as_deref().filter(|_| gates.on(Gate::QuotaCheckStrategy))
+    else {
         return Vec::new();
     };
     let path = Path::new("resources");

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use serde_path_to_error::Segment;
 
 use super::file::{FairSharing, WaitForPodsReady};
+use crate::gates::Gate;
 
 const NEWEST: &str = "config.kueue.x-k8s.io/v1beta2";
 const OLDER: &str = "config.kueue.x-k8s.io/v1beta1";
@@ -128,7 +129,7 @@ fn wait_for_pods_ready(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> 
         let gates = file.entry("featureGates").or_insert_with(|| json!({}));
         if let Some(gates) = gates.as_object_mut() {
             // The older version's word counts: there the gate could only switch off.
-            gates.insert("DisableWaitForPodsReady".to_owned(), json!(true));
+            gates.insert(Gate::DisableWaitForPodsReady.name().to_owned(), json!(true));
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::stores::Stores;
 
@@ -176,7 +176,7 @@ pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
 
 /// May it change size while it runs?
 pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
-    gates.on("ElasticJobsViaWorkloadSlices")
+    gates.on(Gate::ElasticJobsViaWorkloadSlices)
         && job.annotations().get(annotations::ELASTIC_JOB).is_some_and(|value| value == "true")
 }
 

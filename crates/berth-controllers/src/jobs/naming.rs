@@ -2,7 +2,7 @@
 
 use sha1::{Digest, Sha1};
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// Digits of the hash at the end of a name.
 const HASH_DIGITS: usize = 5;
@@ -40,7 +40,7 @@ pub fn variant_name(parent: &str, uid: &str, kind: &OwnerKind, flavor: &str, gat
 }
 
 fn finish(prefix: &str, hashed: &[&str], gates: &Gates) -> String {
-    let max = if gates.on("ShortWorkloadNames") { SHORT_NAME_MAX } else { NAME_MAX };
+    let max = if gates.on(Gate::ShortWorkloadNames) { SHORT_NAME_MAX } else { NAME_MAX };
     let mut end = prefix.len().min(max - HASH_DIGITS - 1);
     while !prefix.is_char_boundary(end) {
         end -= 1;

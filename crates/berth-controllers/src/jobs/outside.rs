@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use super::ancestors::Ancestor;
 use super::reconcile::{Context, remove_finalizer};
 use super::{Job, kind_of, queue_name};
+use crate::gates::Gate;
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::selector;
 use crate::stores::{Owner, group_of};
@@ -30,7 +31,7 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     if !job.is_queued() {
         return Ok(Some(Outside::OfItself("a job like this is not queued".to_owned())));
     }
-    if is_named && !context.gates.on("ManagedJobsNamespaceSelectorAlwaysRespected") {
+    if is_named && !context.gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected) {
         return Ok(None);
     }
     let Some(labels) = context.stores.namespace_labels(&key.namespace) else {

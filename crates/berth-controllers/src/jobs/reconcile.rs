@@ -22,7 +22,7 @@ use super::slices::{self, Ensured};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::conditions;
 use crate::config::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::plan::{Plan, PlanError, Step, Told};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
@@ -127,7 +127,7 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
         let mut workload = (*workload).clone();
         // One that is being deleted goes without another write of its status.
         if workload.metadata.deletion_timestamp.is_none()
-            && context.gates.on("FinishOrphanedWorkloads")
+            && context.gates.on(Gate::FinishOrphanedWorkloads)
             && status::finish(
                 &mut workload,
                 finished::OWNER_NOT_FOUND,
@@ -386,7 +386,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn pod_sets(&self) -> Result<Vec<PodSet>, PlanError> {
         let mut pod_sets = self.job.pod_sets(self.context.gates).map_err(PlanError::Unclear)?;
         sanitize(&mut pod_sets);
-        if !self.context.gates.on("PartialAdmission") {
+        if !self.context.gates.on(Gate::PartialAdmission) {
             for pod_set in &mut pod_sets {
                 pod_set.min_count = None;
             }
@@ -429,7 +429,7 @@ impl<J: Job> Reconcile<'_, J> {
         let mut pod_sets = workload.spec.pod_sets.clone();
         for (pod_set, info) in pod_sets.iter_mut().zip(&infos) {
             podset::merge(&mut pod_set.template, info, self.context.gates).ok()?;
-            if self.context.gates.on("PartialAdmission") && pod_set.min_count.is_some() {
+            if self.context.gates.on(Gate::PartialAdmission) && pod_set.min_count.is_some() {
                 pod_set.count = info.count;
             }
         }
@@ -487,7 +487,7 @@ impl<J: Job> Reconcile<'_, J> {
         for (key, value) in job.annotations() {
             let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                 || integrations.annotations_to_copy.contains(key)
-                || (key == annotations::ADMISSION_GATED_BY && gates.on("AdmissionGatedBy"))
+                || (key == annotations::ADMISSION_GATED_BY && gates.on(Gate::AdmissionGatedBy))
                 || (elastic && key == annotations::ELASTIC_JOB);
             if copied {
                 workload.annotations_mut().insert(key.clone(), value.clone());
@@ -575,7 +575,7 @@ impl<J: Job> Reconcile<'_, J> {
         if self.follow_priority_label(&mut workload)? || self.follow_admission_gates(&mut workload) {
             return Ok(());
         }
-        if gates.on("ReclaimablePods")
+        if gates.on(Gate::ReclaimablePods)
             && let Some(reclaimable) = self.job.reclaimable_pods()
             && status::set_reclaimable_pods(&mut workload, reclaimable)
         {
@@ -651,7 +651,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn follow_admission_gates(&mut self, workload: &mut Workload) -> bool {
         const KEY: &str = annotations::ADMISSION_GATED_BY;
         let wanted = self.job.annotations().get(KEY).cloned();
-        if !self.context.gates.on("AdmissionGatedBy") || workload.annotations().get(KEY) == wanted.as_ref() {
+        if !self.context.gates.on(Gate::AdmissionGatedBy) || workload.annotations().get(KEY) == wanted.as_ref() {
             return false;
         }
         let message = format!("Updated workload AdmissionGatedBy to {}", quote(wanted.as_deref().unwrap_or_default()));

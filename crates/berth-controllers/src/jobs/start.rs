@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::reconcile::{Context, LABEL_VALUE_MAX};
 use crate::concurrent_admission::running_variant;
+use crate::gates::Gate;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::workload::status;
 
@@ -26,7 +27,7 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
         if workload.labels().contains_key(labels::MULTIKUEUE_ORIGIN) {
             info.labels.insert(labels::MULTIKUEUE_WORKER_WORKLOAD_POD.to_owned(), "true".to_owned());
         }
-        if gates.on("AssignQueueLabelsForPods") {
+        if gates.on(Gate::AssignQueueLabelsForPods) {
             for (key, value) in
                 [(labels::LOCAL_QUEUE, &workload.spec.queue_name), (labels::CLUSTER_QUEUE, &admission.cluster_queue)]
             {
@@ -35,7 +36,7 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
                 }
             }
         }
-        if gates.on("TopologyAwareScheduling") || elastic {
+        if gates.on(Gate::TopologyAwareScheduling) || elastic {
             info.annotations.insert(annotations::WORKLOAD.to_owned(), workload.name_any());
         }
         if elastic {

@@ -7,7 +7,7 @@ use berth_api::kueue::v1beta2::{PodSetSliceRequiredTopologyConstraint, PodSetTop
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// What a kind of job knows about the ranks of its pods.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ pub fn of_template(
     ranks: Ranks<'_>,
     gates: &Gates,
 ) -> Result<Option<PodSetTopologyRequest>, String> {
-    if !gates.on("TopologyAwareScheduling") {
+    if !gates.on(Gate::TopologyAwareScheduling) {
         return Ok(None);
     }
     request(template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref()), ranks, gates)
@@ -57,7 +57,7 @@ pub fn request(
         ..PodSetTopologyRequest::default()
     };
     let constraints = match get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS)
-        .filter(|_| gates.on("TASMultiLayerTopology"))
+        .filter(|_| gates.on(Gate::TASMultiLayerTopology))
     {
         Some(text) => {
             let list: Vec<PodSetSliceRequiredTopologyConstraint> =

@@ -24,6 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::concurrent_admission::is_variant;
 use crate::conditions;
 use crate::config::{Config, LabelSource};
+use crate::gates::Gate;
 use crate::jobs::pods::reconcile::of_group;
 use crate::scheduler::Brain;
 use crate::selector;
@@ -112,13 +113,17 @@ impl Settings {
         let local_queues = config.metrics.local_queues.as_ref();
         Settings {
             cluster_queue_resources: config.resource_metrics,
-            cohorts: gates.on("MetricsForCohorts"),
-            creation_latency: gates.on("MetricForWorkloadCreationLatency"),
+            cohorts: gates.on(Gate::MetricsForCohorts),
+            creation_latency: gates.on(Gate::MetricForWorkloadCreationLatency),
             fair_sharing: config.fair_sharing.is_some(),
-            unadmitted: gates.on("UnadmittedWorkloadsObservability"),
-            custom: CustomLabels::new(if gates.on("CustomMetricLabels") { &config.metrics.custom_labels } else { &[] }),
+            unadmitted: gates.on(Gate::UnadmittedWorkloadsObservability),
+            custom: CustomLabels::new(if gates.on(Gate::CustomMetricLabels) {
+                &config.metrics.custom_labels
+            } else {
+                &[]
+            }),
             local_queues: match local_queues {
-                _ if !gates.on("LocalQueueMetrics") => LocalQueues::None,
+                _ if !gates.on(Gate::LocalQueueMetrics) => LocalQueues::None,
                 None => LocalQueues::All,
                 Some(wanted) if !wanted.enable => LocalQueues::None,
                 Some(wanted) => wanted.selector.clone().map_or(LocalQueues::All, LocalQueues::Selected),

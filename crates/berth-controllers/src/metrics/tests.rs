@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::conditions;
 use crate::config::{CustomLabel, LocalQueueMetrics};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::translate::{self, queues};
 use crate::workload::status::Eviction;
 
@@ -315,11 +315,15 @@ fn the_configuration_and_the_gates_say_which_series_there_are() {
     assert_eq!(local(&config), (vec![of("one")], true, true));
     config.metrics.local_queues = Some(LocalQueueMetrics::default());
     assert_eq!(local(&config).0, [""; 0]);
-    for gate in ["LocalQueueMetrics", "MetricsForCohorts"] {
+    for gate in [Gate::LocalQueueMetrics, Gate::MetricsForCohorts] {
         let mut config = Config::default();
-        config.feature_gates.insert(gate.to_owned(), false);
+        config.feature_gates.set(gate, false);
         let (names, cohorts, _) = local(&config);
-        assert_eq!((names.is_empty(), cohorts), (gate == "LocalQueueMetrics", gate != "MetricsForCohorts"), "{gate}");
+        assert_eq!(
+            (names.is_empty(), cohorts),
+            (gate == Gate::LocalQueueMetrics, gate != Gate::MetricsForCohorts),
+            "{gate}"
+        );
     }
 }
 
@@ -346,7 +350,7 @@ fn series_have_labels_of_their_objects_when_that_is_wanted() {
     };
     let without = text(&config, "ml");
     assert_eq!(without.0, ["{name=lq,namespace=team} 0"]);
-    config.feature_gates.insert("CustomMetricLabels".to_owned(), true);
+    config.feature_gates.set(Gate::CustomMetricLabels, true);
     let (local, finished) = text(&config, "ml");
     assert_eq!(local, ["{name=lq,namespace=team,custom_team=ml} 0"]);
     assert_eq!(finished, ["{cluster_queue=a,priority_class=,custom_unit=blue,custom_cost=} 1"]);

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 
 use super::requests::{self, Needed};
 use crate::conditions;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::plan::Told;
 use crate::workload::{checks, status};
 
@@ -73,7 +73,7 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
         return Ok(steps);
     }
     if status::is_evicted(workload) {
-        if view.gates.on("CleanupProvisioningRequestsOnEviction") {
+        if view.gates.on(Gate::CleanupProvisioningRequestsOnEviction) {
             delete_all(&mut steps);
         }
         return Ok(steps);

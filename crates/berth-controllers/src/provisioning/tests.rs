@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::decide::{Step, View, decide};
 use super::requests::{needed, request_name, template_name};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
@@ -226,7 +226,7 @@ fn requests_go_with_the_quota_and_always_at_the_end() {
     let requests = [answered(1, &[])];
     let evicted = workload(&sets, json!({}), &["Evicted"]);
     assert_eq!(deleted(&steps(&evicted, &config(json!({})), &requests)), 1);
-    let kept = Gates::from_map(&[("CleanupProvisioningRequestsOnEviction".to_owned(), false)].into()).expect("gates");
+    let kept = Gates::default().with(Gate::CleanupProvisioningRequestsOnEviction, false);
     assert_eq!(steps_with(&evicted, &config(json!({})), &requests, &kept), []);
     let finished = workload(&sets, json!({}), &["Finished"]);
     assert_eq!(deleted(&steps_with(&finished, &config(json!({})), &requests, &kept)), 1);

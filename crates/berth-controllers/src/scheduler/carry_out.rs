@@ -11,7 +11,7 @@ use berth_runtime::EventType;
 use jiff::Timestamp;
 
 use crate::conditions;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::translate::{admission, amounts, decision, workload_key};
 use crate::workload::status::{self, Eviction};
 
@@ -177,7 +177,7 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
         return None;
     }
-    let by_prefix = gates.on("TASAssignmentsEncodingByHostnamePrefix");
+    let by_prefix = gates.on(Gate::TASAssignmentsEncodingByHostnamePrefix);
     let admission = admission::to_api(&admit.admission, by_prefix);
     if admit.second_pass {
         if !status::has_quota_reservation(after) || status::is_evicted(after) {

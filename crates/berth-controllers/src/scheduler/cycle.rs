@@ -15,6 +15,7 @@ use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
 use super::{Brain, cycle_key};
 use crate::config::Config;
+use crate::gates::Gate;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
@@ -38,7 +39,7 @@ pub(crate) fn install(
     metrics: &Metrics,
 ) -> Writes {
     let gates = config.gates();
-    let topology = gates.on("TopologyAwareScheduling");
+    let topology = gates.on(Gate::TopologyAwareScheduling);
     let extra = Extra {
         cohorts: manager.cache(),
         topologies: manager.cache(),

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::{has_ended, is_gated, pinned_to};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::translate::admission::decode;
 use crate::translate::placement::{taints, tolerations};
 use crate::workload::status::{self, Eviction};
@@ -135,11 +135,11 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
     };
     let progressing = pods.iter().any(|pod| is_progressing(pod));
     if ready.status != "True" {
-        let by_pods = view.gates.on("TASReplaceNodeOnPodTermination");
+        let by_pods = view.gates.on(Gate::TASReplaceNodeOnPodTermination);
         if by_pods && !progressing {
             return Health::Failed;
         }
-        if by_pods && !view.gates.on("TASReplaceNodeDueToNotReadyOverFixedTime") {
+        if by_pods && !view.gates.on(Gate::TASReplaceNodeDueToNotReadyOverFixedTime) {
             return Health::Good;
         }
         let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
@@ -149,13 +149,13 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
             None => Health::Failed,
         };
     }
-    if !view.gates.on("TASReplaceNodeOnNodeTaints") {
+    if !view.gates.on(Gate::TASReplaceNodeOnNodeTaints) {
         return Health::Good;
     }
     match repulsion(workload, host, &node, view) {
         Repulsion::None => Health::Good,
         // What runs there may go on until it ends, unless pods do not decide.
-        Repulsion::Now if !view.gates.on("TASReplaceNodeOnPodTermination") => Health::Failed,
+        Repulsion::Now if !view.gates.on(Gate::TASReplaceNodeOnPodTermination) => Health::Failed,
         Repulsion::Now | Repulsion::Later => {
             if progressing {
                 Health::Good

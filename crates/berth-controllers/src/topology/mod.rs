@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::config::Config;
+use crate::gates::Gate;
 use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
@@ -27,7 +28,7 @@ use crate::stores::Stores;
 /// Adds both controllers to the manager, as the gates say.
 pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
     let gates = config.gates();
-    if !gates.on("TopologyAwareScheduling") {
+    if !gates.on(Gate::TopologyAwareScheduling) {
         return;
     }
     let (pods, nodes): (Cache<Pod>, _) = (manager.cache(), manager.nodes());
@@ -35,7 +36,7 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
     pods.pack_idle();
     let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };
     ungater::install(manager, stores, &pods, &of_workload, metrics);
-    if gates.on("TASFailedNodeReplacement") {
+    if gates.on(Gate::TASFailedNodeReplacement) {
         nodes::install(manager, config, stores, &pods, &nodes, &of_workload);
     }
 }

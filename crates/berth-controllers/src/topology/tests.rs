@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::health::{Outcome, View, assess};
 use super::release::releases;
 use crate::conditions;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
@@ -256,7 +256,7 @@ fn a_node_that_is_not_ready_counts_once_nothing_runs_on_it() {
 
 #[test]
 fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
-    let gates = Gates::from_map(&[("TASReplaceNodeOnPodTermination".to_owned(), false)].into()).expect("gates");
+    let gates = Gates::default().with(Gate::TASReplaceNodeOnPodTermination, false);
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![node("a", "False", json!({}))], &gates);
     assert_eq!((unhealthy(&outcome), outcome.again), (None, Some(std::time::Duration::from_secs(20))));
@@ -264,8 +264,7 @@ fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
 
 #[test]
 fn where_time_decides_too_a_node_fails_by_whichever_comes_first() {
-    let gates =
-        Gates::from_map(&[("TASReplaceNodeDueToNotReadyOverFixedTime".to_owned(), true)].into()).expect("gates");
+    let gates = Gates::default().with(Gate::TASReplaceNodeDueToNotReadyOverFixedTime, true);
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let away = || vec![node("a", "False", json!({}))];
     let running = look(&workload, &[pod(0, Some("a"), "Running")], away(), &gates);
@@ -290,7 +289,7 @@ fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
 
 #[test]
 fn where_pods_do_not_decide_a_taint_nobody_tolerates_counts_at_once_and_one_tolerated_for_a_while_does_not() {
-    let gates = Gates::from_map(&[("TASReplaceNodeOnPodTermination".to_owned(), false)].into()).expect("gates");
+    let gates = Gates::default().with(Gate::TASReplaceNodeOnPodTermination, false);
     let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
     let mut workload = workload(&[("a", 1)], by_index(), &[]);
     let spec = workload.spec.pod_sets[0].template.spec.as_mut().expect("a spec");

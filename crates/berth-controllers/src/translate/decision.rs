@@ -4,11 +4,11 @@
 use berth_api::kueue::reasons::admission;
 use berth_engine::{AssignmentMode, Considered, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// The reason of QuotaReserved=False and of its event (semantics §5.10).
 pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
-    if gates.on("UnadmittedWorkloadsObservability") {
+    if gates.on(Gate::UnadmittedWorkloadsObservability) {
         return reason.as_str();
     }
     match reason {

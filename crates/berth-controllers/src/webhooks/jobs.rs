@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Lookup, held, labels, topology, typed};
 use crate::config::Config;
 use crate::configuration::frameworks;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::{self, managed_ancestor};
 use crate::jobs::described::{Described, set_at, validate_pod_sets};
 use crate::jobs::elastic;
@@ -57,11 +57,11 @@ pub fn default_job<J: Job>(
         queue = DEFAULT_QUEUE.to_owned();
     }
     let managed = !queue.is_empty() || config.manage_jobs_without_queue_name;
-    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
+    let always = gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected);
     if !managed || ((always || queue.is_empty()) && !selected) {
         return Ok(());
     }
-    if gates.on("WorkloadPriorityClassDefaulting")
+    if gates.on(Gate::WorkloadPriorityClassDefaulting)
         && !part
         && !job.labels().contains_key(kueue::labels::PRIORITY_CLASS)
         && lookup("kueue.x-k8s.io", "workloadpriorityclasses", "", DEFAULT_PRIORITY_CLASS).is_some()
@@ -69,7 +69,7 @@ pub fn default_job<J: Job>(
         object["metadata"]["labels"][kueue::labels::PRIORITY_CLASS] = json!(DEFAULT_PRIORITY_CLASS);
     }
     if let Some(steps) = J::MANAGED_BY
-        && gates.on("MultiKueue")
+        && gates.on(Gate::MultiKueue)
         && job.managed_by().is_none()
         && runs_elsewhere(namespace, &queue, lookup)
     {
@@ -93,7 +93,7 @@ pub fn should_be_suspended<J: Job>(
     lookup: Lookup<'_>,
 ) -> Result<bool, PlanError> {
     let deleting = job.meta().deletion_timestamp.is_some();
-    if deleting && tolerate_deleting && gates.on("SkipAncestorCheckForDeletedWorkloads") {
+    if deleting && tolerate_deleting && gates.on(Gate::SkipAncestorCheckForDeletedWorkloads) {
         return Ok(false);
     }
     let namespace = job.namespace().unwrap_or_default();
@@ -158,7 +158,7 @@ pub(super) fn ancestor_of_metadata(
 
 /// Are jobs of the namespace queued? `named`: the job in question names a queue.
 pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) -> bool {
-    let always = gates.on("ManagedJobsNamespaceSelectorAlwaysRespected");
+    let always = gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected);
     let selected = || selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     (named && !always) || selected()
 }
@@ -208,7 +208,7 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
             errors.extend(wrong.map(|m| Error::invalid(&at_labels.key(key), value.as_str(), m)));
         }
     }
-    if gates.on("WorkloadIdentifierAnnotations")
+    if gates.on(Gate::WorkloadIdentifierAnnotations)
         && let Some(value) = job.annotations().get(annotations::PREBUILT_WORKLOAD)
     {
         let at = at_annotations.key(annotations::PREBUILT_WORKLOAD);
@@ -227,7 +227,7 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
         let detail = format!("elastic jobs are not supported for {}", J::FRAMEWORK);
         errors.push(Error::forbidden(&at_annotations.key(annotations::ELASTIC_JOB), detail));
     }
-    if gates.on("AdmissionGatedBy") {
+    if gates.on(Gate::AdmissionGatedBy) {
         errors.extend(labels::gated_by(job.meta().annotations.as_ref(), &at_annotations));
     }
     errors
@@ -251,7 +251,7 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
     }
     let prebuilt = |job: &J| {
         let of_annotations = job.annotations().get(annotations::PREBUILT_WORKLOAD);
-        let named = of_annotations.filter(|_| gates.on("WorkloadIdentifierAnnotations"));
+        let named = of_annotations.filter(|_| gates.on(Gate::WorkloadIdentifierAnnotations));
         named.cloned().unwrap_or_else(|| label(job, kueue::labels::PREBUILT_WORKLOAD))
     };
     if !both_suspended {
@@ -275,13 +275,13 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
     } else if !before.is_empty() && after.is_empty() {
         errors.push(Error::invalid(&at, "", "WorkloadPriorityClass cannot be removed from a workload"));
     }
-    if gates.on("ElasticJobsViaWorkloadSlices") {
+    if gates.on(Gate::ElasticJobsViaWorkloadSlices) {
         let elastic = |job: &J| job.annotations().get(annotations::ELASTIC_JOB).cloned().unwrap_or_default();
         if elastic(new) != elastic(old) {
             errors.push(Error::invalid(&at_annotations.key(annotations::ELASTIC_JOB), elastic(new), IMMUTABLE));
         }
     }
-    if gates.on("AdmissionGatedBy") {
+    if gates.on(Gate::AdmissionGatedBy) {
         let (after, before) = (new.meta().annotations.as_ref(), old.meta().annotations.as_ref());
         errors.extend(labels::gated_by_update(after, before, &at_annotations));
     }
@@ -375,7 +375,7 @@ fn synced_completions(job: &BatchJob) -> Vec<Error> {
 }
 
 fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
-    if !gates.on("TopologyAwareScheduling") {
+    if !gates.on(Gate::TopologyAwareScheduling) {
         return Vec::new();
     }
     let spec = Path::new("spec");
@@ -469,7 +469,7 @@ pub fn validate_job_set_update(new: &JobSet, old: &JobSet, default_queue: bool, 
 }
 
 fn set_topology(set: &JobSet, gates: &Gates) -> Vec<Error> {
-    if !gates.on("TopologyAwareScheduling") {
+    if !gates.on(Gate::TopologyAwareScheduling) {
         return Vec::new();
     }
     let spec = Path::new("spec");

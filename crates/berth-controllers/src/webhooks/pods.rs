@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::{Lookup, held};
 use crate::config::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
 use crate::jobs::naming;
 use crate::jobs::pods::shape;
@@ -91,7 +91,7 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     add(&mut object["metadata"]["finalizers"], json!(constants::POD_FINALIZER));
     add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
     let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
-    if gates.on("TopologyAwareScheduling") && (asks || places_pods(namespace, &queue, lookup)) {
+    if gates.on(Gate::TopologyAwareScheduling) && (asks || places_pods(namespace, &queue, lookup)) {
         // A pod takes no new gates later, so the one for its place goes on now; it comes off with the other if admission
         // assigns none.
         add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));

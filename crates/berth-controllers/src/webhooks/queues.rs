@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::labels;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// Flavors in all groups of a queue, at most.
 const FLAVORS_MAX: usize = 256;
@@ -66,10 +66,10 @@ pub fn validate_cluster_queue_update(new: &ClusterQueue, old: &ClusterQueue, gat
     errors.extend(fair_sharing(spec.fair_sharing.as_ref(), old.spec.fair_sharing.as_ref(), &path));
     let unchanged =
         spec.admission_checks_strategy == old.spec.admission_checks_strategy && flavors(spec).eq(flavors(&old.spec));
-    if gates.on("RejectUpdatesToCQWithInvalidOnFlavors") || !unchanged {
+    if gates.on(Gate::RejectUpdatesToCQWithInvalidOnFlavors) || !unchanged {
         errors.extend(checks(spec, &path));
     }
-    if gates.on("ConcurrentAdmission")
+    if gates.on(Gate::ConcurrentAdmission)
         && spec.concurrent_admission_policy.is_some() != old.spec.concurrent_admission_policy.is_some()
     {
         let value = serde_json::to_value(&spec.concurrent_admission_policy).unwrap_or_default();
@@ -220,7 +220,7 @@ fn checks(spec: &ClusterQueueSpec, path: &Path<'_>) -> Vec<Error> {
 }
 
 fn concurrent(spec: &ClusterQueueSpec, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
-    let Some(policy) = spec.concurrent_admission_policy.as_ref().filter(|_| gates.on("ConcurrentAdmission")) else {
+    let Some(policy) = spec.concurrent_admission_policy.as_ref().filter(|_| gates.on(Gate::ConcurrentAdmission)) else {
         return Vec::new();
     };
     let mut errors = Vec::new();

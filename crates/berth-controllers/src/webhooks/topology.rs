@@ -8,7 +8,7 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use serde_json::json;
 
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// Most layers of slices.
 const LAYERS_MAX: usize = 3;
@@ -67,7 +67,7 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
 /// Rules of the annotation with several layers of slices.
 fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let at = path.key(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS);
-    if !gates.on("TASMultiLayerTopology") {
+    if !gates.on(Gate::TASMultiLayerTopology) {
         return vec![Error::forbidden(&at, "may not be set when the TASMultiLayerTopology feature gate is disabled")];
     }
     let mut errors = Vec::new();

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::json;
 
 use super::labels;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::priority;
 use crate::workload::status::has_quota_reservation;
 
@@ -28,7 +28,7 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     }
     let metadata = Path::new("metadata");
     let annotations = workload.metadata.annotations.as_ref();
-    if gates.on("AdmissionGatedBy") {
+    if gates.on(Gate::AdmissionGatedBy) {
         // A gate that is not well formed refuses the whole annotation.
         let path = metadata.child("annotations");
         let text = annotations.and_then(|map| map.get(annotations::ADMISSION_GATED_BY));
@@ -60,7 +60,7 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
     }
     let spec = Path::new("spec");
     let status = Path::new("status");
-    let elastic = gates.on("ElasticJobsViaWorkloadSlices");
+    let elastic = gates.on(Gate::ElasticJobsViaWorkloadSlices);
     let names: Vec<&str> = new.spec.pod_sets.iter().map(|set| set.name.as_str()).collect();
     errors.extend(pod_sets(new, gates));
     if has_quota_reservation(new) {
@@ -98,7 +98,7 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
             errors.push(Error::invalid(&at.child("podSetUpdates"), value, IMMUTABLE));
         }
     }
-    if gates.on("AdmissionGatedBy") {
+    if gates.on(Gate::AdmissionGatedBy) {
         let metadata = Path::new("metadata");
         errors.extend(labels::gated_by_update(
             new.metadata.annotations.as_ref(),
@@ -166,7 +166,7 @@ fn pod_sets(workload: &Workload, gates: &Gates) -> Vec<Error> {
     for (index, set) in workload.spec.pod_sets.iter().enumerate() {
         let at = list.index(index);
         let template = at.child("template");
-        if gates.on("WorkloadValidationForPodSetMetadata")
+        if gates.on(Gate::WorkloadValidationForPodSetMetadata)
             && let Some(metadata) = &set.template.metadata
         {
             let at = template.child("metadata");
@@ -215,7 +215,7 @@ fn resource_amounts(resources: &ResourceRequirements, path: &Path<'_>, gates: &G
                 errors.push(Error::invalid(&at.key(name), json!(name), detail));
             }
             let negative = Quantity::parse(&quantity.0).is_ok_and(|q| q.milli_value() < 0 || q.value() < 0);
-            if negative && gates.on("WorkloadValidateResourcesAreNonNegative") {
+            if negative && gates.on(Gate::WorkloadValidateResourcesAreNonNegative) {
                 let detail = "must be greater than or equal to 0";
                 errors.push(Error::invalid(&at.key(name), quantity.0.as_str(), detail));
             }
@@ -227,7 +227,7 @@ fn resource_amounts(resources: &ResourceRequirements, path: &Path<'_>, gates: &G
 }
 
 fn topology(set: &PodSet, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
-    let Some(request) = set.topology_request.as_ref().filter(|_| gates.on("TASValidateWorkloadSliceSize")) else {
+    let Some(request) = set.topology_request.as_ref().filter(|_| gates.on(Gate::TASValidateWorkloadSliceSize)) else {
         return Vec::new();
     };
     let mut errors = Vec::new();

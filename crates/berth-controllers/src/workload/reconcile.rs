@@ -20,6 +20,7 @@ use super::status::{self, Eviction};
 use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
 use crate::config::WaitForPodsReady;
+use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{Plan, Step, Told};
 use crate::selector;
@@ -135,7 +136,7 @@ impl Reconcile<'_> {
         }
         let had_job = self.workload.labels().contains_key(labels::JOB_UID);
         let is_deleting = self.workload.metadata.deletion_timestamp.is_some();
-        let finish = had_job && !is_deleting && self.context.gates.on("FinishOrphanedWorkloads");
+        let finish = had_job && !is_deleting && self.context.gates.on(Gate::FinishOrphanedWorkloads);
         if finish {
             let message = "The workload's owner no longer exists";
             if status::finish(&mut self.workload, finished::OWNER_NOT_FOUND, message, self.context.now) {
@@ -153,7 +154,7 @@ impl Reconcile<'_> {
 
     /// In a queue with concurrent admission a workload waits as several variants (§23). Returns whether that was new.
     fn becomes_parent(&mut self) -> bool {
-        let applies = self.context.gates.on("ConcurrentAdmission")
+        let applies = self.context.gates.on(Gate::ConcurrentAdmission)
             && !is_parent(&self.workload)
             && !is_variant(&self.workload)
             && !status::has_quota_reservation(&self.workload);
@@ -169,7 +170,7 @@ impl Reconcile<'_> {
 
     /// Its variants queue, hold the quota and pass the checks.
     fn has_variants(&self) -> bool {
-        self.context.gates.on("ConcurrentAdmission") && is_parent(&self.workload)
+        self.context.gates.on(Gate::ConcurrentAdmission) && is_parent(&self.workload)
     }
 
     // -- active or not -------------------------------------------------------------------------------------------
@@ -362,7 +363,7 @@ impl Reconcile<'_> {
     // -- gates and checks ----------------------------------------------------------------------------------------
 
     fn gated_by(&self) -> Option<String> {
-        if !self.context.gates.on("AdmissionGatedBy") {
+        if !self.context.gates.on(Gate::AdmissionGatedBy) {
             return None;
         }
         self.workload.annotations().get(annotations::ADMISSION_GATED_BY).filter(|text| !text.is_empty()).cloned()
@@ -386,7 +387,7 @@ impl Reconcile<'_> {
                 }
                 true
             }
-            None if was_gated && self.context.gates.on("AdmissionGatedBy") => {
+            None if was_gated && self.context.gates.on(Gate::AdmissionGatedBy) => {
                 self.unset(
                     admission::PENDING_EVALUATION,
                     admission::LEGACY_PENDING,
@@ -542,7 +543,7 @@ impl Reconcile<'_> {
         let (gates, now) = (self.context.gates, self.context.now);
         let before = self.workload.clone();
         self.preemption_gates();
-        let observability = gates.on("UnadmittedWorkloadsObservability");
+        let observability = gates.on(Gate::UnadmittedWorkloadsObservability);
         let known = status::condition(&self.workload, conditions::QUOTA_RESERVED).cloned();
         let evicted_for_deactivation = status::true_condition(&self.workload, conditions::EVICTED)
             .filter(|condition| condition.reason.starts_with(eviction::DEACTIVATED))
@@ -580,7 +581,7 @@ impl Reconcile<'_> {
             } else {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
-        } else if gates.on("UnadmittedWorkloadsExplicitStatus") && observability {
+        } else if gates.on(Gate::UnadmittedWorkloadsExplicitStatus) && observability {
             status::unset_quota_reservation(
                 &mut self.workload,
                 admission::PENDING_EVALUATION,
@@ -636,7 +637,7 @@ impl Reconcile<'_> {
     /// The status has one state per gate of the spec; new ones are closed.
     fn preemption_gates(&mut self) {
         let gates = self.context.gates;
-        if !gates.on("MultiKueueOrchestratedPreemption") && !gates.on("ConcurrentAdmission") {
+        if !gates.on(Gate::MultiKueueOrchestratedPreemption) && !gates.on(Gate::ConcurrentAdmission) {
             return;
         }
         let names: Vec<String> = self.workload.spec.preemption_gates.iter().map(|gate| gate.name.clone()).collect();

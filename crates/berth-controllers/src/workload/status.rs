@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::conditions::{self, NewCondition};
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 
 /// The conditions of a workload.
 pub fn conditions(workload: &Workload) -> &[Condition] {
@@ -187,7 +187,7 @@ pub fn unset_quota_reservation(
 
 /// The reason of QuotaReserved=False: granular, or the one older versions used.
 pub fn unreserved_reason<'a>(granular: &'a str, legacy: &'a str, gates: &Gates) -> &'a str {
-    if gates.on("UnadmittedWorkloadsObservability") { granular } else { legacy }
+    if gates.on(Gate::UnadmittedWorkloadsObservability) { granular } else { legacy }
 }
 
 /// Are all its admission checks Ready? True when it has none.
@@ -199,7 +199,7 @@ pub fn all_checks_ready(workload: &Workload) -> bool {
 }
 
 fn has_pending_topology(workload: &Workload, gates: &Gates) -> bool {
-    gates.on("TopologyAwareScheduling")
+    gates.on(Gate::TopologyAwareScheduling)
         && workload.status.as_ref().and_then(|status| status.admission.as_ref()).is_some_and(|admission| {
             admission
                 .pod_set_assignments
@@ -220,7 +220,7 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
     if admitted {
         return !was && set(workload, conditions::ADMITTED, true, admission::ADMITTED, "The workload is admitted", now);
     }
-    let observability = gates.on("UnadmittedWorkloadsObservability");
+    let observability = gates.on(Gate::UnadmittedWorkloadsObservability);
     if !observability && !was {
         // Before the granular reasons existed, a workload that never was admitted had no such condition.
         return false;
@@ -277,7 +277,7 @@ pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, no
     status.cluster_name = None;
     status.nominated_cluster_names.clear();
     status.unhealthy_nodes.clear();
-    if gates.on("MultiKueueOrchestratedPreemption") || gates.on("ConcurrentAdmission") {
+    if gates.on(Gate::MultiKueueOrchestratedPreemption) || gates.on(Gate::ConcurrentAdmission) {
         for gate in &mut status.preemption_gates {
             if gate.position != GatePosition::Closed {
                 gate.position = GatePosition::Closed;

@@ -1,6 +1,6 @@
 //! A job that waits for several flavors at once, and moves to a better one when that has room.
 
-use berth_controllers::Config;
+use berth_controllers::{Config, Gate, Gates};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ async fn variant(cluster: &Cluster, flavor: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_starts_on_the_flavor_that_has_room_and_moves_to_the_preferred_one_later() {
-    let feature_gates = [("ConcurrentAdmission".to_owned(), true)].into();
+    let feature_gates = Gates::default().with(Gate::ConcurrentAdmission, true);
     let cluster = Cluster::start(Config { feature_gates, ..Config::default() }).await;
     cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     for name in ["reserved", "spot"] {

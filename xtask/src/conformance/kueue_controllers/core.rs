@@ -202,7 +202,7 @@ fn queued(stores: &Stores, workload: Option<&Workload>, now: jiff::Timestamp) ->
 
 /// Upstream adjusts what it wants while the granular reasons are off.
 fn adjust(workload: &Value, gates: &berth_controllers::Gates) -> Value {
-    if gates.on("UnadmittedWorkloadsObservability") {
+    if gates.on(berth_controllers::Gate::UnadmittedWorkloadsObservability) {
         return workload.clone();
     }
     let mut workload = workload.clone();

@@ -193,7 +193,7 @@ fn job_reconcile(case: &Case) -> Verdict {
         stores.jobs.observe(job.clone());
     }
     let mut config = config(&case.input["reconcilerOptions"])?;
-    config.feature_gates = BTreeMap::new();
+    config.feature_gates = Gates::default();
     let key = &case.input["reconcileKey"];
     let key = match key["name"].as_str() {
         Some(name) => berth_runtime::ObjectKey::namespaced(key["namespace"].as_str().unwrap_or("ns"), name),

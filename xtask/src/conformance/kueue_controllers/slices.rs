@@ -113,7 +113,7 @@ fn preemptible_key(case: &Case) -> Verdict {
 /// The slice a workload replaces, if the snapshot has it in the workload's queue.
 fn replaced(case: &Case) -> Verdict {
     let args = &case.input["args"];
-    let feature_gates = gates(case).overrides().map(|(name, on)| (name.to_owned(), on)).collect();
+    let feature_gates = gates(case);
     let config = Config { feature_gates, ..Config::default() };
     let at = translate::time(now(case));
     let mut engine = Engine::new(config.engine());

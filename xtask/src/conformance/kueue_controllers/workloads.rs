@@ -202,7 +202,7 @@ fn config(case: &Case, options: &Value) -> Result<Config, String> {
     let rules = options["resourceTransformations"].as_object().into_iter().flatten();
     resources["transformations"] = rules.map(|(_, rule)| rule.clone()).collect::<Vec<_>>().into();
     let mut config = Config { resources: read::<Resources>(&resources)?, ..Config::default() };
-    config.feature_gates = gates(case).overrides().map(|(name, on)| (name.to_owned(), on)).collect();
+    config.feature_gates = gates(case);
     Ok(config)
 }
 

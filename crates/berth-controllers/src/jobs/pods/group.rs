@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::Unit;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::Finished;
 use crate::jobs::topology::{self, Ranks};
 use crate::podset;
@@ -129,7 +129,7 @@ impl<'a> Group<'a> {
     /// Has it pods that run? Those that are on their way out need no quota any more where that is to be released fast
     /// (§19.2).
     pub fn is_active(&self, gates: &Gates) -> bool {
-        let fast = gates.on("FastQuotaReleaseInPodIntegration");
+        let fast = gates.on(Gate::FastQuotaReleaseInPodIntegration);
         self.pods.iter().any(|pod| phase(pod) == "Running" && !(fast && is_deleting(pod)))
     }
 

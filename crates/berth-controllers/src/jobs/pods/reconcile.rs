@@ -18,6 +18,7 @@ use kube::ResourceExt;
 use super::group::{self, Group};
 use super::{Unit, kind};
 use crate::conditions;
+use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
 use crate::plan::{Plan, PlanError, Step, Told};
@@ -101,7 +102,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
         }
         return;
     }
-    if context.gates.on("FinishOrphanedWorkloads")
+    if context.gates.on(Gate::FinishOrphanedWorkloads)
         && status::finish(
             &mut workload,
             finished::OWNER_NOT_FOUND,
@@ -230,7 +231,7 @@ impl Look<'_> {
             for (key, value) in pod.annotations() {
                 let copied = key.starts_with(annotations::PROVISIONING_REQUEST_PREFIX)
                     || integrations.annotations_to_copy.contains(key)
-                    || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on("AdmissionGatedBy"));
+                    || (key == annotations::ADMISSION_GATED_BY && self.context.gates.on(Gate::AdmissionGatedBy));
                 if copied {
                     workload.annotations_mut().entry(key.clone()).or_insert_with(|| value.clone());
                 }
@@ -486,7 +487,7 @@ impl Look<'_> {
         }
         const GATED: &str = annotations::ADMISSION_GATED_BY;
         let gated = first.annotations().get(GATED).cloned();
-        if self.context.gates.on("AdmissionGatedBy") && workload.annotations().get(GATED) != gated.as_ref() {
+        if self.context.gates.on(Gate::AdmissionGatedBy) && workload.annotations().get(GATED) != gated.as_ref() {
             match gated {
                 Some(value) => workload.annotations_mut().insert(GATED.to_owned(), value),
                 None => workload.annotations_mut().remove(GATED),
@@ -504,7 +505,7 @@ impl Look<'_> {
     fn sync_status(&self, workload: &mut Workload, absent: usize) -> bool {
         let now = self.context.now;
         let mut changed = false;
-        if self.context.gates.on("ReclaimablePods")
+        if self.context.gates.on(Gate::ReclaimablePods)
             && let Some(reclaimable) = self.group.reclaimable()
         {
             changed |= status::set_reclaimable_pods(workload, reclaimable);

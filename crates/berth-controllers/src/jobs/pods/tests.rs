@@ -12,7 +12,7 @@ use super::reconcile::reconcile;
 use super::{Unit, group};
 use crate::conditions;
 use crate::config::Config;
-use crate::gates::Gates;
+use crate::gates::{Gate, Gates};
 use crate::jobs::reconcile::Context;
 use crate::plan::{Plan, Step};
 use crate::stores::Stores;
@@ -168,7 +168,7 @@ fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
         ("WaitingForReplacementPods", "Preempted"),
     ]);
     let mut leaving = [pod("a", "r", false, "Running"), pod("b", "r", false, "Running")];
-    let fast = Gates::from_map(&[("FastQuotaReleaseInPodIntegration".to_owned(), true)].into()).expect("gates");
+    let fast = Gates::default().with(Gate::FastQuotaReleaseInPodIntegration, true);
     let is_released = |pods: &[Value], gates: &Gates| {
         // The Workload may be told what it lacks first.
         (0..3).any(|_| {
