@@ -197,9 +197,9 @@ where
                 Step::WorkloadEvent(workload, told) => {
                     self.recorder.event(&*workload, told.event_type, &told.reason, &told.message);
                 }
-                Step::Patch(after) => self.write(&mut objects, *after, Part::Main).await?,
-                Step::PatchStatus(after) => self.write(&mut objects, *after, Part::Status).await?,
-                Step::Delete(gone) => delete(&self.api(&*gone), &*gone).await?,
+                Step::Patch(after) => self.write_object(&mut objects, *after, Part::Main).await?,
+                Step::PatchStatus(after) => self.write_object(&mut objects, *after, Part::Status).await?,
+                Step::Delete(gone) => delete(&self.api_of::<J>(&gone), &*gone).await?,
                 Step::CreateWorkload(workload) => {
                     let api = self.api_of::<Workload>(&workload);
                     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -223,8 +223,12 @@ where
                         self.metrics.workload_made(&J::kind(&()), after);
                     }
                 }
-                Step::PatchWorkload(after) => self.write_workload(&mut workloads, *after, Part::Main).await?,
-                Step::PatchWorkloadStatus(after) => self.write_workload(&mut workloads, *after, Part::Status).await?,
+                Step::PatchWorkload(after) => {
+                    write(&self.api_of(&*after), &self.workloads, &mut workloads, *after, Part::Main).await?;
+                }
+                Step::PatchWorkloadStatus(after) => {
+                    write(&self.api_of(&*after), &self.workloads, &mut workloads, *after, Part::Status).await?;
+                }
                 Step::DeleteWorkload(gone) => delete(&self.api_of::<Workload>(&gone), &*gone).await?,
             }
         }
@@ -277,10 +281,6 @@ where
         }
     }
 
-    fn api(&self, object: &J) -> Api<J> {
-        Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
-    }
-
     fn api_of<K>(&self, object: &K) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -288,77 +288,62 @@ where
         Api::namespaced(self.client.clone(), object.meta().namespace.as_deref().unwrap_or_default())
     }
 
-    async fn write(&self, known: &mut BTreeMap<ObjectKey, Known<J>>, after: J, part: Part) -> Result<(), Error> {
+    /// Writes an object, and reports on it when the API server rejects the change.
+    async fn write_object(&self, known: &mut BTreeMap<ObjectKey, Known<J>>, after: J, part: Part) -> Result<(), Error> {
         let key = ObjectKey::of(&after);
-        if !known.contains_key(&key) {
-            // Gone meanwhile: nothing is left to write.
-            let Some(cached) = self.objects.get(&key) else { return Ok(()) };
-            let version = after.resource_version().or_else(|| cached.resource_version());
-            known.insert(key.clone(), Known { state: (*cached).clone(), version });
-        }
-        let before = known.get_mut(&key).expect("inserted just above");
-        let result = patch(&self.api(&after), &before.state, &after, part, before.version.as_deref()).await;
-        let answer = match result {
-            Ok(answer) => answer,
-            Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
-            Err(error) => {
-                if held::is_unsettled(&before.state) {
-                    self.tell_unsettled(&before.state, &error);
-                } else {
-                    self.tell_refused(&before.state, &format!("a change of this {}", J::kind(&())), &error);
-                }
-                return Err(error.into());
-            }
-        };
-        before.state = after;
-        if let Some(answer) = answer {
-            before.version = answer.resource_version();
-            // An object whose last finalizer was taken off while it was being deleted is gone now.
-            let meta = answer.meta();
-            // A pod has a grace period to end in.
-            let waits = meta.deletion_grace_period_seconds.unwrap_or(0) > 0 || !answer.finalizers().is_empty();
-            if meta.deletion_timestamp.is_some() && !waits {
-                self.objects.observe_deleted(&answer);
+        let result = write(&self.api_of(&after), &self.objects, known, after, part).await;
+        if let (Err(error), Some(before)) = (&result, known.get(&key)) {
+            if held::is_unsettled(&before.state) {
+                self.tell_unsettled(&before.state, error);
             } else {
-                self.objects.observe(answer);
+                self.tell_refused(&before.state, &format!("a change of this {}", J::kind(&())), error);
             }
         }
-        Ok(())
+        Ok(result?)
     }
+}
 
-    async fn write_workload(
-        &self,
-        known: &mut BTreeMap<ObjectKey, Known<Workload>>,
-        after: Workload,
-        part: Part,
-    ) -> Result<(), Error> {
-        let key = ObjectKey::of(&after);
-        if !known.contains_key(&key) {
-            // Gone meanwhile: nothing is left to write.
-            let Some(cached) = self.workloads.get(&key) else { return Ok(()) };
-            let version = after.resource_version().or_else(|| cached.resource_version());
-            known.insert(key.clone(), Known { state: (*cached).clone(), version });
-        }
-        let before = known.get_mut(&key).expect("inserted just above");
-        let result = patch(&self.api_of(&after), &before.state, &after, part, before.version.as_deref()).await;
-        let answer = match result {
-            Ok(answer) => answer,
-            Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        before.state = after;
-        if let Some(answer) = answer {
-            before.version = answer.resource_version();
-            // An object whose last finalizer was taken off while it was being deleted is gone now.
-            let gone = answer.metadata.deletion_timestamp.is_some() && answer.finalizers().is_empty();
-            if gone {
-                self.workloads.observe_deleted(&answer);
-            } else {
-                self.workloads.observe(answer);
-            }
-        }
-        Ok(())
+/// Writes the difference between the known state of an object and `after`, and takes the answer into the cache. An object
+/// that is gone needs no write, so that is no error. `known` holds the states of earlier steps of the plan.
+async fn write<K>(
+    api: &Api<K>,
+    cache: &Cache<K>,
+    known: &mut BTreeMap<ObjectKey, Known<K>>,
+    after: K,
+    part: Part,
+) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + PartialEq + 'static,
+{
+    let key = ObjectKey::of(&after);
+    if !known.contains_key(&key) {
+        let Some(cached) = cache.get(&key) else { return Ok(()) };
+        let version = after.resource_version().or_else(|| cached.resource_version());
+        known.insert(key.clone(), Known { state: (*cached).clone(), version });
     }
+    let before = known.get_mut(&key).expect("inserted just above");
+    let answer = match patch(api, &before.state, &after, part, before.version.as_deref()).await {
+        Ok(answer) => answer,
+        Err(error) if berth_runtime::is_not_found(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    before.state = after;
+    if let Some(answer) = answer {
+        before.version = answer.resource_version();
+        match is_gone(&answer) {
+            true => cache.observe_deleted(&answer),
+            false => cache.observe(answer),
+        }
+    }
+    Ok(())
+}
+
+/// Whether this answer to a write was the object's last state: it is being deleted, has no finalizer left and no grace
+/// period to end in (pods have one).
+fn is_gone<K: Resource>(answer: &K) -> bool {
+    let meta = answer.meta();
+    let has_grace = meta.deletion_grace_period_seconds.is_some_and(|seconds| seconds > 0);
+    meta.deletion_timestamp.is_some() && !has_grace && answer.finalizers().is_empty()
 }
 
 /// Refused for what it was. An API that is busy, or an object that has changed, is no refusal.
@@ -382,7 +367,24 @@ where
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
     use super::*;
+
+    #[test]
+    fn an_answer_is_final_without_finalizers_and_grace_period() {
+        let gone = |metadata: Value| {
+            let mut pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).expect("a pod");
+            pod.metadata = serde_json::from_value(metadata).expect("metadata");
+            is_gone(&pod)
+        };
+        let at = "2026-01-01T00:00:00Z";
+        assert!(!gone(json!({})));
+        assert!(gone(json!({"deletionTimestamp": at})));
+        assert!(gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 0})));
+        assert!(!gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 30})));
+        assert!(!gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 0, "finalizers": ["a/b"]})));
+    }
 
     #[test]
     fn a_difference_removes_what_is_gone_and_replaces_lists() {
