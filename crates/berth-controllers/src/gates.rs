@@ -312,6 +312,29 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_lists_every_gate() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let text = std::fs::read_to_string(path).expect("docs/configuration.md");
+        let (_, table) =
+            text.split_once("| gate | default | in Kueue | needs | Berth |\n|---|---|---|---|---|\n").expect("a table");
+        let listed: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+        let row = |gate: &Gate| {
+            let needs: Vec<String> = gate.needs().iter().map(|needed| format!("`{needed}`")).collect();
+            let default = if gate.default_state() { "on" } else { "off" };
+            let stage = format!("{:?}", gate.stage()).to_lowercase();
+            let support = match gate.support() {
+                Support::Full => "as in Kueue",
+                Support::Missing => "missing",
+                Support::Always => "always on",
+                Support::Inside => "no effect",
+            };
+            let (since, needs) = (gate.since(), needs.join(", "));
+            format!("| `{gate}` | {default} | {stage} {since} | {needs} | {support} |")
+        };
+        assert_eq!(listed, Gate::ALL.iter().map(row).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn errors_about_gates_name_them() {
         assert!(Gates::from_map(&map(&[("PriorityBoost", true)])).is_ok());
         let errors =
