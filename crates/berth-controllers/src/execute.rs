@@ -330,12 +330,20 @@ where
     before.state = after;
     if let Some(answer) = answer {
         before.version = answer.resource_version();
-        match is_gone(&answer) {
-            true => cache.observe_deleted(&answer),
-            false => cache.observe(answer),
-        }
+        observe(cache, answer);
     }
     Ok(())
+}
+
+/// Takes the answer to a write into the cache.
+pub(crate) fn observe<K>(cache: &Cache<K>, answer: K)
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    match is_gone(&answer) {
+        true => cache.observe_deleted(&answer),
+        false => cache.observe(answer),
+    }
 }
 
 /// Whether this answer to a write was the object's last state: it is being deleted, has no finalizer left and no grace

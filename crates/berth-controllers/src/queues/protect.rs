@@ -13,7 +13,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::execute::{Part, patch};
+use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::stores::Stores;
 
@@ -142,12 +142,7 @@ where
         let api: Api<K> = Api::all(self.client.clone());
         let version = object.resource_version();
         if let Some(answer) = patch(&api, object.as_ref(), &wanted, Part::Main, version.as_deref()).await? {
-            let gone = answer.meta().deletion_timestamp.is_some() && answer.finalizers().is_empty();
-            if gone {
-                self.objects.observe_deleted(&answer);
-            } else {
-                self.objects.observe(answer);
-            }
+            execute::observe(&self.objects, answer);
         }
         Ok(Action::Wait)
     }
