@@ -82,15 +82,15 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     if config.integrations.enabled("statefulset") {
         stores.add_owners(manager.cache::<StatefulSet>());
     }
-    let brain = scheduler::Brain::new(config.engine(), manager.clock());
-    let metrics = metrics::Metrics::new(&config, &stores, manager.cache(), &brain);
-    queues::cluster_queue::install(manager, &stores, &brain, &metrics, config.fair_sharing.is_some());
-    queues::local_queue::install(manager, &stores, &brain, &metrics);
+    let scheduler = scheduler::SchedulerState::new(config.engine(), manager.clock());
+    let metrics = metrics::Metrics::new(&config, &stores, manager.cache(), &scheduler);
+    queues::cluster_queue::install(manager, &stores, &scheduler, &metrics, config.fair_sharing.is_some());
+    queues::local_queue::install(manager, &stores, &scheduler, &metrics);
     // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
     // a state that knows of the change.
-    let decided = scheduler::install(manager, &config, &stores, &brain, &metrics);
+    let decided = scheduler::install(manager, &config, &stores, &scheduler, &metrics);
     if config.fair_sharing.is_some() {
-        queues::cohort::install(manager, &stores, &brain);
+        queues::cohort::install(manager, &stores, &scheduler);
     }
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
@@ -120,7 +120,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
             jobs::controller::install(manager, &config, &stores, objects, &metrics);
         }
     });
-    let explain = explain::Explain::new(brain.clone(), stores.clone(), manager.client());
-    let visibility = visibility::Visibility::new(brain, stores.workloads.clone());
+    let explain = explain::Explain::new(scheduler.clone(), stores.clone(), manager.client());
+    let visibility = visibility::Visibility::new(scheduler, stores.workloads.clone());
     Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
 }

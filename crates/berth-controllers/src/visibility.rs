@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use berth_api::kueue::v1beta2::Workload;
 
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 
 /// The API group.
 pub const GROUP: &str = "visibility.kueue.x-k8s.io";
@@ -23,7 +23,7 @@ const LIMIT_MAX: usize = 100_000;
 /// Answers questions about waiting workloads; clones share the engine.
 #[derive(Clone)]
 pub struct Visibility {
-    brain: Brain,
+    scheduler: SchedulerState,
     workloads: Cache<Workload>,
 }
 
@@ -58,14 +58,14 @@ impl Page {
 }
 
 impl Visibility {
-    pub(crate) fn new(brain: Brain, workloads: Cache<Workload>) -> Self {
-        Self { brain, workloads }
+    pub(crate) fn new(scheduler: SchedulerState, workloads: Cache<Workload>) -> Self {
+        Self { scheduler, workloads }
     }
 
     /// The waiting workloads of a cluster queue; `None` when there is no such queue.
     pub fn of_cluster_queue(&self, name: &str, version: &str, page: Page) -> Option<Value> {
         let waiting = {
-            let engine = self.brain.engine();
+            let engine = self.scheduler.engine();
             engine.cluster_queue_status(name)?;
             engine.pending_part(name, None, page.part())
         };
@@ -82,7 +82,7 @@ impl Visibility {
         page: Page,
     ) -> Option<Value> {
         let waiting = {
-            let engine = self.brain.engine();
+            let engine = self.scheduler.engine();
             engine.local_queue_status(namespace, name)?;
             engine.pending_part(cluster_queue, Some((namespace, name)), page.part())
         };

@@ -38,7 +38,7 @@ impl Explain {
     /// The workloads that hold quota of a cluster queue, whoever holds it longest first; `None` when there is no such queue.
     /// Those of namespaces in which the reader may not list workloads are counted, not named.
     pub async fn holders(&self, reader: &Reader, cluster_queue: &str, page: Page) -> Option<Value> {
-        let (mut holders, total) = self.brain.engine().holders_part(cluster_queue, page.part())?;
+        let (mut holders, total) = self.scheduler.engine().holders_part(cluster_queue, page.part())?;
         let mut known = BTreeSet::new();
         let namespaces = holders.iter().map(|holder| &holder.workload.namespace);
         let namespaces: Vec<String> =

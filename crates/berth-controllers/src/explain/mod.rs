@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::conditions;
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::workload_key;
 use crate::workload::status;
@@ -32,7 +32,7 @@ use readers::Readers;
 /// Explains workloads; clones share the engine.
 #[derive(Clone)]
 pub struct Explain {
-    brain: Brain,
+    scheduler: SchedulerState,
     stores: Stores,
     readers: Readers,
 }
@@ -125,8 +125,8 @@ impl Found {
 
 impl Explain {
     /// `client` asks the API server what readers may do.
-    pub(crate) fn new(brain: Brain, stores: Stores, client: Client) -> Self {
-        Explain { brain, stores, readers: Readers::new(client) }
+    pub(crate) fn new(scheduler: SchedulerState, stores: Stores, client: Client) -> Self {
+        Explain { scheduler, stores, readers: Readers::new(client) }
     }
 
     /// The explanation of a Workload, or of the Workload of a job of this name, as far as the reader may know it: workloads
@@ -165,14 +165,14 @@ impl Explain {
 
     fn look_up(&self, namespace: &str, name: &str) -> Result<Found, Unexplained> {
         let workload = self.find(namespace, name)?;
-        let now = self.brain.now();
-        let explained = self.brain.engine().explain(&workload_key(&workload), now);
+        let now = self.scheduler.now();
+        let explained = self.scheduler.engine().explain(&workload_key(&workload), now);
         let Some(explanation) = explained else { return Err(Unexplained::NotFound(name.to_owned())) };
         // Why a workload with variants waits is why each of them does.
         let mut variants = Vec::new();
         if matches!(explanation.standing, Standing::NotQueued(NotQueued::VariantsWait)) {
             for variant in self.variants_of(&workload) {
-                let Some(of_variant) = self.brain.engine().explain(&workload_key(&variant), now) else { continue };
+                let Some(of_variant) = self.scheduler.engine().explain(&workload_key(&variant), now) else { continue };
                 variants.push((variant, of_variant));
             }
         }

@@ -11,7 +11,7 @@ use super::Settings;
 use super::families::{Labels, Series, label};
 use super::workloads::Standing;
 use crate::conditions;
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 
 /// Amounts of the flavors and resources of a queue.
@@ -19,7 +19,7 @@ type Usage = [(Name, BTreeMap<Name, FlavorUsage>)];
 
 /// Where figures come from.
 pub(super) struct Source {
-    pub brain: Brain,
+    pub scheduler: SchedulerState,
     pub stores: Stores,
     pub cohorts: Cache<Cohort>,
 }
@@ -32,7 +32,7 @@ impl Source {
         for queue in self.stores.cluster_queues.iter() {
             let name = queue.metadata.name.as_deref().unwrap_or_default();
             // The engine is asked for one queue at a time: decisions are not held up by all of them.
-            let figures = self.brain.engine().cluster_queue_figures(name).unwrap_or_default();
+            let figures = self.scheduler.engine().cluster_queue_figures(name).unwrap_or_default();
             cluster_queue(&mut series, &queue, &figures, settings);
             if figures.status.readiness.active {
                 active.insert(name.to_owned());
@@ -41,7 +41,7 @@ impl Source {
             series.set("kueue_admission_cycle_preemption_skips", &[("cluster_queue", name)], f64::from(skipped));
         }
         if settings.cohorts {
-            let figures = self.brain.engine().cohort_figures();
+            let figures = self.scheduler.engine().cohort_figures();
             for figures in &figures {
                 cohort(&mut series, figures, settings);
             }
@@ -51,7 +51,7 @@ impl Source {
             let metadata = &queue.metadata;
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
             let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-            let figures = self.brain.engine().local_queue_status(namespace, name).unwrap_or_default();
+            let figures = self.scheduler.engine().local_queue_status(namespace, name).unwrap_or_default();
             local_queue(&mut series, &queue, &figures, active.contains(&queue.spec.cluster_queue));
         }
         (series, cohorts)

@@ -26,7 +26,7 @@ use crate::conditions;
 use crate::config::{Config, LabelSource};
 use crate::gates::Gate;
 use crate::jobs::pods::reconcile::of_group;
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::selector;
 use crate::stores::Stores;
 use crate::workload::status;
@@ -149,8 +149,8 @@ impl Settings {
 
 impl Metrics {
     /// Figures of what these caches and this engine know.
-    pub(crate) fn new(config: &Config, stores: &Stores, cohorts: Cache<Cohort>, brain: &Brain) -> Metrics {
-        let source = Source { brain: brain.clone(), stores: stores.clone(), cohorts };
+    pub(crate) fn new(config: &Config, stores: &Stores, cohorts: Cache<Cohort>, scheduler: &SchedulerState) -> Metrics {
+        let source = Source { scheduler: scheduler.clone(), stores: stores.clone(), cohorts };
         Metrics::with(Settings::of(config), Some(source))
     }
 
@@ -252,7 +252,7 @@ impl Metrics {
                 && self.inner.settings.cohorts
                 && workloads::was_admitted(old, new)
             {
-                cohorts = source.brain.engine().cohorts_above(&queue);
+                cohorts = source.scheduler.engine().cohorts_above(&queue);
             }
         }
         let mut counted = self.counted();

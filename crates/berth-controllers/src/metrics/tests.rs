@@ -119,18 +119,18 @@ fn cycles_say_how_they_ended_and_what_they_recomputed() {
 /// Caches and an engine that were told the same.
 struct World {
     stores: Stores,
-    brain: Brain,
+    scheduler: SchedulerState,
     metrics: Metrics,
 }
 
 impl World {
     fn new(config: &Config) -> World {
         let stores = Stores::by_hand();
-        let brain = Brain::new(EngineConfig::default(), Clock::scaled(at(0), 1.0));
-        let metrics = Metrics::new(config, &stores, Cache::for_tests([]), &brain);
-        let world = World { stores, brain, metrics };
-        world.brain.apply(Event::NamespaceUpserted { name: "team".into(), labels: Default::default() });
-        world.brain.apply(Event::FlavorUpserted(queues::flavor(&read(json!({"metadata": {"name": "default"}})))));
+        let scheduler = SchedulerState::new(EngineConfig::default(), Clock::scaled(at(0), 1.0));
+        let metrics = Metrics::new(config, &stores, Cache::for_tests([]), &scheduler);
+        let world = World { stores, scheduler, metrics };
+        world.scheduler.apply(Event::NamespaceUpserted { name: "team".into(), labels: Default::default() });
+        world.scheduler.apply(Event::FlavorUpserted(queues::flavor(&read(json!({"metadata": {"name": "default"}})))));
         world
     }
 
@@ -143,7 +143,7 @@ impl World {
             spec["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = json!("500m");
         }
         let queue: ClusterQueue = read(json!({"metadata": {"name": name}, "spec": spec}));
-        self.brain.apply(Event::ClusterQueueUpserted(queues::cluster_queue(&queue)));
+        self.scheduler.apply(Event::ClusterQueueUpserted(queues::cluster_queue(&queue)));
         self.stores.cluster_queues.observe(queue);
     }
 
@@ -152,7 +152,7 @@ impl World {
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         let queue: LocalQueue = read(json!({"metadata": {"name": name, "namespace": "team", "labels": labels},
             "spec": {"clusterQueue": cluster_queue}, "status": {"conditions": active}}));
-        self.brain.apply(Event::LocalQueueUpserted(queues::local_queue(&queue)));
+        self.scheduler.apply(Event::LocalQueueUpserted(queues::local_queue(&queue)));
         self.stores.local_queues.observe(queue);
     }
 
@@ -169,20 +169,20 @@ impl World {
         let config = crate::config::Resources::default();
         let context =
             translate::Context { resources: &config, limit_ranges: &[], runtime_classes: &Default::default() };
-        self.brain.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))));
+        self.scheduler.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))));
         self.stores.workloads.observe(workload);
     }
 
     fn cycle(&self) {
         while {
-            let outcome = self.brain.engine().cycle(self.brain.now());
+            let outcome = self.scheduler.engine().cycle(self.scheduler.now());
             self.metrics.cycle(&outcome, Duration::ZERO);
             outcome.more
         } {}
     }
 
     fn holders(&self, queue: &str) -> Vec<QuotaHolder> {
-        self.brain.engine().holders_part(queue, 0..9).map(|(holders, _)| holders).unwrap_or_default()
+        self.scheduler.engine().holders_part(queue, 0..9).map(|(holders, _)| holders).unwrap_or_default()
     }
 
     fn samples(&self, name: &str) -> Vec<String> {
@@ -235,7 +235,7 @@ fn gauges_tell_what_there_is_and_go_with_it() {
     assert_eq!(world.samples("kueue_cluster_queue_weighted_share"), [""; 0]);
     let queue = world.stores.cluster_queue("a").expect("it was made");
     world.stores.cluster_queues.observe_deleted(&queue);
-    world.brain.apply(Event::ClusterQueueRemoved("a".into()));
+    world.scheduler.apply(Event::ClusterQueueRemoved("a".into()));
     assert!(!world.metrics.text(Role::Standalone).contains("cluster_queue=\"a\",status"));
 }
 

@@ -14,7 +14,7 @@ use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::metrics::Metrics;
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::amounts;
 
@@ -70,15 +70,21 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
 }
 
 /// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &Metrics, fair_sharing: bool) {
+pub fn install(
+    manager: &mut Manager,
+    stores: &Stores,
+    scheduler: &SchedulerState,
+    metrics: &Metrics,
+    fair_sharing: bool,
+) {
     let (client, clock) = (manager.client(), manager.clock());
     let builder = manager.controller("cluster-queue").concurrency(16).watch_self(&stores.cluster_queues);
-    brain.listen_cluster_queues(builder.queue());
+    scheduler.listen_cluster_queues(builder.queue());
     builder.run(Controller {
         client,
         clock,
         queues: stores.cluster_queues.clone(),
-        brain: brain.clone(),
+        scheduler: scheduler.clone(),
         metrics: metrics.clone(),
         fair_sharing,
         pace: Pace::default(),
@@ -89,7 +95,7 @@ struct Controller {
     client: Client,
     clock: Clock,
     queues: Cache<ClusterQueue>,
-    brain: Brain,
+    scheduler: SchedulerState,
     metrics: Metrics,
     fair_sharing: bool,
     pace: Pace,
@@ -103,7 +109,7 @@ impl Reconciler for Controller {
             return Ok(Action::Wait);
         };
         let api: Api<ClusterQueue> = Api::all(self.client.clone());
-        let figures = self.brain.engine().cluster_queue_status(&key.name).unwrap_or_default();
+        let figures = self.scheduler.engine().cluster_queue_status(&key.name).unwrap_or_default();
         let terminating = queue.metadata.deletion_timestamp.is_some();
         let mut wanted = (*queue).clone();
         if terminating {

@@ -5,7 +5,7 @@ use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use kube::{Api, Client};
 
 use crate::execute::{Part, patch};
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 
 /// Can this change of a cohort change a decision?
@@ -15,7 +15,7 @@ pub fn concerns(old: Option<&Cohort>, new: &Cohort) -> bool {
 
 /// Adds the controller to the manager. Shares move with the usage of the queues below, whose status changes bring every
 /// cohort back here.
-pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
+pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState) {
     let client = manager.client();
     let cohorts: Cache<Cohort> = manager.cache();
     let all = cohorts.clone();
@@ -25,19 +25,19 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain) {
         .watch(&stores.cluster_queues, move |_| {
             all.list().iter().map(|cohort| ObjectKey::of(cohort.as_ref())).collect::<Vec<_>>()
         })
-        .run(Controller { client, cohorts, brain: brain.clone() });
+        .run(Controller { client, cohorts, scheduler: scheduler.clone() });
 }
 
 struct Controller {
     client: Client,
     cohorts: Cache<Cohort>,
-    brain: Brain,
+    scheduler: SchedulerState,
 }
 
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(cohort) = self.cohorts.get(&key) else { return Ok(Action::Wait) };
-        let Some(figures) = self.brain.engine().cohort_status(&key.name) else { return Ok(Action::Wait) };
+        let Some(figures) = self.scheduler.engine().cohort_status(&key.name) else { return Ok(Action::Wait) };
         let mut wanted = (*cohort).clone();
         wanted.status.get_or_insert_with(CohortStatus::default).fair_sharing =
             Some(FairSharingStatus { weighted_share: figures.weighted_share.value });

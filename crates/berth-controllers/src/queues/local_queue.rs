@@ -18,7 +18,7 @@ use super::pace::Pace;
 use crate::conditions::{self, NewCondition};
 use crate::execute::{Part, patch};
 use crate::metrics::Metrics;
-use crate::scheduler::Brain;
+use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::amounts;
 
@@ -87,7 +87,7 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
 }
 
 /// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &Metrics) {
+pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState, metrics: &Metrics) {
     let (client, clock) = (manager.client(), manager.clock());
     let by_cluster_queue = stores.local_queues.index(|queue: &LocalQueue| vec![queue.spec.cluster_queue.clone()]);
     let builder = manager.controller("local-queue").concurrency(16).watch_self(&stores.local_queues).watch(
@@ -102,13 +102,13 @@ pub fn install(manager: &mut Manager, stores: &Stores, brain: &Brain, metrics: &
             if unchanged { Vec::new() } else { by_cluster_queue.keys(&name) }
         },
     );
-    brain.listen_local_queues(builder.queue());
+    scheduler.listen_local_queues(builder.queue());
     builder.run(Controller {
         client,
         clock,
         queues: stores.local_queues.clone(),
         stores: stores.clone(),
-        brain: brain.clone(),
+        scheduler: scheduler.clone(),
         metrics: metrics.clone(),
         pace: Pace::default(),
     });
@@ -119,7 +119,7 @@ struct Controller {
     clock: Clock,
     queues: Cache<LocalQueue>,
     stores: Stores,
-    brain: Brain,
+    scheduler: SchedulerState,
     metrics: Metrics,
     pace: Pace,
 }
@@ -133,8 +133,8 @@ impl Reconciler for Controller {
         };
         let cluster = self.stores.cluster_queue(&queue.spec.cluster_queue);
         let (figures, sample) = {
-            let now = self.brain.now();
-            let mut engine = self.brain.engine();
+            let now = self.scheduler.now();
+            let mut engine = self.scheduler.engine();
             let sample = engine.sample_usage(&key.namespace, &key.name, now);
             (engine.local_queue_status(&key.namespace, &key.name), sample)
         };

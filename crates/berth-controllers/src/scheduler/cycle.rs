@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::carry_out::{Change, changes};
 use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
-use super::{Brain, cycle_key};
+use super::{SchedulerState, cycle_key};
 use crate::config::Config;
 use crate::gates::Gate;
 use crate::metrics::Metrics;
@@ -35,7 +35,7 @@ pub(crate) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
     stores: &Stores,
-    brain: &Brain,
+    scheduler: &SchedulerState,
     metrics: &Metrics,
 ) -> Writes {
     let gates = config.gates();
@@ -48,12 +48,12 @@ pub(crate) fn install(
         nodes: topology.then(|| (manager.nodes(), manager.cache())),
     };
     let environment = Environment::new(config.resources.clone(), &extra);
-    let writes = super::writer::install(manager, config, stores, &environment, brain, metrics);
+    let writes = super::writer::install(manager, config, stores, &environment, scheduler, metrics);
     let builder = manager.controller("scheduler").concurrency(1);
-    brain.listen_cycles(builder.queue());
+    scheduler.listen_cycles(builder.queue());
     builder.queue().add(cycle_key());
-    feed::watch(builder, brain, stores, &extra, &environment, metrics).run(Scheduler {
-        brain: brain.clone(),
+    feed::watch(builder, scheduler, stores, &extra, &environment, metrics).run(Scheduler {
+        scheduler: scheduler.clone(),
         workloads: stores.workloads.clone(),
         environment,
         writes: writes.clone(),
@@ -63,7 +63,7 @@ pub(crate) fn install(
 }
 
 struct Scheduler {
-    brain: Brain,
+    scheduler: SchedulerState,
     workloads: Cache<Workload>,
     environment: Environment,
     writes: Writes,
@@ -90,9 +90,9 @@ impl Scheduler {
             if !self.writes.has_room() {
                 return Ok(Action::Wait);
             }
-            let now = self.brain.now();
+            let now = self.scheduler.now();
             let begun = Instant::now();
-            let outcome = self.brain.engine().cycle_part(HEADS_PER_PART, now);
+            let outcome = self.scheduler.engine().cycle_part(HEADS_PER_PART, now);
             let more = outcome.more;
             let next = outcome.next_wakeup;
             self.metrics.cycle(&outcome, begun.elapsed());
@@ -105,12 +105,12 @@ impl Scheduler {
                     withdrawn.push(workload);
                 }
             }
-            self.brain.announce(&effects);
+            self.scheduler.announce(&effects);
             let more = more || !withdrawn.is_empty();
             for workload in withdrawn {
                 // Thrown out before it was written that it is in: nobody outside has seen either.
-                self.brain.apply(Event::PreemptionFailed(workload.clone()));
-                self.brain.apply(Event::AdmissionFailed(workload));
+                self.scheduler.apply(Event::PreemptionFailed(workload.clone()));
+                self.scheduler.apply(Event::AdmissionFailed(workload));
             }
             if !more {
                 return Ok(match next {
@@ -125,25 +125,25 @@ impl Scheduler {
 
     /// Lets the engine have those whose pause after a refusal is over.
     fn look_again_at_refused(&self) {
-        let now = self.brain.now();
-        let (ended, next) = self.brain.refusals().ended(now);
+        let now = self.scheduler.now();
+        let (ended, next) = self.scheduler.refusals().ended(now);
         for key in ended {
-            self.brain.feed_again(&self.environment, &self.workloads, &object_key(&key));
+            self.scheduler.feed_again(&self.environment, &self.workloads, &object_key(&key));
         }
         if let Some(next) = next {
-            self.brain.wake_after(now.until(next));
+            self.scheduler.wake_after(now.until(next));
         }
     }
 
     fn priorities(&self, changes: &[(WorkloadKey, Change)]) -> Vec<i64> {
-        let engine = self.brain.engine();
+        let engine = self.scheduler.engine();
         changes.iter().map(|(workload, _)| engine.priority(workload).unwrap_or(0)).collect()
     }
 
     /// Whose figures a cycle changed.
     fn effects(&self, outcome: &CycleOutcome) -> Effects {
         let mut effects = Effects::default();
-        let engine = self.brain.engine();
+        let engine = self.scheduler.engine();
         for decision in &outcome.decisions {
             effects.cluster_queues.insert(decision.cluster_queue.clone());
             if let Verdict::Preempt { victims, .. } = &decision.verdict {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Resource;
 
-use super::Brain;
+use super::SchedulerState;
 use super::refusals::What;
 use crate::config::Resources;
 use crate::metrics::Metrics;
@@ -64,47 +64,47 @@ pub(super) struct Extra {
     pub nodes: Option<(Cache<Node>, Cache<Pod>)>,
 }
 
-/// Makes the scheduler's controller hear about everything. The closures feed the brain and never ask for a reconcile of
-/// their own: the brain wakes the cycle when an answer could have changed.
+/// Feeds every change of the caches to the scheduler state. The closures request no reconcile of their
+/// own: the scheduler state wakes the cycle when an answer could have changed.
 pub(super) fn watch<'a>(
     mut builder: ControllerBuilder<'a>,
-    brain: &Brain,
+    scheduler: &SchedulerState,
     stores: &Stores,
     extra: &Extra,
     environment: &Environment,
     metrics: &Metrics,
 ) -> ControllerBuilder<'a> {
-    builder = feed(builder, brain, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
+    builder = feed(builder, scheduler, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
         Some(namespace) => Some(Event::NamespaceUpserted {
             name: name(namespace.as_ref()),
             labels: labels(namespace.metadata.labels.as_ref()),
         }),
         None => Some(Event::NamespaceRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &stores.flavors, |delta: &Delta<ResourceFlavor>| match &delta.new {
+    builder = feed(builder, scheduler, &stores.flavors, |delta: &Delta<ResourceFlavor>| match &delta.new {
         Some(flavor) => Some(Event::FlavorUpserted(queues::flavor(flavor))),
         None => Some(Event::FlavorRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &extra.topologies, |delta: &Delta<Topology>| match &delta.new {
+    builder = feed(builder, scheduler, &extra.topologies, |delta: &Delta<Topology>| match &delta.new {
         Some(topology) => Some(Event::TopologyUpserted(queues::topology(topology))),
         None => Some(Event::TopologyRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &stores.admission_checks, |delta: &Delta<AdmissionCheck>| match &delta.new {
+    builder = feed(builder, scheduler, &stores.admission_checks, |delta: &Delta<AdmissionCheck>| match &delta.new {
         Some(check) => Some(Event::AdmissionCheckUpserted(queues::admission_check(check))),
         None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
+    builder = feed(builder, scheduler, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
         Some(new) if !cohort::concerns(delta.old.as_deref(), new) => None,
         Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
         None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
     });
-    builder = feed(builder, brain, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
+    builder = feed(builder, scheduler, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
         Some(_) if is_status_only(delta) => None,
         Some(queue) => Some(Event::ClusterQueueUpserted(queues::cluster_queue(queue))),
         None => Some(Event::ClusterQueueRemoved(name(delta.latest().as_ref()))),
     });
-    let of = brain.clone();
-    builder = feed(builder, brain, &stores.local_queues, move |delta: &Delta<LocalQueue>| match &delta.new {
+    let of = scheduler.clone();
+    builder = feed(builder, scheduler, &stores.local_queues, move |delta: &Delta<LocalQueue>| match &delta.new {
         Some(_) if is_status_only(delta) => None,
         Some(queue) => {
             if delta.old.is_none()
@@ -120,11 +120,11 @@ pub(super) fn watch<'a>(
         }
     });
     if let Some((nodes, pods)) = &extra.nodes {
-        builder = feed(builder, brain, nodes, |delta: &Delta<Node>| match &delta.new {
+        builder = feed(builder, scheduler, nodes, |delta: &Delta<Node>| match &delta.new {
             Some(node) => Some(Event::NodeUpserted(queues::node(node))),
             None => Some(Event::NodeRemoved(name(delta.latest().as_ref()))),
         });
-        builder = feed(builder, brain, pods, |delta: &Delta<Pod>| {
+        builder = feed(builder, scheduler, pods, |delta: &Delta<Pod>| {
             let pod = delta.new.as_ref().and_then(|pod| queues::node_pod(pod));
             match (pod, delta.old.as_ref().and_then(|pod| queues::node_pod(pod))) {
                 (Some(pod), _) => Some(Event::NodePodUpserted(pod)),
@@ -133,8 +133,8 @@ pub(super) fn watch<'a>(
             }
         });
     }
-    let (env, of, metrics) = (environment.clone(), brain.clone(), metrics.clone());
-    builder = feed(builder, brain, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
+    let (env, of, metrics) = (environment.clone(), scheduler.clone(), metrics.clone());
+    builder = feed(builder, scheduler, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
             metrics.changed(delta.old.as_deref(), Some(workload));
             let event = of.upserted(&env, workload);
@@ -154,7 +154,7 @@ pub(super) fn watch<'a>(
         }
     });
     // What pods ask for changes with the namespace's limits and with runtime classes.
-    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
+    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), scheduler.clone());
     builder = builder.watch(&extra.limit_ranges, move |delta: &Delta<LimitRange>| {
         let namespace = delta.latest().metadata.namespace.clone().unwrap_or_default();
         for workload in workloads.iter_namespace(&namespace) {
@@ -162,7 +162,7 @@ pub(super) fn watch<'a>(
         }
         None::<ObjectKey>
     });
-    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), brain.clone());
+    let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), scheduler.clone());
     builder.watch(&extra.runtime_classes, move |delta: &Delta<RuntimeClass>| {
         let class = delta.latest().metadata.name.clone();
         for workload in workloads.iter() {
@@ -177,7 +177,7 @@ pub(super) fn watch<'a>(
     })
 }
 
-impl Brain {
+impl SchedulerState {
     /// Lets the engine see a workload as the cache has it. False when it is gone.
     pub(super) fn feed_again(&self, environment: &Environment, workloads: &Cache<Workload>, key: &ObjectKey) -> bool {
         if let Some(workload) = workloads.get(key) {
@@ -205,14 +205,14 @@ impl Brain {
 
 fn feed<'a, K: Resource + 'static>(
     builder: ControllerBuilder<'a>,
-    brain: &Brain,
+    scheduler: &SchedulerState,
     cache: &Cache<K>,
     event: impl Fn(&Delta<K>) -> Option<Event> + Send + Sync + 'static,
 ) -> ControllerBuilder<'a> {
-    let brain = brain.clone();
+    let scheduler = scheduler.clone();
     builder.watch(cache, move |delta| {
         if let Some(event) = event(delta) {
-            brain.apply(event);
+            scheduler.apply(event);
         }
         None::<ObjectKey>
     })

@@ -1,13 +1,13 @@
 //! The scheduling controller: watches feed the engine, cycles decide, a writer carries decisions out behind.
 //!
 //! ```text
-//! caches ──deltas──▶ Brain (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
-//!                        └──whose figures changed──▶ status controllers of queues
+//! caches ──deltas──▶ SchedulerState (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
+//!                        └──queues whose figures changed──▶ status controllers of queues
 //! ```
 //!
-//! A delta is translated and applied the moment it is seen, so every reader of the [`Brain`] sees the same state. Cycles run
-//! until the engine has nothing more to decide; a decision is counted by the engine at once and written behind, and
-//! taken back when its write is refused for good. State is rebuilt from the caches at every start: the manager fills
+//! A delta is translated and applied the moment it is seen, so every reader of the [`SchedulerState`]
+//! sees the same state. Cycles run until the engine has nothing more to decide. The engine counts a
+//! decision at once; its write follows, and the decision is undone when that write fails for good. State is rebuilt from the caches at every start: the manager fills
 //! them before any controller runs.
 
 pub mod carry_out;
@@ -32,9 +32,9 @@ use refusals::{Refusals, What};
 /// Figures of a queue are written this long after the first change, with all that came since; as Kueue does.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
-/// The engine and who has to hear about changes; clones share it.
+/// The engine and the queues of the controllers that changes wake; clones share it.
 #[derive(Clone)]
-pub struct Brain {
+pub struct SchedulerState {
     inner: Arc<Inner>,
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn cycle_key() -> ObjectKey {
     ObjectKey::cluster("cycle")
 }
 
-impl Brain {
-    /// A brain that knows nothing yet.
+impl SchedulerState {
+    /// The state of an engine that knows no objects yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
         let (listeners, exact, refusals) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Brain { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
+        SchedulerState { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
     }
 
     /// The engine. Nothing may be awaited and no cache written while this is held.

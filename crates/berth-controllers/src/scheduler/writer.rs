@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Brain;
+use super::SchedulerState;
 use super::carry_out::{Change, Notice, carry_out, replaced_slice};
 use super::feed::{Environment, object_key, workload_key};
 use super::refusals::What;
@@ -211,7 +211,7 @@ pub(super) fn install(
     config: &Arc<Config>,
     stores: &Stores,
     environment: &Environment,
-    brain: &Brain,
+    scheduler: &SchedulerState,
     metrics: &Metrics,
 ) -> Writes {
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-admission"));
@@ -220,7 +220,7 @@ pub(super) fn install(
         client,
         clock,
         recorder,
-        brain: brain.clone(),
+        scheduler: scheduler.clone(),
         stores: stores.clone(),
         environment: environment.clone(),
         gates: config.gates(),
@@ -263,7 +263,7 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
             (pending.goes_on(), pending.limited && !pending.changes.is_empty())
         };
         if goes_on {
-            writer.brain.wake_after(Duration::ZERO);
+            writer.scheduler.wake_after(Duration::ZERO);
         }
         tokio::select! {
             biased;
@@ -283,7 +283,7 @@ struct Writer {
     client: Client,
     clock: Clock,
     recorder: Recorder,
-    brain: Brain,
+    scheduler: SchedulerState,
     stores: Stores,
     environment: Environment,
     gates: Gates,
@@ -337,7 +337,7 @@ impl Writer {
             return Ok(());
         }
         if matches!(change, Change::Admit(admit) if !admit.second_pass) {
-            self.brain.reserved(workload_key(key), self.brain.now());
+            self.scheduler.reserved(workload_key(key), self.scheduler.now());
         }
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);
         match patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await {
@@ -347,7 +347,7 @@ impl Writer {
                 }
                 notices.into_iter().for_each(|notice| self.tell(notice));
                 if matches!(change, Change::Admit(_)) {
-                    self.brain.accepted(&workload_key(key));
+                    self.scheduler.accepted(&workload_key(key));
                 }
                 if let Change::Admit(admit) = change
                     && let Some((replaced, change)) = replaced_slice(&after, admit)
@@ -441,8 +441,8 @@ impl Writer {
 
     /// The server refused an admission for good: the workload is looked at again later, and told why.
     fn put_off(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
-        self.brain.refused(workload_key(key), What::of(refused));
-        if self.brain.feed_again(&self.environment, &self.stores.workloads, key) {
+        self.scheduler.refused(workload_key(key), What::of(refused));
+        if self.scheduler.feed_again(&self.environment, &self.stores.workloads, key) {
             let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
             let message = format!("The API server refused the admission: {}", berth_runtime::message(error));
             self.tell(Notice { about, event_type: EventType::Warning, reason, message, unnamed: None });
@@ -456,7 +456,7 @@ impl Writer {
             Change::Preempt { .. } | Change::Evict { .. } => Event::PreemptionFailed(workload_key(key)),
             Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => return,
         };
-        self.brain.apply(event);
+        self.scheduler.apply(event);
     }
 }
 
