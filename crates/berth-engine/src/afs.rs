@@ -1,7 +1,8 @@
 //! Usage-based fairness between the local queues of a cluster queue (§16).
 //!
-//! Each local queue has a ledger of what it consumed, which fades with time, and of penalties for admissions that its
-//! usage does not show yet. The ledger decides which local queue's workloads go first.
+//! Each local queue has a ledger: its consumption, which decays with time, and penalties for
+//! admissions that its usage does not show yet. The ledger decides which local queue's workloads
+//! go first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,19 +12,21 @@ use crate::ids::{LocalQueueId, Name, ResourceId, WorkloadId};
 use crate::model::Time;
 use crate::world::{Tally, World};
 
-/// What one local queue consumed.
+/// Ledger of one local queue.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Ledger {
-    /// Faded usage per resource, in base units.
+    /// Decayed usage per resource, in base units.
     pub consumed: BTreeMap<ResourceId, f64>,
-    /// Penalties of admissions that were decided and are not yet part of the usage.
+    /// Penalties of decided admissions that are not yet part of the usage.
     pub penalties: BTreeMap<WorkloadId, BTreeMap<ResourceId, f64>>,
     pub updated: Option<Time>,
-    /// What an earlier life of the process recorded is part of it, or there was nothing: it is added at most once.
+    /// True once the record of an earlier run of the process was added, or there was none. It is
+    /// added at most once.
     pub accounted: bool,
 }
 
-/// How much of the difference between recorded and current usage counts after `elapsed` (§16.2).
+/// Fraction of the difference between recorded and current usage that counts after `elapsed`
+/// (§16.2).
 pub(crate) fn decay(elapsed: Duration, half_life: Duration) -> f64 {
     if half_life.is_zero() {
         return 1.0;
@@ -32,7 +35,7 @@ pub(crate) fn decay(elapsed: Duration, half_life: Duration) -> f64 {
 }
 
 impl World {
-    /// Usage of a local queue by which it is ordered; infinite for a weight of zero (§16.4).
+    /// Usage that orders a local queue; infinite for a weight of zero (§16.4).
     pub fn local_usage(&self, id: LocalQueueId) -> f64 {
         let Some(config) = &self.config.admission_fair_sharing else { return 0.0 };
         let local = self.local(id);
@@ -61,18 +64,20 @@ impl World {
     }
 }
 
-/// What came of asking for a local queue's usage to be recorded.
+/// Result of a request to record a local queue's usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageSample {
-    /// It was recorded; otherwise the last record is recent enough.
+    /// True if usage was recorded; false if the last record is recent enough.
     pub recorded: bool,
-    /// When to ask again; `None` when the record's own change of status brings the asker back.
+    /// When to sample again; `None` when the change of status that the record causes triggers the
+    /// next sample.
     pub next: Option<Duration>,
 }
 
 impl crate::Engine {
-    /// Records what a local queue consumes when its last record is older than the sampling interval or an admission is
-    /// not part of it yet (§16.2). Nothing without usage-based fairness or without such a queue.
+    /// Records a local queue's usage when its last record is older than the sampling interval, or
+    /// an admission is not part of it yet (§16.2). `None` without usage-based fairness or without
+    /// such a queue.
     pub fn sample_usage(&mut self, namespace: &str, name: &str, now: Time) -> Option<UsageSample> {
         let interval = self.world.config.admission_fair_sharing.as_ref()?.usage_sampling_interval;
         if !self.world.config.gates.admission_fair_sharing {
@@ -92,7 +97,7 @@ impl crate::Engine {
         Some(UsageSample { recorded: true, next: ahead.then_some(interval) })
     }
 
-    /// Takes over what an earlier life of the process recorded (§16.5).
+    /// Adds the usage that an earlier run of the process recorded (§16.5).
     pub(crate) fn restore_usage(
         &mut self,
         namespace: &Name,
@@ -114,7 +119,7 @@ impl crate::Engine {
         }
     }
 
-    /// Charges an admission to its local queue until its usage shows (§16.3).
+    /// Adds a penalty for an admission to its local queue, until the usage shows it (§16.3).
     pub(crate) fn push_penalty(&mut self, id: WorkloadId) {
         let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
         let Some(queue) = self.world.record(id).holding.as_ref().map(|holding| holding.queue) else { return };
@@ -126,7 +131,7 @@ impl crate::Engine {
         let mut penalty: BTreeMap<ResourceId, f64> = BTreeMap::new();
         for set in &self.world.record(id).shape.pod_sets {
             for (resource, per_pod) in &set.requests {
-                // What the queue does not count is not charged for either (§2.7).
+                // Resources that the queue does not count are not charged either (§2.7).
                 if ignores_undeclared && self.world.queue(queue).config.group_of(*resource).is_none() {
                     continue;
                 }
@@ -137,7 +142,7 @@ impl crate::Engine {
         self.world.local_mut(local).ledger.penalties.insert(id, penalty);
     }
 
-    /// Moves a penalty into what was consumed: the workload was admitted (§16.3).
+    /// Moves a penalty into the consumption: the workload was admitted (§16.3).
     pub(crate) fn settle_penalty(&mut self, id: WorkloadId, now: Time) {
         let local = self.world.record(id).local;
         if !self.world.local(local).ledger.penalties.contains_key(&id) {
@@ -150,13 +155,13 @@ impl crate::Engine {
         }
     }
 
-    /// Forgets a penalty: the workload is gone or holds nothing any more.
+    /// Drops a penalty: the workload is gone or holds no quota any more.
     pub(crate) fn drop_penalty(&mut self, id: WorkloadId) {
         let local = self.world.record(id).local;
         self.world.local_mut(local).ledger.penalties.remove(&id);
     }
 
-    /// Lets recorded usage fade towards the current one (§16.2).
+    /// Decays the recorded usage towards the current usage (§16.2).
     pub(crate) fn sample(&mut self, local: LocalQueueId, now: Time) {
         let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
         let mut current: BTreeMap<ResourceId, f64> = BTreeMap::new();
@@ -176,7 +181,7 @@ impl crate::Engine {
                 *ledger.consumed.entry(resource).or_default() += alpha * amount;
             }
         }
-        // A settlement may have been stamped by a clock that is ahead.
+        // A settlement may carry the timestamp of a clock that is ahead.
         ledger.updated = ledger.updated.max(Some(now));
     }
 }

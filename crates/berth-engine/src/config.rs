@@ -1,4 +1,5 @@
-//! What the engine may do and how: feature gates and the parts of Kueue's configuration that decisions depend on.
+//! What the engine may do and how: feature gates and the parts of Kueue's configuration that
+//! decisions depend on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,11 +15,12 @@ pub struct EngineConfig {
     pub fair_sharing: Option<FairSharing>,
     /// Usage-based fair sharing between local queues (§16); off when absent.
     pub admission_fair_sharing: Option<AdmissionFairSharing>,
-    /// What to do with requested resources no quota covers (§2.7).
+    /// What to do with requested resources that no resource group covers (§2.7).
     pub quota_check_strategy: QuotaCheckStrategy,
-    /// Which time a workload evicted for `PodsReadyTimeout` queues by (§3.2).
+    /// The timestamp that orders a workload evicted for `PodsReadyTimeout` in its queue (§3.2).
     pub requeuing_timestamp: RequeuingTimestamp,
-    /// `waitForPodsReady.blockAdmission`: admit nothing while an admitted workload's pods are not ready (§20.4).
+    /// `waitForPodsReady.blockAdmission`: admit nothing while an admitted workload's pods are not
+    /// ready (§20.4).
     pub block_admission_on_pods_ready: bool,
     /// How long flush requests of one cohort tree are collected before they take effect (§4.7).
     pub flush_delay: Duration,
@@ -135,63 +137,70 @@ macro_rules! feature_gates {
 }
 
 feature_gates! {
-    /// Admit fewer pods, down to `minCount`, when all of them do not fit (§12).
+    /// Admits a workload with fewer pods, down to `minCount`, when its full count does not fit
+    /// (§12).
     partial_admission "PartialAdmission" = true;
-    /// `flavorFungibility` decides when the scan of flavors stops (§8.10); off: the first that fits, else the best.
+    /// Lets a queue's `flavorFungibility` decide whether the search goes on to the next flavor
+    /// (§8.10).
     flavor_fungibility "FlavorFungibility" = true;
-    /// Keep scan progress across cycles, even when the queue's quota changed meanwhile (§8.12).
+    /// Keeps how far the search through a workload's flavors got from one cycle to the next, even
+    /// if quota changed in between (§8.12).
     flavor_fungibility_preserve_scan_progress "FlavorFungibilityPreserveScanProgress" = true;
-    /// Order the entries of a cycle by priority before age (§6.1); off changes timestamps too (§3.2).
+    /// Orders the entries of a cycle by priority before queue-order timestamp (§3.2, §6.1).
     priority_sorting_within_cohort "PrioritySortingWithinCohort" = true;
-    /// A queue within its nominal quota preempts borrowers regardless of shares (§10.7).
+    /// Lets a queue that stays within its own quota preempt without comparing shares (§10.7).
     fair_sharing_preempt_within_nominal "FairSharingPreemptWithinNominal" = true;
-    /// In the tournament, a child that does not borrow goes first (§6.2).
+    /// Lets entries that do not borrow go before entries that do, whatever their shares (§6.2).
     fair_sharing_prioritize_non_borrowing "FairSharingPrioritizeNonBorrowing" = true;
-    /// Recompute an entry whose victims an earlier entry of the cycle claimed (§5.6 step 1).
+    /// Works out an entry's assignment again when an earlier entry of the cycle claimed one of its
+    /// victims (§5.6).
     recompute_assignment_upon_preemption_targets_overlap "RecomputeAssignmentUponPreemptionTargetsOverlap" = true;
-    /// A workload that waits for its preemptions goes first in a cycle (§6.1, §6.2).
+    /// Lets entries that wait for preemptions they started go before the other entries of their
+    /// cycle (§6.1, §6.2).
     prioritize_preemptor_workloads "PrioritizePreemptorWorkloads" = false;
-    /// Add annotation `priority-boost` to the priority (§3.1).
+    /// Adds the priority-boost annotation to a workload's priority (§3.1).
     priority_boost "PriorityBoost" = false;
-    /// Place pods on topology domains (§14).
+    /// Places the pods of workloads in topology domains (§14).
     topology_aware_scheduling "TopologyAwareScheduling" = true;
-    /// Place unconstrained pod sets by LeastFreeCapacity instead of BestFit (§14.6).
+    /// Takes the domains with the least free capacity first, for pods that name no level (§14.6).
     tas_profile_mixed "TASProfileMixed" = true;
-    /// Spread `preferred` pod sets evenly over domains (§14.8).
+    /// Spreads pods that prefer a level evenly over its domains (§14.8).
     tas_balanced_placement "TASBalancedPlacement" = false;
-    /// Score domains by preferred node affinity (§14.5).
+    /// Prefers nodes that match the pods' preferred node affinity (§14.5).
     tas_respect_node_affinity_preferred "TASRespectNodeAffinityPreferred" = false;
-    /// Permit slices within slices, up to three layers (§14.9).
+    /// Allows several layers of slices in one topology request (§14.9).
     tas_multi_layer_topology "TASMultiLayerTopology" = true;
-    /// Count a node's usage over all flavors that contain the node (§14.1).
+    /// Counts the usage of a node that several flavors share in all of them (§14.1).
     tas_handle_overlapping_flavors "TASHandleOverlappingFlavors" = true;
-    /// Place an entry anew when earlier entries of the cycle took its domains (§5.6 step 1).
+    /// Works out an entry's assignment again when its quota is still free but its places on nodes
+    /// were taken by an earlier entry of the cycle (§5.6).
     tas_recompute_assignment_within_scheduling_cycle "TASRecomputeAssignmentWithinSchedulingCycle" = true;
-    /// Replace a failed node of a running workload (§15).
+    /// Replaces the failed node of an admitted workload instead of evicting the workload (§15).
     tas_failed_node_replacement "TASFailedNodeReplacement" = true;
-    /// Evict a workload whose failed node has no replacement, instead of retrying (§5.6 step 2).
+    /// Evicts a workload whose failed node cannot be replaced at the first try (§5.6).
     tas_failed_node_replacement_fail_fast "TASFailedNodeReplacementFailFast" = true;
-    /// Keep the nodes of workloads that one Pod owns (§15.5).
+    /// Keeps a workload that a single Pod owns on its nodes, failed or not (§15.5).
     skip_reassignment_for_pod_owned_workloads "SkipReassignmentForPodOwnedWorkloads" = true;
-    /// Jobs may change their size while they run (§13).
+    /// Lets elastic jobs grow and shrink by workload slices (§13).
     elastic_jobs_via_workload_slices "ElasticJobsViaWorkloadSlices" = true;
-    /// Elastic jobs may be placed by topology (§13.5).
+    /// Lets elastic jobs use topology-aware scheduling (§13.5).
     elastic_jobs_via_workload_slices_with_tas "ElasticJobsViaWorkloadSlicesWithTAS" = false;
-    /// Order local queues of a cluster queue by their usage over time (§16).
+    /// Orders local queues of one cluster queue by their usage (§16).
     admission_fair_sharing "AdmissionFairSharing" = true;
-    /// Pods that ended for good return their quota (§2.3).
+    /// Gives back the quota of pods that no longer need it (`status.reclaimablePods`) (§2.3).
     reclaimable_pods "ReclaimablePods" = true;
-    /// One failure makes all equivalent workloads of a queue inadmissible (§4.8).
+    /// Makes all equivalent workloads inadmissible when one of them does not fit (§4.8).
     scheduling_equivalence_hashing "SchedulingEquivalenceHashing" = true;
-    /// Honour `resources.quotaCheckStrategy` for undeclared resources (§2.7).
+    /// Allows a configured [`QuotaCheckStrategy`] other than the default (§2.7).
     quota_check_strategy "QuotaCheckStrategy" = true;
-    /// Annotation `admission-gated-by` keeps a workload from its queue (§4.1).
+    /// Keeps workloads with an admission gate out of the queues (§4.1).
     admission_gated_by "AdmissionGatedBy" = true;
-    /// Granular reasons of QuotaReserved=False (§8.13, §22).
+    /// Gives unadmitted workloads a specific reason in their conditions (§8.13, §22).
     unadmitted_workloads_observability "UnadmittedWorkloadsObservability" = true;
-    /// A workload may wait as one variant per flavor (§23).
+    /// Queues one variant of a workload for each flavor (§23).
     concurrent_admission "ConcurrentAdmission" = false;
-    /// Preemption gates are honoured for work on several clusters too (§5.6 step 5).
+    /// Honours the preemption gate of a workload: it must not preempt while its gate is closed
+    /// (§5.6).
     multikueue_orchestrated_preemption "MultiKueueOrchestratedPreemption" = false;
 }
 

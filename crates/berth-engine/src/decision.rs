@@ -1,7 +1,7 @@
 //! What a cycle decides, and why.
 //!
-//! A [`Decision`] is complete: carrying it out needs no further choice. Its reasons are data made by the code that
-//! decided; the texts beside them are renderings of that data in Kueue's words.
+//! A [`Decision`] is complete: carrying it out needs no further choice. Its reasons are data made
+//! by the code that decided; the texts beside them are renderings of that data in Kueue's words.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,27 @@ use crate::withheld::WithheldCandidates;
 pub struct CycleOutcome {
     /// Number of the cycle, from 1. Its parts have the same.
     pub cycle: u64,
-    /// True if some of the cycle's heads are still to be answered: the next call goes on with them.
+    /// True if some heads of the cycle are still to be decided: the next call continues with them.
     pub goes_on: bool,
-    /// What came of the whole cycle, all its parts taken together; `None` while it goes on, and if nobody was there to be
-    /// answered.
+    /// Result of the whole cycle, all its parts together; `None` while the cycle goes on, and if
+    /// it had no heads.
     pub result: Option<CycleResult>,
     /// Decisions, in the order they were taken.
     pub decisions: Vec<Decision>,
-    /// Workloads that were set aside unseen because an equivalent one just failed (§4.8), with the reason to show.
+    /// Workloads that became inadmissible because an equivalent one just failed (§4.8), with the
+    /// reason to show. They were not evaluated themselves.
     pub bypassed: Vec<(WorkloadKey, PendingReason)>,
-    /// Per cluster queue, entries that lost their preemption in this cycle because of others (§5.6 steps 7 and 8).
+    /// Per cluster queue, entries whose preemption was dropped in this cycle because of other
+    /// entries (§5.6 steps 7 and 8).
     pub skipped_preemptions: BTreeMap<Name, u32>,
-    /// Per cluster queue and result (`new_targets`, `deferred_fit`, `skipped`), recomputed preemption targets.
+    /// Per cluster queue and result (`new_targets`, `deferred_fit`, `skipped`), recomputed
+    /// preemption targets.
     pub target_recomputations: BTreeMap<Name, BTreeMap<&'static str, u32>>,
-    /// True when another call right now could decide something more: the rest of this cycle, or another one.
+    /// True when another call right now could decide something more: the rest of this cycle, or
+    /// another one.
     pub more: bool,
-    /// When to call `cycle` next even if no event comes (back-offs, flush delays, second passes); see
-    /// [`crate::Engine::next_wakeup`].
+    /// When to call `cycle` next even if no event comes (back-offs, flush delays, second passes);
+    /// see [`crate::Engine::next_wakeup`].
     pub next_wakeup: Option<Time>,
 }
 
@@ -42,12 +46,12 @@ impl CycleOutcome {
     }
 }
 
-/// What came of a cycle (§5.12).
+/// Result of a cycle (§5.12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CycleResult {
-    /// Something was admitted or evicted.
+    /// At least one workload was admitted or evicted.
     Success,
-    /// Nothing was.
+    /// No workload was admitted or evicted.
     Inadmissible,
 }
 
@@ -61,7 +65,7 @@ impl CycleResult {
     }
 }
 
-/// What to do about one workload.
+/// Decision about one workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The workload.
@@ -75,26 +79,28 @@ pub struct Decision {
 /// The kinds of decision.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Write this admission. The engine already counts it; report `AdmissionFailed` if the write fails.
+    /// Write this admission. The engine already counts it; report `AdmissionFailed` if the write
+    /// fails.
     Admit(Admit),
-    /// Evict these victims, then show why the workload still waits. The engine keeps the victims' quota counted until
-    /// their objects say it was released.
+    /// Evict these victims, then show why the workload still waits. The engine keeps the victims'
+    /// quota counted until their objects say it was released.
     Preempt {
-        /// Whom to evict.
+        /// Workloads to evict.
         victims: Vec<Victim>,
         /// What to show for the workload itself.
         wait: Wait,
     },
     /// It waits; show why.
     Wait(Wait),
-    /// Evict the workload itself: a failed node without replacement (§5.6 step 2), or a variant that leaves for a sibling
-    /// on a better flavor (§23).
+    /// Evict the workload itself: a failed node without replacement (§5.6 step 2), or a variant
+    /// that leaves for a sibling on a better flavor (§23).
     Evict {
         /// Reason of condition Evicted.
         reason: &'static str,
         /// Its message.
         message: String,
-        /// Why its pods found no other nodes, if that is why it is evicted; to be told if the eviction cannot be written.
+        /// Why its pods found no other nodes, if that is the cause of the eviction; shown if the
+        /// eviction cannot be written.
         unplaced: Option<String>,
     },
 }
@@ -104,13 +110,14 @@ pub enum Verdict {
 pub struct Admit {
     /// Quota, counts and topology.
     pub admission: Admission,
-    /// Admission checks this admission has to pass, in name order; empty: it is admitted at once (§17.2).
+    /// Admission checks that this admission needs, in name order; with none, it is admitted at
+    /// once (§17.2).
     pub checks: Vec<Name>,
     /// True when the workload held a reservation already and only its topology is new (§17.6).
     pub second_pass: bool,
     /// The elastic slice that ends with this admission (§13.3).
     pub replaces: Option<WorkloadKey>,
-    /// How it was found.
+    /// Flavors and searches for victims that led to it.
     pub considered: Considered,
 }
 
@@ -119,7 +126,7 @@ pub struct Admit {
 pub struct Victim {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its UID.
+    /// UID of the workload.
     pub uid: Name,
     /// The cluster queue it runs in.
     pub cluster_queue: Name,
@@ -131,7 +138,7 @@ pub struct Victim {
     pub write: bool,
     /// Priority of the victim.
     pub priority: Priority,
-    /// Priority of the workload it makes room for.
+    /// Priority of the workload it is evicted for.
     pub preemptor_priority: Priority,
 }
 
@@ -140,12 +147,12 @@ pub struct Victim {
 pub struct Priority {
     /// `spec.priority`.
     pub base: i64,
-    /// What the boost annotation adds.
+    /// Amount that the boost annotation adds.
     pub boost: i64,
 }
 
 impl Priority {
-    /// What counts.
+    /// The priority that decisions use: base and boost together.
     pub fn effective(self) -> i64 {
         self.base + self.boost
     }
@@ -164,13 +171,14 @@ pub struct Wait {
     pub requeue: RequeueReason,
     /// True when the condition, `status.resourceRequests` and an event are to be written (§5.10).
     pub write_status: bool,
-    /// True when it went back to the second-pass queue instead: emit only the event `SecondPassFailed`.
+    /// True when it went back to the second-pass queue instead: emit only the event
+    /// `SecondPassFailed`.
     pub second_pass_failed: bool,
     /// True when BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
     pub blocked_on_preemption_gates: bool,
     /// Total requests per pod set, for `status.resourceRequests`.
     pub requests: Arc<Vec<(Name, ResourceList)>>,
-    /// What was tried.
+    /// Flavors and searches for victims that were tried.
     pub considered: Considered,
 }
 
@@ -208,7 +216,7 @@ impl EntryStatus {
 /// Why a workload went back to its queue (§4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RequeueReason {
-    /// Nothing in particular.
+    /// No specific reason.
     #[default]
     Generic,
     /// Nominated, but not carried out.
@@ -221,11 +229,11 @@ pub enum RequeueReason {
     PendingMigration,
     /// Its victims could not be evicted.
     PreemptionFailed,
-    /// It may not preempt yet.
+    /// Its preemption gate is closed.
     PreemptionGated,
     /// No flavor can take it.
     NoFit,
-    /// It needs preemption and found nobody to preempt.
+    /// It needs preemption and has no preemption candidates.
     PreemptionNoCandidates,
 }
 
@@ -251,23 +259,23 @@ impl RequeueReason {
 pub enum PendingReason {
     /// No flavor matches the pods.
     NoMatchingFlavor,
-    /// Asks for more than could ever be given.
+    /// Requests more than the queue's maximum capacity.
     ExceedsMaxQuota,
-    /// Would fit if others left.
+    /// Would fit if other workloads released quota.
     WaitingForQuota,
-    /// Quota would do, the nodes would not.
+    /// Fits by quota, but not on the nodes.
     TopologyPlacementFailed,
-    /// Victims are leaving.
+    /// Its victims are being evicted.
     WaitingForPreemptedWorkloads,
-    /// Its queue or object is wrong.
+    /// Its queue or its object is misconfigured.
     Misconfigured,
     /// Its queue is stopped or inactive.
     Suspended,
-    /// Not looked at yet.
+    /// Not evaluated yet.
     PendingEvaluation,
     /// An admitted workload's pods are not ready.
     WaitingForPodsReady,
-    /// A gate is closed.
+    /// An admission gate is closed.
     AdmissionGated,
     /// On hold.
     OnHold,
@@ -298,13 +306,13 @@ impl PendingReason {
 /// Why a victim may be preempted (§9.4, §10.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PreemptionReason {
-    /// By priority, in the same queue.
+    /// The victim has lower priority in the same queue.
     InClusterQueue,
-    /// Its queue uses what belongs to the preemptor's.
+    /// The victim's queue borrows quota of the preemptor's queue.
     InCohortReclamation,
     /// Fair sharing.
     InCohortFairSharing,
-    /// By priority, from a queue that borrows too.
+    /// The victim has lower priority in a queue that borrows, as the preemptor would.
     InCohortReclaimWhileBorrowing,
 }
 
@@ -319,7 +327,7 @@ impl PreemptionReason {
         }
     }
 
-    /// How messages say it.
+    /// The reason in Kueue's words, as in messages.
     pub fn human(self) -> &'static str {
         match self {
             PreemptionReason::InClusterQueue => "prioritization in the ClusterQueue",
@@ -330,10 +338,10 @@ impl PreemptionReason {
     }
 }
 
-/// What was tried for a workload.
+/// Flavors and searches for victims that were tried for a workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Considered {
-    /// Per pod set, the flavors looked at.
+    /// Flavors tried, per pod set.
     pub pod_sets: Vec<PodSetConsidered>,
     /// Highest level of the cohort tree the assignment borrows from; 0 when it does not borrow.
     pub borrowing_level: u32,
@@ -341,49 +349,50 @@ pub struct Considered {
     pub victim_searches: Vec<VictimSearch>,
 }
 
-/// Flavors looked at for one pod set.
+/// Flavors tried for one pod set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodSetConsidered {
     /// Pod set name.
     pub pod_set: Name,
     /// Attempts in the order they were made.
     pub attempts: Vec<FlavorAttempt>,
-    /// What was wrong apart from the flavors that were tried.
+    /// Findings that concern no single flavor.
     pub findings: Vec<Finding>,
 }
 
-/// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared (§8.6), or for all that
-/// the assignment is short of.
+/// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared
+/// (§8.6), or for all that the assignment is short of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimSearch {
-    /// Flavor and resource, where only one was looked at.
+    /// Flavor and resource of the search, if it was for a single one.
     pub only: Option<(Name, Name)>,
-    /// What came of it.
+    /// Outcome of the search.
     pub outcome: SearchOutcome,
-    /// Whom the policies expose, in the order they were looked at; at most fifty.
+    /// Workloads that the policies allow to preempt, in the order they were tried; at most fifty.
     pub candidates: Vec<ConsideredVictim>,
-    /// Those of them that are not named to the reader of an explanation ([`crate::Explanation::withhold`]).
+    /// Candidates whose names are withheld from the reader ([`crate::Explanation::withhold`]).
     pub withheld: Vec<WithheldCandidates>,
-    /// Candidates there were beyond those listed.
+    /// Number of candidates beyond those listed.
     pub unlisted: u32,
 }
 
-/// What came of a search for victims.
+/// Outcome of a search for victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SearchOutcome {
     /// Enough victims were found.
     Found,
     /// `withinClusterQueue` and, if the queue has a cohort, `reclaimWithinCohort` are Never.
     Forbidden,
-    /// The policies expose nobody who holds what is needed.
+    /// The policies allow to preempt no workload that holds what is needed.
     NoCandidates,
-    /// The workload would not fit even without everybody who may be preempted.
+    /// The workload would not fit even without every workload that may be preempted.
     NotEnough,
-    /// Everybody the policies expose is protected by something else: priority while borrowing, quota of their own, shares.
+    /// Every candidate is protected by something else: its priority while the preemptor borrows,
+    /// its queue's own quota, or shares.
     Protected,
 }
 
-/// A workload that the policies expose to preemption.
+/// A workload that the policies allow to preempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsideredVictim {
     /// The workload.
@@ -392,39 +401,40 @@ pub struct ConsideredVictim {
     pub cluster_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// What became of it.
+    /// Outcome of the search for it.
     pub fate: VictimFate,
 }
 
-/// What a search for victims did with a candidate.
+/// Outcome of a search for victims for one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VictimFate {
     /// It is one of the victims.
     Victim(PreemptionReason),
-    /// It was taken at first and given back: the others make enough room (§9.9).
+    /// It was chosen first and then dropped: the other victims suffice (§9.9).
     GivenBack,
-    /// Enough room was made before its turn came.
+    /// Earlier candidates sufficed.
     NotReached,
-    /// It was taken, and still there was not enough room.
+    /// It was chosen, but all candidates together did not suffice.
     NotEnough,
     /// Its priority protects it while the preemptor borrows (§9.4).
     OnlyWithoutBorrowing,
-    /// Its queue, or a cohort above that, uses no more than it owns by then (§9.7).
+    /// When its turn came, its queue or a cohort above it used no more than its own quota (§9.7).
     WithinNominal,
-    /// Its queue's share is not so much larger than the preemptor's that fair sharing takes from it (§10.7).
+    /// Its queue's share does not exceed the preemptor's enough for fair sharing to take from it
+    /// (§10.7).
     ShareTooSmall,
 }
 
-/// How well a flavor suits.
+/// How well a flavor, a pod set or a workload can be served, worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AssignmentMode {
-    /// Not at all.
+    /// It does not fit.
     NoFit,
-    /// If others are preempted.
+    /// It fits if other workloads are preempted.
     Preempt,
-    /// Once the victims of another entry have left (§5.6 step 1).
+    /// It fits once the victims of another entry have released their quota (§5.6 step 1).
     DeferredFit,
-    /// Now.
+    /// It fits now.
     Fit,
 }
 
@@ -445,13 +455,13 @@ impl AssignmentMode {
 pub struct FlavorAttempt {
     /// Flavor.
     pub flavor: Name,
-    /// How well it suits.
+    /// How well the flavor serves the pod set.
     pub mode: AssignmentMode,
-    /// What preemption would be like.
+    /// Kind of preemption it would need.
     pub preemption: PreemptionMode,
     /// Level of the cohort tree it would borrow from.
     pub borrowing_level: u32,
-    /// What was short or wrong.
+    /// What is short or wrong.
     pub findings: Vec<Finding>,
     /// The least severe reason it does not fit, if it does not.
     pub no_fit: Option<PendingReason>,
@@ -460,15 +470,15 @@ pub struct FlavorAttempt {
 /// The finer mode the search compares flavors by (§8.7), worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PreemptionMode {
-    /// Cannot be used.
+    /// The flavor cannot be used.
     NoFit,
-    /// Needs preemption, and there is nobody to preempt.
+    /// Needs preemption, and there are no preemption candidates.
     NoPreemptionCandidates,
-    /// By preempting in its own queue.
+    /// Fits by preempting workloads of its own queue.
     Preempt,
-    /// By reclaiming what other queues borrowed.
+    /// Fits by reclaiming quota that other queues borrowed.
     Reclaim,
-    /// Without preemption.
+    /// Fits without preemption.
     Fit,
 }
 
@@ -485,7 +495,7 @@ pub enum Finding {
         /// The flavor.
         flavor: Name,
     },
-    /// A taint nobody tolerates.
+    /// Neither the pods nor the flavor tolerate one of the flavor's taints.
     UntoleratedTaint {
         /// The taint as Kueue prints it.
         taint: String,
@@ -503,33 +513,34 @@ pub enum Finding {
         resource: Name,
         /// The flavor.
         flavor: Name,
-        /// Asked for by earlier pod sets of the workload.
+        /// Amount requested by earlier pod sets of the workload.
         assumed: i64,
-        /// Asked for by this pod set.
+        /// Amount requested by this pod set.
         requested: i64,
         /// The most that could ever be available.
         maximum: crate::Amount,
         /// The queue or cohort whose quota or borrowing limit sets that maximum.
         short_at: Name,
     },
-    /// The flavor could give it, but not now.
+    /// The flavor has the quota, but not enough of it is unused.
     InsufficientQuota {
         /// The resource.
         resource: Name,
         /// The flavor.
         flavor: Name,
-        /// How much is missing.
+        /// Amount that is missing.
         missing: i64,
-        /// How much was asked for in total.
+        /// Total amount requested.
         requested: i64,
-        /// How much is available now.
+        /// Amount available now.
         available: crate::Amount,
         /// The queue or cohort that runs out, or whose borrowing limit does.
         short_at: Name,
-        /// What forbids to preempt for it, if preemption was not even tried.
+        /// The policy that forbids preemption for it, if preemption was not even tried.
         forbidden: Option<PreemptionBar>,
     },
-    /// The flavor was not nominated for the resource, and only nominated ones are looked at again (§8.4, §5.6).
+    /// The flavor was not nominated for the resource; a recomputation considers nominated flavors
+    /// only (§8.4, §5.6).
     NotNominated {
         /// The flavor.
         flavor: Name,
@@ -548,9 +559,9 @@ pub enum Finding {
         /// The flavor the workload's earlier slice holds.
         held: Name,
     },
-    /// The flavor's quota would do, its nodes do not.
+    /// The flavor has enough quota, but its nodes cannot take the pods.
     Topology(TopologyShortage),
-    /// What the pods ask of a topology cannot be served whatever is free.
+    /// The pods' topology request cannot be served, whatever is free.
     TopologyRequest(TopologyProblem),
 }
 
@@ -576,7 +587,7 @@ pub enum TopologyProblem {
     FlavorWithoutLevel {
         /// The flavor.
         flavor: Name,
-        /// The level asked for.
+        /// The requested level.
         level: Name,
         /// The levels there are, coarse to fine.
         levels: Vec<Name>,
@@ -585,7 +596,7 @@ pub enum TopologyProblem {
     NoFlavor,
     /// The pod set has flavors of several topologies.
     SeveralFlavors {
-        /// They, by name.
+        /// Names of the flavors.
         flavors: Vec<Name>,
     },
     /// No flavor of the queue has a topology that is known.
@@ -597,12 +608,12 @@ pub enum TopologyProblem {
     },
     /// The topology has no such level.
     NoSuchLevel {
-        /// The level asked for.
+        /// The requested level.
         level: Name,
-        /// True if it was asked for slices.
+        /// True if it was requested for slices.
         of_slices: bool,
     },
-    /// Slices were asked for, and no size was given.
+    /// Slices were requested without a size.
     NoSliceSize,
     /// Layers of slices do not nest.
     LayersDoNotNest {
@@ -613,7 +624,8 @@ pub enum TopologyProblem {
         /// Pods of a slice of the outer layer.
         outer_size: i64,
     },
-    /// Slices have to fit into the domain the pods have to fit into.
+    /// The slice level is above the level of the request: slices must fit inside the domain that
+    /// all pods must fit in.
     SliceAboveRequest {
         /// Level of the slices.
         slice: Name,
@@ -625,16 +637,17 @@ pub enum TopologyProblem {
         /// The level.
         level: Name,
     },
-    /// Failed nodes cannot be replaced, as the placement names a domain that is no more (§15.3).
+    /// Failed nodes cannot be replaced, because the placement names a domain that no longer exists
+    /// (§15.3).
     StaleDomain {
         /// The domain, coarse to fine.
         values: Vec<Name>,
     },
-    /// The flavor's topology went away.
+    /// The flavor's topology was removed.
     Gone,
 }
 
-/// Why nobody may be preempted for a request that exceeds what the queue itself owns (§8.5).
+/// Why preemption is not allowed for a request that exceeds the queue's own quota (§8.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PreemptionBar {
     /// The workload would borrow, and `borrowWithinCohort` is Never.
@@ -653,55 +666,56 @@ impl PreemptionBar {
     }
 }
 
-/// Pods that find no places in a flavor's topology (§14.6).
+/// Shortage of capacity in a flavor's topology (§14.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopologyShortage {
     /// The topology.
     pub topology: Name,
-    /// Pods that go together; 1 when they go one by one.
+    /// Pods per slice; 1 when pods are placed one by one.
     pub slice_size: i64,
-    /// Pods, or slices of pods, that need a place.
+    /// Number of pods, or of slices, to place.
     pub needed: i64,
-    /// How many of them fit where they would have to.
+    /// Number of them that fit where the request requires.
     pub fits: i64,
     /// The layers of a multi-layer request, coarse to fine.
     pub layers: Vec<LayerShortage>,
-    /// What the levels could hold, from the one that was asked for upwards.
+    /// Capacity of the levels, from the requested level upwards.
     pub levels: Vec<LevelCapacity>,
-    /// Lowest domains (nodes, most often) there are.
+    /// Number of lowest domains; these are usually nodes.
     pub nodes: usize,
-    /// Those that take not even one pod, by reason, in the order of the reasons' texts.
+    /// Lowest domains that cannot take a single pod, by reason, in the order of the reasons'
+    /// texts.
     pub excluded: Vec<(Exclusion, usize)>,
 }
 
-/// What one layer of a multi-layer request finds.
+/// Shortage in one layer of a multi-layer request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerShortage {
     /// Level.
     pub level: Name,
-    /// Slices of this layer's size that fit, and that are needed.
+    /// Number of slices of this layer's size that fit.
     pub fits: i64,
-    /// Slices needed.
+    /// Number of slices needed.
     pub needed: i64,
 }
 
-/// What the domains of one level could hold.
+/// Capacity of the domains of one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LevelCapacity {
     /// Level.
     pub level: Name,
-    /// Domains there are.
+    /// Number of domains.
     pub domains: usize,
-    /// The most that one of them holds, in pods or slices as asked for.
+    /// Capacity of the largest domain, in pods or slices as requested.
     pub best: i64,
-    /// What all of them hold.
+    /// Capacity of all domains together.
     pub total: i64,
 }
 
-/// Why a lowest domain takes not even one pod.
+/// Why a lowest domain cannot take a single pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exclusion {
-    /// It is outside of the domain that replacements have to stay in.
+    /// It is outside the domain that replacement pods must stay in.
     OtherDomain,
     /// Its node's taint is not tolerated: `key=value:effect`.
     Taint(String),

@@ -1,7 +1,8 @@
-//! What can happen to the world the engine decides about.
+//! Events: changes of the state that decisions are based on.
 //!
-//! Events carry newest states, not differences: the engine compares with what it holds and works out itself what
-//! changed and which queues have to be looked at again (§4.7). Applying the same event twice changes nothing.
+//! Events carry newest states, not differences. The engine compares a state with the one it holds,
+//! and derives what changed and which queues to reconsider (§4.7). Applying the same event twice
+//! changes nothing.
 
 use crate::ids::Name;
 use crate::model::{
@@ -9,7 +10,7 @@ use crate::model::{
     Topology, Workload, WorkloadKey,
 };
 
-/// One thing that happened.
+/// One change of the state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A ClusterQueue was created or changed.
@@ -63,23 +64,25 @@ pub enum Event {
         /// Name.
         name: Name,
     },
-    /// A Workload was created or changed. Also send it when effective requests change because a RuntimeClass or
-    /// LimitRange did.
+    /// A Workload was created or changed. Also sent when its effective requests change because a
+    /// RuntimeClass or LimitRange did.
     WorkloadUpserted(Box<Workload>),
     /// A Workload is gone.
     WorkloadRemoved(WorkloadKey),
-    /// Writing the admission of an `Admit` decision failed: take the assumed quota back and queue the workload again.
+    /// Writing the admission of an `Admit` decision failed. The engine takes the assumed quota
+    /// back and requeues the workload.
     AdmissionFailed(WorkloadKey),
-    /// Writing the eviction of a victim, or of a workload whose failed node could not be replaced, failed: the next cycle
-    /// will ask for it again.
+    /// Writing the eviction of a victim failed, or that of a workload whose failed node could not
+    /// be replaced. The next cycle requests it again.
     PreemptionFailed(WorkloadKey),
-    /// Give the waiting workloads of a cluster queue's whole cohort tree another chance, for a reason the engine
-    /// cannot see (§4.7).
+    /// Requests another try for the inadmissible workloads of a cluster queue's whole cohort tree,
+    /// for a reason the engine cannot see (§4.7).
     FlushRequested {
         /// The cluster queue.
         cluster_queue: Name,
     },
-    /// Usage of a local queue recorded by an earlier life of the process (§16.5); taken once, before the first sample.
+    /// Usage of a local queue recorded by an earlier run of the process (§16.5). Applied once,
+    /// before the first sample.
     LocalQueueUsageRestored {
         /// Namespace.
         namespace: Name,

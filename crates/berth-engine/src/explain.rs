@@ -1,9 +1,10 @@
-//! Why a workload is where it is, worked out when somebody asks.
+//! Explanations: why a workload waits, or what it holds. Computed on request.
 //!
-//! Every answer of a cycle carries what was tried ([`crate::Considered`]). What costs more than the decision itself is
-//! gathered here, on request: the whole tree above a quota that is short, who holds it, who of them could be preempted and
-//! which policy protects the others, and who is ahead in the queue. The search is the cycle's own, run on the live state
-//! and rolled back; nothing is decided and nothing changes.
+//! Every decision of a cycle carries what was tried ([`crate::Considered`]). What costs more than
+//! the decision itself is computed here: every level of the tree above a quota that is short, the
+//! workloads that hold it, whether they could be preempted and which policy protects them, and the
+//! workloads ahead in the queue. The search is the cycle's own, run on the live state and rolled
+//! back. It decides and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,58 +28,61 @@ use crate::waiting::{is_backoff_over, is_queueable};
 use crate::withheld::WithheldHolders;
 use crate::world::{Holding, World};
 
-/// Workloads ahead, and holders of a quota, that are listed at most.
+/// Maximum number of workloads ahead, and of holders of a quota, in an explanation.
 const LISTED_MAX: usize = 50;
 
-/// Why a workload is where it is.
+/// Why a workload waits, or what it holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// The workload.
     pub workload: WorkloadKey,
     /// The local queue it names.
     pub local_queue: Name,
-    /// The cluster queue it holds quota in or waits for, or its local queue names; `None` when there is no such local queue.
+    /// The cluster queue in which it holds quota or waits, or that its local queue names; `None`
+    /// without such a local queue.
     pub cluster_queue: Option<Name>,
-    /// Where it is.
+    /// Whether it holds quota, waits, or is not queued.
     pub standing: Standing,
-    /// Why its cluster queue admits nothing at present; `None` if it does, or there is none (§5.3).
+    /// Why its cluster queue admits nothing at present; `None` if it admits workloads or does not
+    /// exist (§5.3).
     pub queue_inactive: Option<String>,
-    /// What would be said about it if its turn came now; `None` for what does not wait.
+    /// The decision it would get if its turn came now; `None` unless it waits.
     pub verdict: Option<Outlook>,
 }
 
-/// Where a workload is.
+/// Whether a workload holds quota, waits, or is not queued.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Standing {
     /// It holds quota.
     Holding {
-        /// True when it may run.
+        /// True when it is admitted.
         admitted: bool,
         /// True while the reservation is decided but not yet seen on the object.
         assumed: bool,
-        /// Reason of its eviction, while it is on its way out.
+        /// Reason of its eviction, while it is being evicted.
         evicted: Option<Name>,
         /// Admission checks that are not Ready, in name order.
         checks: Vec<Name>,
-        /// What it holds.
+        /// Quota and topology domains it holds.
         admission: Admission,
     },
-    /// It waits.
+    /// It waits in a queue.
     Waiting {
-        /// Its place.
+        /// Its position in the queues.
         position: QueuePosition,
-        /// Who is looked at before it, next first; at most fifty.
+        /// Workloads that are considered before it, the next one first; at most fifty.
         ahead: Vec<WorkloadKey>,
-        /// How many of those are not named to the reader ([`Explanation::withhold`]).
+        /// Number of workloads ahead whose names are withheld from the reader
+        /// ([`Explanation::withhold`]).
         ahead_withheld: usize,
-        /// True while a back-off keeps it from being looked at (§4.6).
+        /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// It waits nowhere.
+    /// It waits in no queue.
     NotQueued(NotQueued),
 }
 
-/// Why a workload waits nowhere (§4.1).
+/// Why a workload waits in no queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// It has finished.
@@ -101,47 +105,49 @@ pub enum NotQueued {
     LocalQueueStopped,
     /// The cluster queue of its local queue does not exist (§21.4).
     NoClusterQueue,
-    /// It was put into its queue just now.
+    /// It was submitted just now and is not in its queue yet.
     NotSeenYet,
 }
 
-/// What would be said about a waiting workload.
+/// The decision a waiting workload would get if its turn came now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// How well it would be served.
+    /// How well the workload could be served.
     pub mode: AssignmentMode,
-    /// The reason its condition would show; `None` when it would be served.
+    /// The reason its condition would show; `None` when it would be admitted.
     pub reason: Option<PendingReason>,
     /// The message, in Kueue's words.
     pub message: String,
     /// Flavors tried per pod set, and searches for victims.
     pub considered: Considered,
-    /// Quotas that are short, in the order they were met.
+    /// Quotas that are short, in the order the search met them.
     pub shortages: Vec<Shortage>,
-    /// Whom it would preempt, and why that is allowed.
+    /// Workloads it would preempt, and why that is allowed.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
-    /// How many of those are not named to the reader, by reason.
+    /// Number of victims whose names are withheld from the reader, by reason.
     pub victims_withheld: Vec<(PreemptionReason, usize)>,
-    /// Under fair sharing, where quota is short: its side and those who hold it elsewhere, each pair once.
+    /// Under fair sharing, where quota is short: the shares on the workload's side and on the side
+    /// of each holder elsewhere, each pair once.
     pub shares: Vec<ComparedShares>,
-    /// Whose pods it waits for, if it waits for pods to be ready (§20.4); at most fifty.
+    /// Workloads whose pods it waits for, if it waits for pods to be ready (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
-    /// How many of those are not named to the reader.
+    /// Number of them whose names are withheld from the reader.
     pub unready_withheld: usize,
-    /// How many more there are.
+    /// Number of them beyond those listed.
     pub unready_unlisted: usize,
 }
 
-/// Two shares as fair sharing compares them: of the children of the lowest cohort that two queues have in common (§10.7).
+/// Two shares that fair sharing compares. They belong to two children of the lowest cohort that
+/// both queues have in common (§10.7).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComparedShares {
-    /// The workload's queue, or the cohort it is in.
+    /// The child on the workload's side: its queue, or a cohort above that.
     pub own: Name,
-    /// Its share with the workload.
+    /// Share of `own` with the workload added.
     pub own_share: WeightedShare,
-    /// The other queue or cohort.
+    /// The child on the holder's side: a queue or a cohort.
     pub other: Name,
-    /// Its share now.
+    /// Current share of `other`.
     pub other_share: WeightedShare,
 }
 
@@ -154,19 +160,19 @@ pub struct Shortage {
     pub flavor: Name,
     /// Resource.
     pub resource: Name,
-    /// Asked for by this and earlier pod sets of the workload.
+    /// Amount requested by this and earlier pod sets of the workload.
     pub asked: i64,
-    /// Available now.
+    /// Amount available now.
     pub available: Amount,
     /// The queue and its cohorts up to the root.
     pub levels: Vec<Level>,
-    /// The level whose limit decides: the one that runs out, or whose borrowing limit does.
+    /// Name of the level that decides: the one whose quota or borrowing limit is exhausted.
     pub short_at: Name,
-    /// Who holds it anywhere in the tree, largest first; at most fifty.
+    /// Workloads that hold it anywhere in the tree, largest amount first; at most fifty.
     pub holders: Vec<Holder>,
-    /// Those of them that are not named to the reader.
+    /// Holders whose names are withheld from the reader.
     pub holders_withheld: Vec<WithheldHolders>,
-    /// How many more hold some of it.
+    /// Number of holders beyond those listed.
     pub holders_unlisted: usize,
 }
 
@@ -179,26 +185,26 @@ pub struct Level {
     pub is_cohort: bool,
     /// Its own nominal quota.
     pub nominal: Amount,
-    /// That and what its children lend it.
+    /// Nominal quota and the quota its children lend it.
     pub subtree: Amount,
-    /// In use; for a cohort, what its children could not cover by what they keep for themselves.
+    /// Usage; for a cohort, the usage of its children above what they keep for themselves.
     pub in_use: Amount,
-    /// How much more it may take from above.
+    /// Maximum amount it may borrow from the levels above.
     pub borrowing_limit: Option<Amount>,
-    /// How much of its quota others may take.
+    /// Maximum amount of its quota that others may borrow.
     pub lending_limit: Option<Amount>,
-    /// What could still be taken from here; negative when more is in use than there is.
+    /// Amount still available here; negative when usage exceeds the quota.
     pub available: Amount,
 }
 
-/// Somebody who holds a quota that is short.
+/// A workload that holds some of a quota that is short.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
     /// The workload.
     pub workload: WorkloadKey,
     /// Its cluster queue.
     pub cluster_queue: Name,
-    /// How much.
+    /// Amount it holds.
     pub amount: i64,
     /// Effective priority.
     pub priority: i64,
@@ -209,25 +215,27 @@ pub struct Holder {
 /// Whether a holder could be preempted for a workload, and what protects it if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemptible {
-    /// It could.
+    /// It could be preempted.
     Yes,
-    /// The policies expose it; whether it is taken is up to the shares (§10.7).
+    /// The policies allow to preempt it; whether fair sharing does depends on the shares (§10.7).
     IfSharesAllow,
-    /// It is on its way out already.
+    /// It is being evicted already.
     Leaving,
-    /// It is the elastic slice the workload takes over from: it ends when that is admitted (§13.3).
+    /// It is the elastic slice that the workload replaces: it ends when the workload is admitted
+    /// (§13.3).
     Replaced,
-    /// The policy allows nobody: `withinClusterQueue` in the workload's own queue, `reclaimWithinCohort` elsewhere.
+    /// The policy is Never: `withinClusterQueue` in the workload's own queue,
+    /// `reclaimWithinCohort` elsewhere.
     PolicyNever,
-    /// The policy allows others, by priority and age, but not this one.
+    /// The policy allows to preempt by priority and age, but not this workload.
     PolicyExcludes(PreemptionPolicy),
-    /// Its queue, or a cohort between, uses no more than it owns.
+    /// Its queue, or a cohort between it and the common one, uses no more than its own quota.
     WithinNominal,
 }
 
 impl Engine {
-    /// Why a workload is where it is; `None` if it is not known. Costs about as much as deciding about the workload, and
-    /// a look at each who waits in its queue and who holds what is short.
+    /// Explains a workload; `None` if it is not known. Costs about as much as deciding about it,
+    /// and a look at each workload that waits in its queue or holds quota that is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {
         let id = self.world.workloads.id(workload)?;
         self.world.tree.refresh();
@@ -317,7 +325,8 @@ impl Engine {
     }
 }
 
-/// Takes the workload through a cycle of its own, from the first flavor on, and looks at what is short.
+/// Runs the workload through a cycle of its own, starting at the first flavor, and collects what
+/// is short.
 fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outlook {
     let mut entry = Entry::new(id, queue, false, false);
     let scan = world.record_mut(id).scan.take();
@@ -378,8 +387,8 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     }
 }
 
-/// The shares that decide whether the workload may take from the queues that hold what is short: those of holders who are
-/// preempted only if shares allow.
+/// Shares that decide whether the workload may preempt in the queues that hold what is short. Only
+/// holders that are preempted if shares allow it count.
 fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> Vec<ComparedShares> {
     let mut list: Vec<ComparedShares> = Vec::new();
     if !world.is_fair_sharing() || entry.assignment.mode() != AssignmentMode::Preempt {
@@ -413,7 +422,7 @@ fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> 
     list
 }
 
-/// What an attempt found short.
+/// Shortages found by an attempt.
 fn shortages_of(
     world: &mut World,
     entry: &Entry,
@@ -466,13 +475,13 @@ fn level(world: &World, node: NodeId, fr: FrId) -> Level {
     }
 }
 
-/// Who holds most of each flavor-resource that was asked for, however often it is short.
+/// The largest holders of each requested flavor-resource, computed once however often it is short.
 #[derive(Default)]
 struct Holders {
     largest: BTreeMap<FrId, Largest>,
 }
 
-/// The largest holders of a flavor-resource, largest first, and how many others there are.
+/// The largest holders of a flavor-resource, largest first, and the number of the others.
 #[derive(Default)]
 struct Largest {
     listed: Vec<(i64, WorkloadId, QueueId)>,
@@ -480,11 +489,12 @@ struct Largest {
 }
 
 impl Holders {
-    /// The largest holders in the queue's tree, and how many others there are, for a workload that asks for so much.
+    /// The largest holders in the queue's tree and the number of the others, seen by a workload
+    /// that requests `asked`.
     fn of(&mut self, world: &World, entry: &Entry, fr: FrId, asked: i64) -> (Vec<Holder>, usize) {
         let node = world.queue(entry.queue).node;
-        // Flavors are judged by a search for one flavor-resource at a time (§8.6); victims of the assignment that was chosen
-        // are searched for all of them together.
+        // A flavor is evaluated by a search for one flavor-resource at a time (§8.6); victims of
+        // the chosen assignment are searched for all its flavor-resources together.
         let chosen = entry.assignment.frs_needing_preemption();
         let together = entry.assignment.mode() == AssignmentMode::Preempt && chosen.contains(&fr);
         let alone = vec![(fr, asked)];
@@ -498,7 +508,7 @@ impl Holders {
             need,
             request,
             placement: None,
-            // Who is preempted first plays no part here.
+            // The order of victims does not matter here.
             now: Time::UNSET,
         };
         let listed = largest.listed.iter().map(|&(amount, id, queue)| {
@@ -515,7 +525,7 @@ impl Holders {
     }
 }
 
-/// Looks once at everybody in a tree who holds quota; only who is listed is put in order.
+/// The largest holders in a tree. Reads every holder once and sorts only the listed ones.
 fn largest_holders(world: &World, root: NodeId, fr: FrId) -> Largest {
     let mut all: Vec<(i64, WorkloadId, QueueId)> = Vec::new();
     for leaf in world.tree.queues_below(root) {
@@ -532,7 +542,8 @@ fn largest_holders(world: &World, root: NodeId, fr: FrId) -> Largest {
     Largest { listed: all, unlisted }
 }
 
-/// Whether the policies expose a holder (§9.3, §9.4, §10.4); asked of the predicates the search uses.
+/// Whether the policies allow to preempt a holder (§9.3, §9.4, §10.4), by the predicates of the
+/// search.
 fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: QueueId) -> Preemptible {
     if preemptor.replaced == Some(id) {
         return Preemptible::Replaced;
@@ -562,7 +573,8 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     }
 }
 
-/// True if fair sharing lets the workload take without regard to shares: with it its queue uses no more than it owns (§10.7).
+/// True if fair sharing lets the workload preempt whatever the shares: with it, its queue uses no
+/// more than its own quota (§10.7).
 fn takes_back_its_own(world: &World, preemptor: &Preemptor<'_>) -> bool {
     world.config.gates.fair_sharing_preempt_within_nominal
         && preemptor.need.iter().all(|&fr| {

@@ -1,8 +1,8 @@
-//! Dense identifiers and the interner that turns names into them.
+//! Dense identifiers, and the interner that maps names to them.
 //!
-//! Inside the engine everything is an index into a vector; names exist only at the border, where events come in and
-//! decisions go out. Identifiers are never reused while an engine lives, so an index held across events cannot
-//! silently point at something else.
+//! Inside the engine everything is an index into a vector. Names exist only at the border: in
+//! events and in decisions. Identifiers are never reused while an engine lives, so an index held
+//! across events always refers to the same thing.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -50,11 +50,11 @@ define_ids! {
     ResourceId;
     /// A workload.
     WorkloadId;
-    /// A class of workloads that no decision can tell apart (§4.8).
+    /// A scheduling-equivalence class: workloads that every decision treats alike (§4.8).
     ClassId;
 }
 
-/// A set of identifiers, in their order: a bit each.
+/// An ordered set of identifiers, one bit each.
 #[derive(Debug, Clone)]
 pub(crate) struct IdSet<I> {
     words: Vec<u64>,
@@ -115,7 +115,7 @@ impl<I> Default for Interner<I> {
 }
 
 impl<I: Id> Interner<I> {
-    /// The identifier of a name, made now if the name is new.
+    /// Identifier of a name, assigned now if the name is new.
     pub fn intern(&mut self, name: &Name) -> I {
         if let Some(&id) = self.ids.get(name) {
             return id;

@@ -1,4 +1,4 @@
-//! Figures for the statuses of queues and cohorts, and the places of waiting workloads.
+//! Figures for the statuses of queues and cohorts, and the positions of waiting workloads.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct FlavorUsage {
 /// Figures of a ClusterQueue's status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterQueueStatus {
-    /// Waiting workloads: heap, set aside and in flight.
+    /// Waiting workloads: in the heap, inadmissible and in flight.
     pub pending: u32,
     /// Workloads that hold quota.
     pub reserving: u32,
@@ -37,19 +37,20 @@ pub struct ClusterQueueStatus {
 /// Figures of a ClusterQueue that metrics show beside those of its status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterQueueFigures {
-    /// Those of its status.
+    /// Figures of the ClusterQueue's status.
     pub status: ClusterQueueStatus,
-    /// How many of the waiting workloads are set aside until something changes.
+    /// Waiting workloads that are inadmissible until something changes.
     pub inadmissible: u32,
-    /// Kinds of workloads that no decision can tell apart, among those that may be looked at.
+    /// Distinct scheduling-equivalence classes among the waiting workloads that may be popped
+    /// (§4.8).
     pub kinds_active: u32,
-    /// The same among those set aside.
+    /// Distinct scheduling-equivalence classes among the inadmissible workloads (§4.8).
     pub kinds_inadmissible: u32,
-    /// What the waiting workloads ask for, by resource in base units.
+    /// Total requests of the waiting workloads, by resource, in base units.
     pub pending_requests: BTreeMap<Name, i64>,
-    /// The cohort above it.
+    /// Parent cohort.
     pub cohort: Option<Name>,
-    /// The topmost cohort above it.
+    /// Topmost cohort of the tree.
     pub root: Option<Name>,
     /// Its quotas, in the order of its resource groups, flavors and resources.
     pub quotas: Vec<QuotaFigures>,
@@ -64,9 +65,9 @@ pub struct QuotaFigures {
     pub resource: Name,
     /// Nominal quota.
     pub nominal: Amount,
-    /// What it may borrow at most; `None`: no limit.
+    /// Maximum amount it may borrow; `None`: no limit.
     pub borrowing_limit: Option<Amount>,
-    /// What it lends at most; `None`: all of it.
+    /// Maximum amount it lends; `None`: all of its nominal quota.
     pub lending_limit: Option<Amount>,
 }
 
@@ -75,16 +76,16 @@ pub struct QuotaFigures {
 pub struct CohortFigures {
     /// Its name.
     pub name: Name,
-    /// The cohort above it.
+    /// Parent cohort.
     pub parent: Option<Name>,
-    /// The topmost cohort; itself if there is none above it.
+    /// Topmost cohort of the tree; the cohort itself if it has no parent.
     pub root: Name,
     /// Fair sharing figure.
     pub weighted_share: WeightedShare,
-    /// Admitted workloads of the queues below it.
+    /// Number of admitted workloads in the queues below it.
     pub admitted: u32,
-    /// Per flavor and resource, in name order: the quota of the cohort and what its members lend it, and what the queues
-    /// below it have reserved.
+    /// Per flavor and resource, in name order: the cohort's quota with what its members lend it,
+    /// and the amount reserved by the queues below it.
     pub quotas: Vec<(Name, Name, Amount, i64)>,
 }
 
@@ -110,7 +111,7 @@ impl Default for QueueReadiness {
 pub struct WeightedShare {
     /// Rounded up; `i64::MAX` when infinite.
     pub value: i64,
-    /// The resource it stems from, if anything is borrowed.
+    /// Resource that determines the share, if anything is borrowed.
     pub dominant_resource: Option<Name>,
     /// True if any flavor and resource is above the node's own quota.
     pub borrowing: bool,
@@ -123,7 +124,7 @@ pub struct WeightedShare {
 pub struct LocalQueueStatus {
     /// Waiting workloads.
     pub pending: u32,
-    /// How many of them are set aside until something changes.
+    /// Waiting workloads that are inadmissible until something changes.
     pub inadmissible: u32,
     /// Workloads that hold quota.
     pub reserving: u32,
@@ -133,10 +134,12 @@ pub struct LocalQueueStatus {
     pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
     /// Admitted amounts.
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// Admission fair sharing: what it consumed, in base units, and when that was recorded (§16.5).
+    /// Admission fair sharing: consumed resources, in base units, and the time of that record
+    /// (§16.5).
     pub consumed: Option<(BTreeMap<Name, f64>, Time)>,
-    /// Admission fair sharing: by what it is ordered, consumption and penalties weighted and divided by its weight; `None`
-    /// without it, infinite for a weight of zero (§16.4).
+    /// Admission fair sharing: the usage that orders the local queue, which is consumption and
+    /// penalties, weighted and divided by the queue's weight; `None` without it, infinite for a
+    /// weight of zero (§16.4).
     pub usage: Option<f64>,
 }
 
@@ -147,7 +150,7 @@ pub struct CohortStatus {
     pub weighted_share: WeightedShare,
 }
 
-/// A waiting workload's place.
+/// Position of a waiting workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuePosition {
     /// The workload.
@@ -156,11 +159,11 @@ pub struct QueuePosition {
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// Place among all waiting workloads of the cluster queue, from 0.
+    /// Position among all waiting workloads of the cluster queue, from 0.
     pub in_cluster_queue: u32,
-    /// Place among those of its local queue, from 0.
+    /// Position among the waiting workloads of its local queue, from 0.
     pub in_local_queue: u32,
-    /// True when it is set aside until something changes, false when it is a candidate now.
+    /// True when it is inadmissible until something changes, false when it is a candidate now.
     pub inadmissible: bool,
 }
 
@@ -173,12 +176,13 @@ pub struct QuotaHolder {
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// Since when it holds the quota; `None` where the object does not say.
+    /// Time since which it holds the quota; `None` where the object does not say.
     pub since: Option<Time>,
-    /// True when it may run.
+    /// True when it is admitted.
     pub admitted: bool,
-    /// Reason of its eviction, while it is on its way out.
+    /// Reason of its eviction, while it is being evicted.
     pub evicted: Option<Name>,
-    /// What it holds: flavor, resource, amount; pods that no longer need theirs left out.
+    /// Flavor, resource and amount of the quota it holds, without the pods that no longer need
+    /// theirs.
     pub holds: Vec<(Name, Name, i64)>,
 }

@@ -1,55 +1,58 @@
-//! An [`Explanation`] for a reader that may not know every workload: those of namespaces it may not read are counted, with
-//! the quota they hold, instead of named. It is done to the record, before anything is written from it, so that the page for
-//! people and the object for programs say the same.
+//! An [`Explanation`] for a reader without access to every namespace. Workloads of namespaces that
+//! the reader may not read are replaced by their number and the quota they hold. The record itself
+//! is changed, before any text or object is made from it, so that the page and the API object
+//! agree.
 //!
-//! Names of cluster queues and cohorts, their quotas and how much of them is in use stay: they are not one tenant's. What
-//! protects a group of holders from preemption stays too, as it follows from the workload's own outlook.
+//! Names of cluster queues and cohorts, their quotas and their usage remain: they belong to no
+//! single tenant. The reason that protects a group of holders from preemption remains too, as it
+//! follows from the workload's own outlook.
 //!
-//! Every record is taken apart field by field: one that gets another field does not compile until it is decided here what a
-//! reader may see of it.
+//! Every record is destructured field by field. A new field does not compile until this module
+//! decides what a reader may see of it.
 
 use crate::decision::{Considered, ConsideredVictim, PreemptionReason, VictimFate, VictimSearch};
 use crate::explain::{Explanation, Holder, Outlook, Preemptible, Shortage, Standing};
 use crate::ids::Name;
 use crate::model::WorkloadKey;
 
-/// Holders of a quota that are not named.
+/// Holders of a quota whose names are withheld, grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldHolders {
-    /// Their cluster queue.
+    /// Cluster queue they hold quota in.
     pub cluster_queue: Name,
     /// Whether they could be preempted.
     pub preemptible: Preemptible,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: usize,
-    /// How much they hold together.
+    /// Total amount they hold, in base units.
     pub amount: i64,
 }
 
-/// Candidates of a search for victims that are not named.
+/// Candidates of a search for victims whose names are withheld, grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldCandidates {
-    /// Their cluster queue.
+    /// Cluster queue they hold quota in.
     pub cluster_queue: Name,
-    /// What became of them.
+    /// Outcome of the search for each of them.
     pub fate: VictimFate,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: usize,
 }
 
-/// Says of a namespace whether its workloads may be named.
+/// Returns whether workloads of a namespace may be named.
 type MayName<'a> = &'a mut dyn FnMut(&Name) -> bool;
 
 impl Explanation {
-    /// Counts the other workloads of namespaces `may_name` is false for, instead of naming them. It is asked once for each
-    /// workload that is named, so that with one that is always true it finds out which namespaces are.
+    /// Replaces the names of other workloads by counts, for namespaces that `may_name` rejects.
+    /// `may_name` is called once for each named workload, so that a closure that always returns
+    /// true collects the namespaces.
     ///
     /// The explained workload itself stays named.
     pub fn withhold(&mut self, may_name: MayName<'_>) {
-        // What it is about, where that queues, and why its queue admits nothing.
+        // The workload, its queues, and why its cluster queue is inactive.
         let Explanation { workload: _, local_queue: _, cluster_queue: _, standing, queue_inactive: _, verdict } = self;
         match standing {
-            // All of it is its own.
+            // Everything here belongs to the explained workload.
             Standing::Holding { admitted: _, assumed: _, evicted: _, checks: _, admission: _ } => {}
             Standing::Waiting { position: _, ahead, ahead_withheld, backing_off: _ } => {
                 *ahead_withheld += take_out(ahead, |key| key, may_name).len();
@@ -64,7 +67,7 @@ impl Explanation {
 
 impl Outlook {
     fn withhold(&mut self, may_name: MayName<'_>) {
-        // Shares are those of queues and cohorts; messages are Kueue's and count workloads.
+        // Shares belong to queues and cohorts; messages are Kueue's and only count workloads.
         let Outlook {
             mode: _,
             reason: _,
@@ -83,7 +86,7 @@ impl Outlook {
         }
         *unready_withheld += take_out(unready, |key| key, may_name).len();
         for shortage in shortages {
-            // Levels are those of the queue's own cohorts.
+            // Levels belong to the queue and the cohorts above it.
             let Shortage {
                 pod_set: _,
                 flavor: _,
@@ -109,7 +112,7 @@ impl Outlook {
     }
 }
 
-/// Takes out what may not be named, in order.
+/// Removes and returns the items that may not be named, in order.
 fn take_out<T>(list: &mut Vec<T>, key: impl Fn(&T) -> &WorkloadKey, may_name: MayName<'_>) -> Vec<T> {
     list.extract_if(.., |item| !may_name(&key(item).namespace)).collect()
 }
@@ -121,7 +124,7 @@ fn add_victim(groups: &mut Vec<(PreemptionReason, usize)>, reason: PreemptionRea
     }
 }
 
-/// Groups stand in the order of their first, which is their largest.
+/// Groups are ordered by their first member, which is their largest.
 fn add_holder(groups: &mut Vec<WithheldHolders>, holder: Holder) {
     let Holder { workload: _, cluster_queue, amount, priority: _, preemptible } = holder;
     let same = |group: &&mut WithheldHolders| group.cluster_queue == cluster_queue && group.preemptible == preemptible;
