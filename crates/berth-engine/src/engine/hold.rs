@@ -1,4 +1,4 @@
-//! Taking and giving back what workloads hold.
+//! Reserving and releasing the quota and places of workloads.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::{Holding, World};
 
-/// Counts quota and places of an admission that was just decided; `taken` is what it takes, where the decision knows.
+/// Reserves quota and places for an admission that was just decided. `taken` is what it takes,
+/// where the decision knows that already.
 pub(crate) fn assume(
     world: &mut World,
     id: WorkloadId,
@@ -33,7 +34,7 @@ pub(crate) fn assume(
     world.record_mut(id).facts.reserved_at.get_or_insert(now);
 }
 
-/// Counts quota and places a workload holds.
+/// Reserves the quota and places that a workload's object says it holds.
 pub(crate) fn hold(
     world: &mut World,
     id: WorkloadId,
@@ -58,7 +59,7 @@ pub(crate) fn hold(
     hold_amounts(world, id, Holding { queue, admission, shape, usage, places, admitted, assumed });
 }
 
-/// Takes up quota and places for a workload.
+/// Adds the quota and places of a workload to the usage.
 fn hold_amounts(world: &mut World, id: WorkloadId, holding: Holding) {
     let node = world.queue(holding.queue).node;
     world.add_usage(node, &holding.usage);
@@ -66,7 +67,7 @@ fn hold_amounts(world: &mut World, id: WorkloadId, holding: Holding) {
     world.set_holding(id, holding);
 }
 
-/// Notes that an assumed admission is now seen on the object; what it takes is counted already.
+/// Notes that the object now shows an assumed admission; its usage is counted already.
 pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
     if world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted == admitted) {
         if let Some(holding) = &mut world.record_mut(id).holding {
@@ -78,7 +79,7 @@ pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
     world.set_holding(id, Holding { assumed: false, admitted, ..Arc::unwrap_or_clone(holding) });
 }
 
-/// Gives back what a workload holds. The queue it held it in.
+/// Releases what a workload holds; returns the queue it held that in.
 pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
     let holding = world.take_holding(id)?;
     let node = world.queue(holding.queue).node;
@@ -88,7 +89,8 @@ pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
     Some(holding.queue)
 }
 
-/// Admission checks a queue asks for: those for the flavors of an admission, or those for all flavors (§17.2).
+/// Admission checks a queue requires: those for the flavors of an admission, or those for all
+/// flavors (§17.2).
 pub(crate) fn checks_for(world: &World, queue: QueueId, admission: Option<&Admission>) -> Vec<Name> {
     let Some(spec) = &world.queue(queue).spec else { return Vec::new() };
     let mut checks: Vec<Name> = spec

@@ -1,4 +1,4 @@
-//! The engine: state, `apply`, `cycle`.
+//! The engine: its state, [`Engine::apply`] and [`Engine::cycle`].
 
 pub(crate) mod hold;
 mod objects;
@@ -22,22 +22,23 @@ use crate::waiting::PendingQueues;
 use crate::waiting::second_pass::needs_second_pass;
 use crate::world::World;
 
-/// Heads of a part of a cycle ([`Engine::cycle_part`]) that is done in well under a millisecond where none of them looks for
-/// victims among many.
+/// Number of heads per part of a cycle ([`Engine::cycle_part`]). A part of this size takes well
+/// under a millisecond, unless some head searches for victims among many candidates.
 pub const HEADS_PER_PART: usize = 64;
 
-/// What an event or a cycle may have changed beside its decisions: whose status figures to refresh.
+/// Objects whose status figures an event or a cycle may have changed, apart from its decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
     pub cluster_queues: OrderedSet<Name>,
     /// Local queues, as (namespace, name).
     pub local_queues: OrderedSet<(Name, Name)>,
-    /// True when a cycle could now decide something.
+    /// True when a cycle could decide something now.
     pub wake: bool,
 }
 
-/// State of one platform, and the decisions about it. See the crate's documentation for who calls what.
+/// State of one platform, and the decisions about it. The crate's documentation says which call
+/// comes when.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) world: World,
@@ -46,7 +47,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// An engine without any objects.
     pub fn new(config: EngineConfig) -> Self {
         Engine { world: World::new(config), pending_queues: PendingQueues::default(), parts: Parts::default() }
     }
@@ -56,7 +57,7 @@ impl Engine {
         &self.world.config
     }
 
-    /// Takes note of an event. Cheap: costs what changed, not what exists.
+    /// Applies an event. The cost depends on the change, not on the number of objects.
     pub fn apply(&mut self, event: Event, now: Time) -> Effects {
         let mut effects = Effects::default();
         self.dispatch(event, &mut effects, now);
@@ -149,21 +150,22 @@ impl Engine {
         }
     }
 
-    /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and counts what it decided. Of a
-    /// cycle that was begun in parts, what is left of it.
+    /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and
+    /// counts what it decided. If a cycle was begun in parts, runs the rest of it.
     pub fn cycle(&mut self, now: Time) -> CycleOutcome {
         self.cycle_part(usize::MAX, now)
     }
 
-    /// Runs a part of a cycle: whole cohort trees, until there are so many heads. Goes on with the cycle that was begun, and
-    /// begins one when there is none or every queue in it has been asked. As long as nothing else happens in between, the
-    /// parts of a cycle decide together what [`Engine::cycle`] decides; what happens is taken into account by the parts that
-    /// come after it. Where trees decide about each other (common nodes, second passes, waiting for pods to be ready,
-    /// variants) they are in one part, however many they are.
+    /// Runs a part of a cycle: whole cohort trees, until there are so many heads. Goes on with the
+    /// cycle that was begun, and begins one when there is none or every queue in it has been
+    /// asked. As long as nothing else happens in between, the parts of a cycle decide together
+    /// what [`Engine::cycle`] decides; what happens is taken into account by the parts that come
+    /// after it. Where trees decide about each other (common nodes, second passes, waiting for
+    /// pods to be ready, variants) they are in one part, however many they are.
     pub fn cycle_part(&mut self, heads: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.pending_queues.due_flushes(now) {
-            // Its queues may have had their turn in this cycle.
+            // Queues of the flushed tree may have been decided in this cycle already.
             self.parts.progress |= self.pending_queues.flush(&mut self.world, root, now) > 0;
         }
         let mut outcome = cycle::run(&mut self.world, &mut self.pending_queues, &mut self.parts, heads, now);
@@ -189,18 +191,19 @@ impl Engine {
         outcome
     }
 
-    /// When [`Engine::cycle`] should be called even if no event comes; `None` when only an event can change anything.
+    /// When [`Engine::cycle`] should be called even if no event comes; `None` when only an event
+    /// can change anything.
     pub fn next_wakeup(&self) -> Option<Time> {
         let times = [self.pending_queues.next_flush(), self.pending_queues.second_pass.next_due()];
         times.into_iter().flatten().min()
     }
 
-    /// True if some active queue has a workload to look at.
+    /// True if some active queue has a workload to consider.
     pub fn has_candidates(&self) -> bool {
         self.pending_queues.has_candidates(&self.world)
     }
 
-    /// Asks for another look at what was set aside in a queue's whole tree (§4.7).
+    /// Requests another try for the inadmissible workloads of a queue's whole tree (§4.7).
     pub(crate) fn request_flush(&mut self, queue: QueueId, now: Time) {
         self.world.tree.refresh();
         let root = self.world.tree.node(self.world.queue(queue).node).root;
@@ -226,13 +229,14 @@ impl Engine {
         spec.as_ref().is_some_and(|spec| spec.checks.iter().any(|rule| rule.check == *name))
     }
 
-    /// True if a queue takes workloads of a namespace with these labels; none of one that is not known.
+    /// True if a queue's selector matches a namespace with these labels; false for an unknown
+    /// namespace.
     fn selects(&self, queue: QueueId, labels: Option<&Labels>) -> bool {
         let selector = self.world.queue(queue).spec.as_ref().and_then(|spec| spec.namespace_selector.as_ref());
         selector.zip(labels).is_some_and(|(selector, labels)| selector.matches(labels))
     }
 
-    /// Notes the queues a workload belongs to.
+    /// Adds the queues of a workload to the effects.
     fn note_queues(&self, id: WorkloadId, effects: &mut Effects) {
         let record = self.world.record(id);
         let local = self.world.local(record.local);
@@ -252,15 +256,16 @@ impl Engine {
         Some(self.report_cluster_queue(id))
     }
 
-    /// Figures of a cluster queue for metrics; `None` if there is no such queue. Costs a look at each kind of workload that waits,
-    /// not at each workload.
+    /// Figures of a cluster queue for metrics; `None` if there is no such queue. The cost grows
+    /// with the number of equivalence classes that wait, not with the number of workloads.
     pub fn cluster_queue_figures(&self, name: &str) -> Option<ClusterQueueFigures> {
         let id = *self.world.queue_ids.get(name)?;
         self.world.queue(id).spec.as_ref()?;
         Some(self.report_cluster_queue_figures(id))
     }
 
-    /// Figures of every cohort for metrics, by name. Costs a look at each cluster queue and the cohorts above it.
+    /// Figures of every cohort for metrics, by name. The cost grows with the number of cluster
+    /// queues and of cohorts above them.
     pub fn cohort_figures(&self) -> Vec<CohortFigures> {
         self.report_cohorts()
     }
@@ -288,13 +293,14 @@ impl Engine {
         Some(CohortStatus { weighted_share: self.report_share(entry.node) })
     }
 
-    /// The waiting workloads of a cluster queue in the order they would be popped; those set aside come last.
+    /// The waiting workloads of a cluster queue in the order they would be popped; inadmissible
+    /// ones come last.
     pub fn pending(&self, cluster_queue: &str) -> Vec<QueuePosition> {
         self.pending_part(cluster_queue, None, 0..usize::MAX)
     }
 
-    /// Part of the same list, or of those in it who came through a local queue (by namespace and name). Costs a look at each
-    /// who waits, and the order of those returned.
+    /// Part of the list of [`Engine::pending`], or of its entries from one local queue (by
+    /// namespace and name). Reads every waiting workload, and sorts only those returned.
     pub fn pending_part(
         &self,
         cluster_queue: &str,
@@ -313,16 +319,17 @@ impl Engine {
         self.report_pending(*id, local, part)
     }
 
-    /// Part of the workloads that hold quota of a cluster queue, whoever holds it longest first, and how many there are; `None`
-    /// if there is no such queue. Costs a look at each of them, and the order of those returned.
+    /// Part of the workloads that hold quota of a cluster queue, longest-holding first, and their
+    /// total number; `None` if there is no such queue. Reads every holder, and sorts only those
+    /// returned.
     pub fn holders_part(&self, cluster_queue: &str, part: Range<usize>) -> Option<(Vec<QuotaHolder>, usize)> {
         let id = *self.world.queue_ids.get(cluster_queue)?;
         let queue = self.world.queue(id);
-        // A queue that was deleted is still somebody's while quota is held there.
+        // A deleted queue is still reported while workloads hold its quota.
         (queue.spec.is_some() || !queue.holding.is_empty()).then(|| self.report_holders(id, part))
     }
 
-    /// The effective priority of a workload (§3.1); the higher goes first.
+    /// The effective priority of a workload (§3.1); higher goes first.
     pub fn priority(&self, workload: &WorkloadKey) -> Option<i64> {
         Some(self.world.record(self.world.workloads.id(workload)?).priority)
     }
@@ -332,14 +339,14 @@ impl Engine {
         Some(self.world.record(self.world.workloads.id(workload)?).facts.queue.clone())
     }
 
-    /// The cluster queue a workload holds quota in, if it does (also when that is only assumed).
+    /// The cluster queue in which a workload holds quota, if any (also when that is only assumed).
     pub fn reservation(&self, workload: &WorkloadKey) -> Option<Name> {
         let id = self.world.workloads.id(workload)?;
         let holding = self.world.record(id).holding.as_ref()?;
         Some(self.world.queue(holding.queue).name.clone())
     }
 
-    /// What a workload holds, if it does (also when that is only assumed).
+    /// The admission of a workload that holds quota (also when that is only assumed).
     pub fn admission(&self, workload: &WorkloadKey) -> Option<&Admission> {
         let id = self.world.workloads.id(workload)?;
         Some(&self.world.record(id).holding.as_ref()?.admission)
@@ -353,8 +360,8 @@ impl Engine {
         keys
     }
 
-    /// Admission checks a workload needs: those for its assigned flavors if it holds quota, else those that cover all
-    /// flavors of the queue (§17.2). In name order.
+    /// Admission checks a workload needs: those for its assigned flavors if it holds quota, else
+    /// those that cover all flavors of the queue (§17.2). In name order.
     pub fn required_checks(&self, workload: &WorkloadKey) -> Vec<Name> {
         let Some(id) = self.world.workloads.id(workload) else { return Vec::new() };
         let record = self.world.record(id);

@@ -26,7 +26,8 @@ impl Engine {
         let strategy_changed = before
             .as_ref()
             .is_none_or(|old| old.strategy != spec.strategy || old.admission_scope != spec.admission_scope);
-        // The order of the heap may depend on the scope: take everything out before it changes.
+        // The order of the heap may depend on the scope: remove every workload before that
+        // changes.
         let waiting: Vec<WorkloadId> = if created || strategy_changed { self.waiting_in(id) } else { Vec::new() };
         for workload in &waiting {
             self.pending_queues.take_out(&mut self.world, *workload);
@@ -170,8 +171,8 @@ impl Engine {
         self.facts_changed(|engine, queue| engine.world.queue(queue).config.flavors().contains(&id), effects, now);
     }
 
-    /// Works out the readiness of queues again that refer to something that changed, and gives their waiting workloads
-    /// another chance.
+    /// Recomputes the readiness of queues that refer to a changed object, and requests another try
+    /// for their inadmissible workloads.
     pub(super) fn facts_changed(
         &mut self,
         concerns: impl Fn(&Engine, QueueId) -> bool,
@@ -190,13 +191,13 @@ impl Engine {
         }
     }
 
-    /// Derives the quota tree again after a change of configuration.
+    /// Recomputes the quota tree after a change of configuration.
     pub(super) fn refresh_tree(&mut self) {
         self.world.tree.refresh();
     }
 
-    /// Notes that quota changed anywhere in the trees of these nodes, in the one that something left too: searches of all
-    /// their queues start over (§7.8).
+    /// Notes that quota changed in the trees of these nodes, which include the tree that a node
+    /// left. Flavor searches of all their queues start over (§7.8).
     pub(super) fn bump_trees(&mut self, nodes: &[NodeId]) {
         let mut roots: Vec<NodeId> = nodes.iter().map(|node| self.world.tree.node(*node).root).collect();
         roots.dedup();
@@ -221,7 +222,8 @@ impl Engine {
             .collect()
     }
 
-    /// Queues up the members of a local queue that are not queued yet, or takes them out if it leads nowhere now.
+    /// Queues the members of a local queue that are not queued yet, or removes them from their
+    /// queue if the local queue routes to none now.
     fn add_members(&mut self, local: LocalQueueId, now: Time) {
         let members: Vec<WorkloadId> = self.world.local(local).members.iter().copied().collect();
         for id in members {
@@ -232,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// Every workload in a place of this queue.
+    /// Every workload that waits in this queue: active, inadmissible or in flight.
     fn waiting_in(&self, queue: QueueId) -> Vec<WorkloadId> {
         let Some(pending_queue) = self.pending_queues.get(queue) else { return Vec::new() };
         pending_queue

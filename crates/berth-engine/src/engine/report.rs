@@ -1,4 +1,4 @@
-//! Figures for statuses, and the places of waiting workloads.
+//! Figures for statuses, and the positions of waiting workloads.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -66,7 +66,8 @@ impl Engine {
         }
     }
 
-    /// Every cohort that exists, as an object or because a queue names it, by name. Goes once over the queues.
+    /// Every cohort that exists, as an object or because a queue names it, by name. Goes once over
+    /// the queues.
     pub(super) fn report_cohorts(&self) -> Vec<CohortFigures> {
         let (world, tree) = (&self.world, &self.world.tree);
         let mut sums: HashMap<NodeId, (u32, HashMap<FrId, i128>)> = HashMap::new();
@@ -117,7 +118,8 @@ impl Engine {
         if let Some(queue) = local.queue {
             status.inadmissible =
                 self.pending_queues.get(queue).map_or(0, |pending_queue| pending_queue.inadmissible_of(id));
-            // What was admitted through another cluster queue before the local queue moved is not its usage.
+            // Quota admitted through another cluster queue, before the local queue moved, does not
+            // count as its usage.
             let none = Tally::default();
             let tally = local.holding.get(&queue).unwrap_or(&none);
             status.reserving = tally.reserving;
@@ -161,8 +163,8 @@ impl Engine {
         self.world.weighted_share(node)
     }
 
-    /// Part of those who wait in a queue, in order, or of those of them who came through one local queue. Looks at all of
-    /// them; only those asked for are put in order.
+    /// Part of the workloads that wait in a queue, in order, or of those from one local queue.
+    /// Reads all of them, and sorts only those returned.
     pub(super) fn report_pending(
         &self,
         id: QueueId,
@@ -183,7 +185,8 @@ impl Engine {
             *in_local.entry(before.local).or_default() += 1;
         }
         keep_first(&mut shown, part.len(), compare);
-        // How many wait before each of them, of any local queue: those before the first, then those in between.
+        // Number of workloads, from any local queue, before each shown one: first those before the
+        // first, then those in between.
         let mut between = vec![0; shown.len() + 1];
         match of {
             None => {
@@ -206,7 +209,8 @@ impl Engine {
         positions.collect()
     }
 
-    /// Part of those who hold quota of a queue, longest first, and how many there are. Only those asked for are put in order.
+    /// Part of the workloads that hold quota of a queue, longest-holding first, and their total
+    /// number. Sorts only those returned.
     pub(super) fn report_holders(&self, id: QueueId, part: Range<usize>) -> (Vec<QuotaHolder>, usize) {
         let world = &self.world;
         let mut shown: Vec<WorkloadId> = world.queue(id).holding.iter().copied().collect();
@@ -246,8 +250,9 @@ impl Engine {
         }
     }
 
-    /// The place of a workload that waits in a queue, and who is ahead of it, next first, at most so many. `None` while it is
-    /// being decided about. Looks at all who wait; puts none in order but those listed.
+    /// The position of a workload that waits in a queue, and the workloads ahead of it, next
+    /// first, up to a limit. `None` while it is in flight. Reads all waiting workloads, and sorts
+    /// only those listed.
     pub(crate) fn place_in_line(
         &self,
         id: QueueId,

@@ -1,4 +1,5 @@
-//! Events about workloads: what a new version of an object means for what it holds and where it waits.
+//! Events about workloads: how a new version of an object changes the quota it holds and the place
+//! where it waits.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::world::record::Place;
 use crate::world::{PodSetInfo, Record, Shape, World};
 
 impl Engine {
-    /// Takes note of the newest version of a workload.
+    /// Applies the newest version of a workload.
     pub(super) fn upsert_workload(&mut self, workload: Workload, effects: &mut Effects, now: Time) {
         let (id, relevant) = match self.world.workloads.id(&workload.key) {
             Some(id) => {
@@ -22,7 +23,7 @@ impl Engine {
                 let relevant = self.update_record(id, workload);
                 let record = self.world.record(id);
                 if let Some(holding) = record.holding.as_ref().filter(|_| record.priority != priority) {
-                    // Others may preempt it now (§4.7).
+                    // Other workloads may preempt it now (§4.7).
                     self.request_flush(holding.queue, now);
                 }
                 (id, relevant)
@@ -58,7 +59,7 @@ impl Engine {
         id
     }
 
-    /// Replaces a record's facts. True if the change can change an answer (§4.3).
+    /// Replaces a record's facts. True if the change can change a decision (§4.3).
     fn update_record(&mut self, id: WorkloadId, mut facts: Workload) -> bool {
         let world = &mut self.world;
         let priority = effective_priority(&facts, &world.config);
@@ -95,7 +96,7 @@ impl Engine {
             || old.requeued != facts.requeued
             || old.preemption_gated != facts.preemption_gated
             || old.inadmissible != facts.inadmissible;
-        // The heap is ordered by what the record says: take the workload out before that changes.
+        // The heap is ordered by the record: remove the workload before the record changes.
         let reorders = record.priority != priority
             || record.order_time != order
             || record.class != class
@@ -104,7 +105,8 @@ impl Engine {
         let place = record.place;
         match place {
             Place::Queued(_) if reorders => self.pending_queues.take_out(&mut self.world, id),
-            // It is counted there by its class and its local queue, and this is a change that has it placed anew.
+            // Inadmissible workloads are counted by class and local queue; after this change the
+            // workload is placed anew.
             Place::Inadmissible(_) if record.class != class || record.local != local => {
                 self.pending_queues.take_out(&mut self.world, id);
             }
@@ -117,7 +119,7 @@ impl Engine {
         }
         let record = world.record_mut(id);
         if is_assumed(record) && facts.reserved_at.is_none() {
-            // An older version: the reservation was decided since.
+            // An older version of the object: the reservation was decided since.
             facts.reserved_at = record.facts.reserved_at;
         }
         if facts.evicted.is_some() || facts.admission.is_none() {
@@ -132,7 +134,7 @@ impl Engine {
         relevant || reorders
     }
 
-    /// Brings what a workload holds and where it waits in line with its facts.
+    /// Updates the quota a workload holds and the place where it waits to match its facts.
     fn settle(&mut self, id: WorkloadId, relevant: bool, effects: &mut Effects, now: Time) {
         self.note_queues(id, effects);
         let record = self.world.record(id);
@@ -167,7 +169,7 @@ impl Engine {
                 self.pending_queues.forget(&mut self.world, id);
             }
             if confirmed {
-                // What was assumed has come true: it is counted already.
+                // The assumed admission is confirmed: it is counted already.
                 hold::confirm(&mut self.world, id, admitted);
                 if admitted {
                     self.settle_penalty(id, now);
@@ -192,7 +194,7 @@ impl Engine {
                     let queue = before.map_or(queue, |holding| holding.queue);
                     self.request_flush(queue, now);
                 } else {
-                    // Confirming or refining what was counted already frees nothing.
+                    // Confirming or refining a counted admission frees no quota.
                     self.world.queue_mut(queue).generation = generation;
                 }
                 if admitted && self.world.record(id).facts.active {
@@ -213,13 +215,13 @@ impl Engine {
             return;
         }
         if let Some(queue) = hold::release(&mut self.world, id) {
-            // Its penalty stays: it is about to be admitted again, at the same price.
+            // Its penalty stays: it is about to be admitted again, with the same penalty.
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);
     }
 
-    /// Puts a workload that holds nothing where it belongs in its queue, if it may wait there.
+    /// Puts a workload without quota into its place in its queue, if it may wait there.
     pub(super) fn queue_up(&mut self, id: WorkloadId, relevant: bool, now: Time) {
         let record = self.world.record(id);
         let queue = self.waiting_queue(id);
@@ -236,7 +238,8 @@ impl Engine {
         }
     }
 
-    /// The cluster queue a workload waits for, if its local queue leads to one and is not stopped.
+    /// The cluster queue a workload waits for, if its local queue routes to one and is not
+    /// stopped.
     pub(crate) fn waiting_queue(&self, id: WorkloadId) -> Option<QueueId> {
         let local = self.world.local(self.world.record(id).local);
         let spec = local.spec.as_ref()?;
@@ -246,7 +249,7 @@ impl Engine {
         local.queue.filter(|queue| self.world.queue(*queue).spec.is_some())
     }
 
-    /// Forgets a workload.
+    /// Removes a workload.
     pub(super) fn remove_workload(&mut self, key: &WorkloadKey, effects: &mut Effects, now: Time) {
         let Some(id) = self.world.workloads.id(key) else { return };
         self.note_queues(id, effects);
@@ -262,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Takes back an assumed admission whose write failed.
+    /// Reverts an assumed admission whose write failed.
     pub(super) fn admission_failed(&mut self, key: &WorkloadKey, effects: &mut Effects, now: Time) {
         let Some(id) = self.world.workloads.id(key) else { return };
         if !is_assumed(self.world.record(id)) {
@@ -273,7 +276,7 @@ impl Engine {
         let released = hold::release(&mut self.world, id);
         self.drop_penalty(id);
         if let Some(admission) = admission {
-            // A second pass failed to be written: what it held before stays.
+            // The write of a second pass failed: the workload keeps what it held before.
             let queue = self.world.queue_id(&admission.cluster_queue);
             let admitted = self.world.record(id).facts.admitted;
             hold::hold(&mut self.world, id, queue, admission, admitted, false);
@@ -288,7 +291,7 @@ impl Engine {
             }
             None => self.pending_queues.forget(&mut self.world, id),
         }
-        // Others may have been set aside because of what it was given.
+        // Other workloads may have become inadmissible because of the quota it was assigned.
         if let Some(queue) = released {
             self.request_flush(queue, now);
         }
@@ -304,7 +307,7 @@ fn allowed_flavors(facts: &Workload) -> &[Name] {
     facts.variant.as_ref().map(|variant| variant.allowed_flavors.as_slice()).unwrap_or_default()
 }
 
-/// True if pod sets would be turned into exactly this shape.
+/// True if pod sets compile to exactly this shape.
 fn is_shape(world: &World, shape: &Shape, pod_sets: &[PodSet]) -> bool {
     let gates = &world.config.gates;
     shape.pod_sets.len() == pod_sets.len()

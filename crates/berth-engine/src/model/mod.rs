@@ -1,7 +1,8 @@
-//! What the engine is told about the world: its own vocabulary, free of any Kubernetes type.
+//! The engine's input: its own vocabulary, free of any Kubernetes type.
 //!
-//! The translator in `berth-controllers` fills these from API objects; tests fill them with builders. Names follow
-//! Kueue's documents. Amounts are integers in base units, times are nanoseconds since the Unix epoch.
+//! The translator in `berth-controllers` makes these values from API objects; tests make them with
+//! builders. Names follow Kueue's documents. Amounts are integers in base units; times are
+//! nanoseconds since the Unix epoch.
 
 mod placement;
 mod queues;
@@ -35,7 +36,8 @@ pub type ResourceList = BTreeMap<Name, i64>;
 /// A set of labels.
 pub type Labels = BTreeMap<Name, Name>;
 
-/// An instant: nanoseconds since the Unix epoch. [`Time::UNSET`] is older than everything (Go's zero time).
+/// An instant: nanoseconds since the Unix epoch. [`Time::UNSET`] is older than everything (Go's
+/// zero time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
@@ -43,12 +45,12 @@ impl Time {
     /// No time given: older than every other.
     pub const UNSET: Time = Time(i64::MIN);
 
-    /// The instant at a whole second of the Unix epoch.
+    /// The instant at a whole number of seconds since the Unix epoch.
     pub fn from_seconds(seconds: i64) -> Time {
         Time(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// The whole second this instant lies in; API objects carry no more than that.
+    /// This instant in whole seconds, rounded down; API objects carry no finer time.
     pub fn seconds(self) -> i64 {
         self.0.div_euclid(1_000_000_000)
     }
@@ -59,7 +61,7 @@ impl Time {
         Time(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// How long before `later` this instant lies; zero if it does not.
+    /// The time from this instant to `later`; zero if `later` is not later.
     pub fn until(self, later: Time) -> Duration {
         Duration::from_nanos(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
     }

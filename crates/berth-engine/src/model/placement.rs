@@ -5,7 +5,8 @@ use crate::ids::Name;
 
 /// A label selector; a workload's namespace must match its cluster queue's.
 ///
-/// An empty selector matches everything. "No selector" (matches nothing) is expressed by the `Option` around it.
+/// An empty selector matches everything. "No selector" (matches nothing) is expressed by the
+/// `Option` around it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct LabelSelector {
     /// All of these must hold. `matchLabels` entries are `In` requirements with one value.
@@ -77,7 +78,8 @@ impl Requirement {
 pub struct SelectorTerm {
     /// Requirements on node labels.
     pub expressions: Vec<Requirement>,
-    /// Requirements on node fields (`metadata.name`); looked at for nodes, ignored for flavors (§8.4).
+    /// Requirements on node fields (`metadata.name`); evaluated for nodes, ignored for flavors
+    /// (§8.4).
     pub fields: Vec<Requirement>,
 }
 
@@ -93,18 +95,19 @@ pub struct PreferredTerm {
 /// A pod's node affinity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct NodeAffinity {
-    /// At least one of these must match; `None` when the pod requires nothing, `Some` of no terms matches no node.
+    /// At least one of these must match; `None` when the pod requires nothing, `Some` of no terms
+    /// matches no node.
     pub required: Option<Vec<SelectorTerm>>,
     /// Preferences, used by topology placement when `TASRespectNodeAffinityPreferred` is on.
     pub preferred: Vec<PreferredTerm>,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TaintEffect {
-    /// New pods stay away.
+    /// New pods are not scheduled there.
     NoSchedule,
-    /// New pods avoid it if they can; decisions ignore it.
+    /// New pods are scheduled elsewhere if possible; decisions ignore this effect.
     PreferNoSchedule,
     /// Pods are also evicted.
     NoExecute,
@@ -128,7 +131,7 @@ pub struct Taint {
     pub key: Name,
     /// Taint value, possibly empty.
     pub value: Name,
-    /// What it does.
+    /// Effect of the taint.
     pub effect: TaintEffect,
 }
 

@@ -1,4 +1,4 @@
-//! Queues, cohorts, flavors, checks: the configuration decisions are made under.
+//! Queues, cohorts, flavors and checks: the configuration that decisions depend on.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,23 @@ pub struct ClusterQueue {
     pub name: Name,
     /// Cohort it belongs to.
     pub cohort: Option<Name>,
-    /// Namespaces whose workloads may use it; `None` selects nothing, an empty selector everything.
+    /// Namespaces whose workloads may use it; `None` selects nothing, an empty selector
+    /// everything.
     pub namespace_selector: Option<LabelSelector>,
     /// Strategy.
     pub strategy: QueueingStrategy,
     /// Quotas, in order of declaration.
     pub resource_groups: Vec<ResourceGroup>,
-    /// Which flavor to take when several would do.
+    /// Rules for choosing among several usable flavors.
     pub fungibility: FlavorFungibility,
-    /// Whom its workloads may preempt.
+    /// Workloads that its workloads may preempt.
     pub preemption: PreemptionPolicies,
     /// Whether it is stopped.
     pub stop_policy: StopPolicy,
-    /// Fair sharing weight in thousandths of 1 (default 1000). Zero means: any borrowing is infinitely unfair.
+    /// Fair sharing weight in thousandths of 1 (default 1000). With zero, any borrowing makes the
+    /// share infinite.
     pub fair_weight_milli: i64,
-    /// Admission checks every (or some) workload needs.
+    /// Admission checks that its workloads need, for all flavors or for some.
     pub checks: Vec<AdmissionCheckRule>,
     /// Usage-based fairness between its local queues (§16).
     pub admission_scope: Option<AdmissionScope>,
@@ -58,17 +60,17 @@ impl ClusterQueue {
     }
 }
 
-/// Order in which a queue lets its workloads pass.
+/// Whether a workload that does not fit blocks the workloads behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QueueingStrategy {
-    /// The head blocks everything behind it.
+    /// The head blocks every workload behind it.
     StrictFifo,
-    /// A workload that cannot run now lets others pass.
+    /// A workload that does not fit becomes inadmissible, and later ones are tried.
     #[default]
     BestEffortFifo,
 }
 
-/// Resources that always get the same flavor together, and the flavors to try in order.
+/// Resources that always get the same flavor, and the flavors in the order they are tried.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResourceGroup {
     /// Resources covered.
@@ -91,20 +93,20 @@ pub struct FlavorQuotas {
 pub struct Quota {
     /// Guaranteed amount.
     pub nominal: Amount,
-    /// How much more may be taken from the cohort; unlimited if absent.
+    /// Maximum amount that may be borrowed from the cohort; unlimited if absent.
     pub borrowing_limit: Option<Amount>,
-    /// How much of the nominal amount others may take; everything if absent.
+    /// Maximum part of the nominal amount that may be lent; all of it if absent.
     pub lending_limit: Option<Amount>,
 }
 
-/// Which flavor is good enough (§8.10).
+/// When the search through flavors stops (§8.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlavorFungibility {
-    /// Stop at a flavor that fits by borrowing?
+    /// Whether the search stops at a flavor that fits by borrowing.
     pub when_can_borrow: FungibilityPolicy,
-    /// Stop at a flavor that fits by preempting?
+    /// Whether the search stops at a flavor that fits by preempting.
     pub when_can_preempt: FungibilityPolicy,
-    /// What is better among the flavors seen.
+    /// Which flavor is preferred if the search did not stop.
     pub preference: FungibilityPreference,
 }
 
@@ -118,26 +120,26 @@ impl Default for FlavorFungibility {
     }
 }
 
-/// Whether a search ends at a flavor.
+/// Whether the search stops at a flavor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FungibilityPolicy {
     /// Take this flavor (v1beta1 spelled it `Borrow` or `Preempt`).
     MayStopSearch,
-    /// Look further.
+    /// Try the next flavor.
     TryNextFlavor,
 }
 
 /// Which of two imperfect flavors is better (§8.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FungibilityPreference {
-    /// Rather borrow than preempt.
+    /// Prefer borrowing to preempting.
     #[default]
     BorrowingOverPreemption,
-    /// Rather preempt than borrow.
+    /// Prefer preempting to borrowing.
     PreemptionOverBorrowing,
 }
 
-/// Whom workloads of a queue may preempt.
+/// Preemption rules for the workloads of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PreemptionPolicies {
     /// Among workloads of the same queue.
@@ -151,14 +153,14 @@ pub struct PreemptionPolicies {
 /// Which workloads are eligible victims (§9.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PreemptionPolicy {
-    /// None.
+    /// No workload.
     #[default]
     Never,
-    /// Those of lower priority.
+    /// Workloads of lower priority.
     LowerPriority,
-    /// Those of lower priority, and newer ones of equal priority.
+    /// Workloads of lower priority, and newer workloads of equal priority.
     LowerOrNewerEqualPriority,
-    /// All.
+    /// All workloads.
     Any,
 }
 
@@ -168,7 +170,7 @@ pub enum BorrowWithinCohort {
     /// Not allowed.
     #[default]
     Never,
-    /// Of lower-priority workloads, and only up to the threshold if there is one.
+    /// Workloads of lower priority may be preempted, up to the threshold if there is one.
     LowerPriority {
         /// Highest priority that may be preempted.
         max_priority_threshold: Option<i64>,
@@ -187,7 +189,7 @@ pub enum StopPolicy {
     HoldAndDrain,
 }
 
-/// A check that workloads of a queue need.
+/// An admission check that workloads of a queue need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionCheckRule {
     /// Name of the AdmissionCheck.
@@ -201,7 +203,7 @@ pub struct AdmissionCheckRule {
 pub enum AdmissionScope {
     /// The local queue that used least goes first.
     UsageBased,
-    /// Not by usage.
+    /// Usage does not affect the order.
     NoFairSharing,
 }
 
@@ -210,7 +212,7 @@ pub enum AdmissionScope {
 pub struct ConcurrentAdmissionPolicy {
     /// True for `RetainFirstAdmission`, false for `TryPreferredFlavors`.
     pub retain_first_admission: bool,
-    /// Least favorable flavor that a migration may still leave for a better one.
+    /// Least favorable flavor from which a migration to a better one is still allowed.
     pub last_acceptable_flavor: Option<Name>,
 }
 
@@ -221,7 +223,7 @@ pub struct Cohort {
     pub name: Name,
     /// Parent cohort.
     pub parent: Option<Name>,
-    /// Quotas of its own; coverage has no meaning here.
+    /// Quotas of the cohort itself; the covered resources have no meaning here.
     pub resource_groups: Vec<ResourceGroup>,
     /// Fair sharing weight in thousandths of 1 (default 1000).
     pub fair_weight_milli: i64,
@@ -234,14 +236,14 @@ impl Cohort {
     }
 }
 
-/// A LocalQueue: a namespace's door to a cluster queue.
+/// A LocalQueue: routes workloads of a namespace to a cluster queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalQueue {
     /// Namespace.
     pub namespace: Name,
     /// Name.
     pub name: Name,
-    /// Cluster queue it leads to.
+    /// Cluster queue it routes to.
     pub cluster_queue: Name,
     /// Whether it is stopped.
     pub stop_policy: StopPolicy,
@@ -271,7 +273,8 @@ pub struct AdmissionCheck {
     pub name: Name,
     /// Condition Active.
     pub active: bool,
-    /// The controller's name (`kueue.x-k8s.io/provisioning-request`, `kueue.x-k8s.io/multikueue`, …): the first delays
-    /// topology assignment (§14.3), the second has rules of its own for a queue's readiness (§5.3).
+    /// Name of the check's controller. `kueue.x-k8s.io/provisioning-request` delays topology
+    /// assignment (§14.3). `kueue.x-k8s.io/multikueue` changes the rules for a queue's readiness
+    /// (§5.3).
     pub controller: Name,
 }

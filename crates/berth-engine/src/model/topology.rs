@@ -1,4 +1,4 @@
-//! Topology-aware scheduling: what is asked for, what exists, what was assigned (§14).
+//! Topology-aware scheduling: requests, nodes and assignments (§14).
 
 use super::{Labels, ResourceList, Taint};
 use crate::ids::Name;
@@ -29,7 +29,7 @@ pub struct Node {
     pub unschedulable: bool,
 }
 
-/// A running pod that topology-aware scheduling does not manage but whose requests take room on a node.
+/// A running pod outside topology-aware scheduling, whose requests reduce a node's free capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
     /// Namespace.
@@ -42,7 +42,7 @@ pub struct NodePod {
     pub requests: ResourceList,
 }
 
-/// What a pod set asks of the topology.
+/// The topology request of a pod set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TopologyRequest {
     /// Required, preferred or unconstrained; `None` when only slices or a group are given.
@@ -60,7 +60,7 @@ pub enum TopologyMode {
     Required(Name),
     /// Preferably in one domain of this level.
     Preferred(Name),
-    /// Anywhere there is room.
+    /// In any domains with free capacity.
     Unconstrained,
 }
 

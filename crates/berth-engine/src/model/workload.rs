@@ -1,4 +1,4 @@
-//! Workloads: what wants to run, what it needs, and what its object says has happened to it.
+//! Workloads: their requests, and the state that their objects report.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ impl WorkloadKey {
 
 /// The newest known state of a Workload object, as far as decisions depend on it.
 ///
-/// The engine derives every transition (queued, reserved, admitted, evicted, released, finished) by comparing the
-/// newest state with the one it holds; whoever watches the objects need not classify what changed.
+/// The engine derives every transition (queued, reserved, admitted, evicted, released, finished)
+/// by comparing the newest state with the one it holds. Callers need not classify changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// Namespace and name.
@@ -44,12 +44,13 @@ pub struct Workload {
     pub priority_boost: i32,
     /// `spec.active`.
     pub active: bool,
-    /// `metadata.deletionTimestamp` is set: it is given no quota any more, and what it has is used until it is gone.
+    /// `metadata.deletionTimestamp` is set. The workload gets no new quota; quota it holds stays
+    /// in use until the object is gone.
     pub deleting: bool,
-    /// What has to run, with effective requests (§2).
+    /// Its pods, with effective requests (§2).
     pub pod_sets: Vec<PodSet>,
-    /// Why no queue may admit it although its requests are known: requests above limits or LimitRange violations (§2.8),
-    /// as the message to show.
+    /// Message that says why no queue may admit it although its requests are known: requests above
+    /// limits, or LimitRange violations (§2.8).
     pub inadmissible: Option<String>,
     /// Annotation `kueue.x-k8s.io/admission-gated-by` names at least one gate.
     pub admission_gated: bool,
@@ -81,7 +82,7 @@ pub struct Workload {
     pub checks: Vec<CheckStatus>,
     /// Nodes of its topology assignment that failed.
     pub unhealthy_nodes: Vec<Name>,
-    /// Annotation `kueue.x-k8s.io/elastic-job`: it may change its size while it runs (§13).
+    /// Annotation `kueue.x-k8s.io/elastic-job`: the job may change its size while it runs (§13).
     pub elastic: bool,
     /// The elastic slice this workload replaces (§13).
     pub replaces: Option<WorkloadKey>,
@@ -89,7 +90,8 @@ pub struct Workload {
     pub variant: Option<Variant>,
     /// Label `kueue.x-k8s.io/concurrent-admission-parent`: its variants wait in its place (§23).
     pub has_variants: bool,
-    /// True when a single Pod owns it; with SkipReassignmentForPodOwnedWorkloads it keeps its nodes (§15.5).
+    /// True when a single Pod owns it. With gate SkipReassignmentForPodOwnedWorkloads it keeps its
+    /// nodes (§15.5).
     pub owned_by_pod: bool,
     /// Label `kueue.x-k8s.io/job-uid`, for messages.
     pub job_uid: Option<Name>,
@@ -142,22 +144,23 @@ pub struct PodSet {
     pub name: Name,
     /// `spec.podSets[].count`.
     pub count: i32,
-    /// Fewest pods it can start with; `None` when it cannot be reduced.
+    /// Minimum number of pods it can start with; `None` when it cannot be reduced.
     pub min_count: Option<i32>,
     /// Pods that no longer need their quota (`status.reclaimablePods`).
     pub reclaimable: i32,
     /// Quota one pod needs: its requests after exclusion and transformation (§2.3).
     pub requests: ResourceList,
-    /// What the pods look like; shared between workloads that are alike.
+    /// Placement facts of the pods, shared between equal workloads.
     pub template: Arc<PodTemplate>,
-    /// What it asks of the topology.
+    /// Topology request.
     pub topology: Option<TopologyRequest>,
 }
 
 /// Placement facts of a pod template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct PodTemplate {
-    /// The pod's own requests, before exclusion and transformation; topology counts with these (§14.1).
+    /// The pod's own requests, before exclusion and transformation; topology placement uses these
+    /// (§14.1).
     pub requests: ResourceList,
     /// `spec.nodeSelector`.
     pub node_selector: Labels,
@@ -165,21 +168,22 @@ pub struct PodTemplate {
     pub affinity: NodeAffinity,
     /// `spec.tolerations`.
     pub tolerations: Vec<Toleration>,
-    /// Digest of everything else that makes pods differ for the equivalence of §4.8 (containers' own requests, runtime
-    /// class, pod priority, spread constraints, overhead, resource claims). Only equality matters.
+    /// Digest of the other pod fields that equivalence depends on (§4.8): containers' own
+    /// requests, runtime class, pod priority, spread constraints, overhead, resource claims. Only
+    /// equality matters.
     pub shape: u64,
 }
 
-/// Quota given to a workload, and where its pods go.
+/// Quota assigned to a workload, and the domains of its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Cluster queue that gave the quota.
+    /// Cluster queue of the quota.
     pub cluster_queue: Name,
     /// One per pod set.
     pub pod_sets: Vec<PodSetAssignment>,
 }
 
-/// Quota given to one pod set.
+/// Quota assigned to one pod set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSetAssignment {
     /// Pod set name.
@@ -188,15 +192,17 @@ pub struct PodSetAssignment {
     pub flavors: BTreeMap<Name, Name>,
     /// Total amounts for all its pods.
     pub usage: ResourceList,
-    /// Pods admitted; `None` when the object does not say (then the pod set's count).
+    /// Number of admitted pods; `None` when the object does not say, which means the pod set's
+    /// count.
     pub count: Option<i32>,
     /// Topology domains.
     pub topology: Option<TopologyAssignment>,
-    /// The topology is chosen later: `Some(true)` while pending, `Some(false)` once it was (§14.3).
+    /// Delayed topology: `Some(true)` while it is pending, `Some(false)` once it was chosen
+    /// (§14.3).
     pub delayed_topology_pending: Option<bool>,
 }
 
-/// A condition that says a workload was thrown out.
+/// Condition Evicted or Preempted of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
     /// The condition's reason.
@@ -221,13 +227,13 @@ pub struct CheckStatus {
 /// `status.admissionChecks[].state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckState {
-    /// Not decided.
+    /// The check has not decided.
     Pending,
-    /// Passed.
+    /// The check passed.
     Ready,
-    /// Evict and try again.
+    /// The workload is evicted and requeued.
     Retry,
-    /// Deactivate.
+    /// The workload is deactivated.
     Rejected,
 }
 

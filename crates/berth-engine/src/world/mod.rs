@@ -1,8 +1,8 @@
-//! Everything the engine knows, in dense form: the world decisions are made in.
+//! The world: the engine's state in dense form, on which decisions are made.
 //!
-//! The world is changed by events ([`crate::engine`]) and, while a decision is being worked out, by trying things on it:
-//! usage of quota and topology is taken and given back through marks, and workloads that are imagined away are listed in
-//! [`World::hidden`]. Nothing here decides anything.
+//! Events change the world ([`crate::engine`]). While a decision is being computed, changes are
+//! tried on it: quota and topology usage is taken and given back through marks, and workloads that
+//! are assumed gone are listed in [`World::hidden`]. Nothing here decides anything.
 
 pub(crate) mod queue;
 pub(crate) mod readiness;
@@ -34,14 +34,14 @@ pub(crate) struct World {
     /// The resource `pods`.
     pub pods: ResourceId,
     pub frs: FrTable,
-    /// Flavor objects by id; `None` for flavors that are only named.
+    /// Flavor objects by id; `None` for flavors that queues name but that do not exist.
     pub flavors: Vec<Option<Arc<ResourceFlavor>>>,
     pub checks: BTreeMap<Name, AdmissionCheck>,
     pub namespaces: BTreeMap<Name, Labels>,
-    /// Counts changes of namespaces and of queues' namespace selectors.
+    /// Number of changes to namespaces and to queues' namespace selectors.
     pub selection: u64,
     pub queues: Vec<Queue>,
-    /// What the queues' configurations share; see [`World::share_config`].
+    /// Shared configurations of queues; see [`World::share_config`].
     configs: HashSet<Arc<QueueConfig>>,
     pub queue_ids: HashMap<Name, QueueId>,
     pub cohorts: HashMap<Name, CohortEntry>,
@@ -50,7 +50,8 @@ pub(crate) struct World {
     pub workloads: Workloads,
     pub tree: QuotaTree,
     pub topologies: Topologies,
-    /// Workloads that hold quota but are imagined to be gone, and how that came about, newest last.
+    /// Workloads that hold quota but are assumed gone, and the log of how that came about, newest
+    /// last.
     pub hidden: BTreeSet<WorkloadId>,
     hidden_log: Vec<WorkloadId>,
     /// Number of the scheduling cycle, from 1.
@@ -64,22 +65,22 @@ pub(crate) struct CohortEntry {
     pub spec: Option<Cohort>,
 }
 
-/// A local queue, or the name of one that workloads ask for.
+/// A local queue, or the name of one that workloads request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Local {
     /// Namespace and name; `None` only in the default value.
     pub namespace: Option<Name>,
     pub name: Option<Name>,
     pub spec: Option<LocalQueue>,
-    /// The cluster queue it leads to, by name also if that does not exist.
+    /// The cluster queue it routes to, even if that does not exist.
     pub queue: Option<QueueId>,
     /// Workloads of this local queue, waiting or not, finished ones excepted.
     pub members: BTreeSet<WorkloadId>,
-    /// How many of them wait.
+    /// Number of members that wait.
     pub waiting: u32,
-    /// What they hold, by the cluster queue they hold it in.
+    /// Quota that its members hold, by cluster queue.
     pub holding: BTreeMap<QueueId, Tally>,
-    /// Whether a queue selects its namespace, for a count of [`World::selection`].
+    /// Cached answer whether a queue selects its namespace, for a value of [`World::selection`].
     pub selected: Option<((u64, QueueId), bool)>,
     /// Usage-based fairness (§16).
     pub ledger: crate::afs::Ledger,
@@ -122,7 +123,8 @@ impl Local {
 }
 
 impl World {
-    /// True if variants wait in a workload's place (§23): it says so, or its queue wants them and they are not made yet.
+    /// True if variants wait in place of the workload (§23): its object says so, or its queue
+    /// requires variants that are not created yet.
     pub fn has_variants(&self, id: WorkloadId, queue: QueueId) -> bool {
         let facts = &self.record(id).facts;
         let is_variant = || facts.variant.as_ref().is_some_and(|variant| variant.parent.is_some());
@@ -179,7 +181,7 @@ impl World {
         self.flavors[id.index()].as_ref()
     }
 
-    /// The queue of a name, made now as one that does not exist if the name is new.
+    /// Id of a queue name; a new name becomes a queue that does not exist yet.
     pub fn queue_id(&mut self, name: &Name) -> QueueId {
         if let Some(&id) = self.queue_ids.get(name) {
             return id;
@@ -205,7 +207,7 @@ impl World {
         self.tree.node(node).queue
     }
 
-    /// The cohort's node of a name, made now if the name is new.
+    /// Tree node of a cohort name, created now if the name is new.
     pub fn cohort_node(&mut self, name: &Name) -> NodeId {
         if let Some(entry) = self.cohorts.get(name) {
             return entry.node;
@@ -215,7 +217,7 @@ impl World {
         node
     }
 
-    /// The local queue of a name, made now as one that does not exist if the name is new.
+    /// Id of a local queue name; a new name becomes a local queue that does not exist yet.
     pub fn local_id(&mut self, namespace: &Name, name: &Name) -> LocalQueueId {
         let key = (namespace.clone(), name.clone());
         if let Some(&id) = self.local_ids.get(&key) {
@@ -227,7 +229,7 @@ impl World {
         id
     }
 
-    /// The queues that local queues of a namespace lead to.
+    /// Cluster queues that the local queues of a namespace route to.
     pub fn queues_of_namespace(&self, namespace: &Name) -> BTreeSet<QueueId> {
         let first = (namespace.clone(), Name::default());
         let of_namespace = self.local_ids.range(first..).take_while(|((of, _), _)| of == namespace);
@@ -250,7 +252,7 @@ impl World {
         self.workloads.get_mut(id)
     }
 
-    /// Notes where a workload waits from now on; where it waited.
+    /// Sets where a workload waits; returns where it waited before.
     pub fn set_place(&mut self, id: WorkloadId, place: Place) -> Place {
         let record = self.record_mut(id);
         let before = std::mem::replace(&mut record.place, place);
@@ -268,7 +270,7 @@ impl World {
         before
     }
 
-    /// Gives a workload another shape, with what is counted about it where it waits.
+    /// Replaces a workload's shape and updates the counts of its queue.
     pub fn set_shape(&mut self, id: WorkloadId, shape: Arc<Shape>) {
         let record = self.record_mut(id);
         let before = std::mem::replace(&mut record.shape, shape.clone());
@@ -279,7 +281,7 @@ impl World {
         }
     }
 
-    /// Moves a workload to another local queue, with what is counted about it.
+    /// Moves a workload to another local queue and updates the counts of both.
     pub fn set_local(&mut self, id: WorkloadId, to: LocalQueueId) {
         let record = self.record_mut(id);
         let from = std::mem::replace(&mut record.local, to);
@@ -298,7 +300,7 @@ impl World {
         local.waiting += waits;
     }
 
-    /// Gives a workload what it holds, and counts that for its queues.
+    /// Sets what a workload holds and adds it to the counts of its queues.
     pub fn set_holding(&mut self, id: WorkloadId, holding: Holding) {
         self.queue_mut(holding.queue).holding.insert(id);
         self.queue_mut(holding.queue).tally.add(&holding);
@@ -307,7 +309,7 @@ impl World {
         self.record_mut(id).holding = Some(Arc::new(holding));
     }
 
-    /// Takes from a workload what it holds.
+    /// Removes what a workload holds, also from the counts of its queues.
     pub fn take_holding(&mut self, id: WorkloadId) -> Option<Arc<Holding>> {
         let holding = self.record_mut(id).holding.take()?;
         self.queue_mut(holding.queue).holding.remove(&id);
@@ -317,7 +319,8 @@ impl World {
         Some(holding)
     }
 
-    /// True if a queue takes workloads of a local queue's namespace; a namespace that is not known is selected by none.
+    /// True if a queue's namespace selector matches a local queue's namespace; false for an
+    /// unknown namespace.
     pub fn is_selected(&mut self, queue: QueueId, local: LocalQueueId) -> bool {
         let state = (self.selection, queue);
         if let Some((known, selected)) = self.local(local).selected
@@ -340,22 +343,22 @@ impl World {
         self.flavor_names.name(id)
     }
 
-    /// Takes up quota at a queue's leaf.
+    /// Adds quota usage at a queue's leaf.
     pub fn add_usage(&mut self, node: NodeId, usage: &FrAmounts) {
         for &(fr, amount) in usage {
             self.tree.add_usage(node, fr, amount);
         }
     }
 
-    /// Gives quota back at a queue's leaf.
+    /// Removes quota usage at a queue's leaf.
     pub fn remove_usage(&mut self, node: NodeId, usage: &FrAmounts) {
         for &(fr, amount) in usage {
             self.tree.remove_usage(node, fr, amount);
         }
     }
 
-    /// Imagines a workload away: its quota and its places on nodes are free. Undone by [`World::unhide`] or by rolling
-    /// back to an earlier [`World::mark`].
+    /// Assumes a workload gone: its quota and its places on nodes are free. Undone by
+    /// [`World::unhide`], or by rolling back to an earlier [`World::mark`].
     pub fn hide(&mut self, id: WorkloadId) {
         let Some(holding) = self.record(id).holding.clone() else { return };
         if self.hidden.insert(id) {
@@ -366,7 +369,7 @@ impl World {
         }
     }
 
-    /// Takes back [`World::hide`].
+    /// Undoes [`World::hide`].
     pub fn unhide(&mut self, id: WorkloadId) {
         let Some(holding) = self.record(id).holding.clone() else { return };
         if self.hidden.remove(&id) {
@@ -377,12 +380,12 @@ impl World {
         }
     }
 
-    /// Starts trying something out.
+    /// Marks the current state, for [`World::rollback`].
     pub fn mark(&mut self) -> WorldMark {
         WorldMark { tree: self.tree.mark(), topologies: self.topologies.mark(), hidden: self.hidden_log.len() }
     }
 
-    /// Goes back to a mark; marks nest.
+    /// Undoes all changes since a mark. Marks nest.
     pub fn rollback(&mut self, mark: WorldMark) {
         self.tree.rollback(mark.tree);
         self.topologies.rollback(mark.topologies);
@@ -404,7 +407,7 @@ impl World {
         }
     }
 
-    /// The share of a node as it stands, to be compared (§10.1).
+    /// The current share of a node, for comparisons (§10.1).
     pub fn share(&self, node: NodeId) -> Share {
         Share::of_node(
             &self.tree,
@@ -414,7 +417,8 @@ impl World {
         )
     }
 
-    /// True if resources that a queue does not declare are ignored instead of keeping workloads out (§2.7).
+    /// True if resources that a queue does not declare are ignored; otherwise they keep a workload
+    /// from being admitted (§2.7).
     pub fn ignores_undeclared(&self) -> bool {
         self.config.gates.quota_check_strategy
             && self.config.quota_check_strategy == QuotaCheckStrategy::IgnoreUndeclared
@@ -426,7 +430,7 @@ impl World {
     }
 }
 
-/// A point to go back to, made by [`World::mark`].
+/// A state to roll back to, made by [`World::mark`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct WorldMark {

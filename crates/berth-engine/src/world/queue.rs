@@ -1,4 +1,4 @@
-//! A cluster queue as decisions see it: its configuration with names turned into ids.
+//! A cluster queue in the form decisions use: its configuration with names turned into ids.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,18 @@ pub(crate) struct Queue {
     pub spec: Option<Arc<ClusterQueue>>,
     pub config: Arc<QueueConfig>,
     pub readiness: QueueReadiness,
-    /// Counts changes that may make flavors fit that did not before (§7.8).
+    /// Number of changes that may make flavors fit that did not fit before (§7.8).
     pub generation: u64,
     /// Workloads that hold quota here.
     pub holding: BTreeSet<WorkloadId>,
-    /// What they hold together.
+    /// Sum of what they hold.
     pub tally: Tally,
-    /// What those ask for that wait here.
+    /// Total requests of the workloads that wait here.
     pub waiting: Requests,
 }
 
-/// The configuration parts the search for flavors and victims reads; queues that have them alike share them.
+/// The parts of the configuration that the searches for flavors and victims read. Queues with
+/// equal parts share them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct QueueConfig {
     pub groups: Vec<Group>,
@@ -98,20 +99,21 @@ impl Queue {
         }
     }
 
-    /// True when it may be looked at in a cycle.
+    /// True when cycles consider it.
     pub fn is_active(&self) -> bool {
         self.readiness.active
     }
 }
 
 impl World {
-    /// The shared copy of a configuration. Most queues of a cluster differ in their quotas only, which are the tree's; a cycle
-    /// over thousands of them finds the rest at hand.
+    /// The shared copy of a configuration. Most queues of a cluster differ only in their quotas,
+    /// which the tree holds, so a cycle over thousands of queues finds the rest in the CPU's
+    /// cache.
     pub fn share_config(&mut self, config: QueueConfig) -> Arc<QueueConfig> {
         if let Some(shared) = self.configs.get(&config) {
             return shared.clone();
         }
-        // Half of them are nobody's any more.
+        // At least half of the shared configurations are unused.
         if self.configs.len() > 2 * self.queues.len() {
             self.configs.retain(|config| Arc::strong_count(config) > 1);
         }

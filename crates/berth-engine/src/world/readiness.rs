@@ -1,4 +1,5 @@
-//! Whether a cluster queue may admit: condition Active and its words (§5.3).
+//! Whether a cluster queue may admit workloads: condition Active, its reason and its message
+//! (§5.3).
 
 use crate::ids::{Name, QueueId};
 use crate::model::StopPolicy;
@@ -15,7 +16,7 @@ pub(crate) fn not_found() -> QueueReadiness {
 }
 
 impl World {
-    /// Works out the readiness of a queue from its object and what that refers to.
+    /// Computes the readiness of a queue from its object and the objects it refers to.
     pub fn readiness(&self, id: QueueId) -> QueueReadiness {
         let queue = self.queue(id);
         let Some(spec) = &queue.spec else { return not_found() };
@@ -106,13 +107,13 @@ impl World {
         }
     }
 
-    /// True if a queue may be looked at in a cycle: ready, and not on a cycle of cohorts.
+    /// True if cycles consider a queue: it is ready, and its cohorts form no cycle.
     pub fn is_schedulable(&self, id: QueueId) -> bool {
         let queue = self.queue(id);
         queue.is_active() && !self.tree.node(queue.node).cyclic
     }
 
-    /// True if one of the checks a queue's rules name is run by the controller.
+    /// True if one of the checks in a queue's rules belongs to the controller.
     pub fn has_check_of(&self, id: QueueId, controller: &str, flavor: Option<&Name>) -> bool {
         let Some(spec) = &self.queue(id).spec else { return false };
         spec.checks.iter().any(|rule| {
@@ -126,7 +127,7 @@ impl World {
         self.has_check_of(id, MULTIKUEUE, None)
     }
 
-    /// True if a ProvisioningRequest has to be answered before nodes of this flavor are known.
+    /// True if the nodes of this flavor are known only once a ProvisioningRequest was answered.
     pub fn provisions(&self, id: QueueId, flavor: &Name) -> bool {
         self.has_check_of(id, PROVISIONING_REQUEST, Some(flavor))
     }

@@ -1,4 +1,4 @@
-//! Workloads as the engine keeps them: the newest facts, the shared shape, and the quota held.
+//! Workload records: the newest facts, the shared shape, and the quota held.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -19,7 +19,7 @@ use crate::world::World;
 pub(crate) struct Record {
     /// The newest facts; `pod_sets` is empty, see `shape`.
     pub facts: Box<Workload>,
-    /// What it asks for, shared with every workload that asks for the same.
+    /// Its requests, shared with every workload that has the same.
     pub shape: Arc<Shape>,
     pub class: ClassId,
     pub local: LocalQueueId,
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     /// Queue-order timestamp (§3.2).
     pub order_time: Time,
     pub holding: Option<Arc<Holding>>,
-    /// How far the search through its flavors got (§8.12).
+    /// Progress of the search through its flavors (§8.12).
     pub scan: Option<Box<ScanState>>,
     /// Generation that was evaluated last.
     pub evaluated_generation: i64,
@@ -40,12 +40,12 @@ pub(crate) struct Record {
 /// Where a workload waits (§4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Place {
-    /// Nowhere: it holds quota, has finished, or its queue does not exist.
+    /// In no queue: it holds quota, has finished, or its queue does not exist.
     #[default]
     None,
-    /// In line with its class: may be popped, unless the class is set aside.
+    /// In line with its class: may be popped, unless its class is inadmissible.
     Queued(QueueId),
-    /// Set aside for a reason of its own, until something changes.
+    /// Inadmissible for a reason of its own, until something changes.
     Inadmissible(QueueId),
     /// Popped and being decided about.
     InFlight(QueueId),
@@ -66,22 +66,23 @@ impl Place {
 pub(crate) struct Holding {
     pub queue: QueueId,
     pub admission: Admission,
-    /// What it asked for when its usage was counted.
+    /// Its requests at the time its usage was counted.
     pub shape: Arc<Shape>,
     /// Quota per flavor-resource.
     pub usage: FrAmounts,
     /// Pods per topology domain.
     pub places: Places,
     pub admitted: bool,
-    /// Decided, but not yet seen on the object.
+    /// True while the admission is decided but not yet seen on the object.
     pub assumed: bool,
 }
 
-/// What a workload asks for.
+/// The requests of a workload.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shape {
     pub pod_sets: Vec<Arc<PodSetInfo>>,
-    /// See [`Shape::totals`] and [`Shape::asked`]; worked out once for all who ask for the same.
+    /// See [`Shape::totals`] and [`Shape::asked`]; computed once for all workloads with these
+    /// requests.
     totals: OnceLock<Arc<Vec<(Name, ResourceList)>>>,
     asked: OnceLock<Arc<[AskedPodSet]>>,
 }
@@ -91,7 +92,7 @@ impl Shape {
         Shape { pod_sets, totals: OnceLock::new(), asked: OnceLock::new() }
     }
 
-    /// Every pod set with all of its pods, as decisions ask for it.
+    /// Every pod set with its full count, as decisions evaluate it.
     pub fn asked(&self) -> &Arc<[AskedPodSet]> {
         self.asked.get_or_init(|| self.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect())
     }
@@ -155,13 +156,14 @@ impl PodSetInfo {
         }
     }
 
-    /// What one of its pods takes of a node.
+    /// Amounts that one of its pods takes of a node.
     pub fn demand(&self, topologies: &mut Topologies) -> &Demand {
         self.demand.0.get_or_init(|| topologies.demand(&self.template.requests))
     }
 }
 
-/// What is worked out from the rest when it is first asked for: of two that are alike it says the same, known or not.
+/// Values computed from the other fields on first use. They do not take part in comparisons: equal
+/// shapes have equal values, computed or not.
 #[derive(Debug, Clone, Default)]
 struct WorkedOut<T>(OnceLock<T>);
 
@@ -188,20 +190,21 @@ impl Record {
         Some((self.facts.key.namespace.clone(), parent))
     }
 
-    /// Why it is being evicted, if its object says so. Quota given to it since ended that (§5.6), before the object says so.
+    /// The eviction that its object reports, if any. Quota assigned since then ends the eviction
+    /// (§5.6), before the object shows that.
     pub fn eviction(&self) -> Option<&Eviction> {
         let again = self.holding.as_ref().is_some_and(|holding| holding.assumed);
         self.facts.evicted.as_ref().filter(|_| !again)
     }
 
-    /// The flavors its quota is on.
+    /// The flavor of its quota for a pod set and resource.
     pub fn held_flavor(&self, pod_set: &str, resource: &str) -> Option<&Name> {
         let holding = self.holding.as_ref()?;
         holding.admission.pod_sets.iter().find(|set| &*set.name == pod_set)?.flavors.get(resource)
     }
 }
 
-/// All workloads, by id and by key. Slots of workloads that are gone are used again.
+/// All workloads, by id and by key. Slots of removed workloads are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     slots: Vec<Option<Record>>,
@@ -215,11 +218,11 @@ pub(crate) struct Workloads {
     classes_made: usize,
 }
 
-/// What makes workloads indistinguishable to every decision (§4.8).
+/// The facts that scheduling equivalence depends on (§4.8).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClassKey {
     priority: i64,
-    /// Where the shared shape lies: shapes that are equal are one.
+    /// Address of the shared shape: equal shapes are shared, so equal addresses mean equal shapes.
     shape: usize,
     allowed_flavors: Vec<Name>,
 }
@@ -282,7 +285,7 @@ impl Workloads {
         }
     }
 
-    /// The other variants of the workload that a variant is one of, in order of their ids.
+    /// The other variants of a variant's parent, in order of their ids.
     pub fn siblings(&self, id: WorkloadId) -> impl Iterator<Item = WorkloadId> + '_ {
         let family = self.get(id).family().and_then(|family| self.variants.get(&family));
         family.into_iter().flatten().copied().filter(move |other| *other != id)
@@ -306,7 +309,7 @@ impl Workloads {
             return shared.clone();
         }
         if self.shapes.len() >= self.shapes_prune_at.max(1024) {
-            // Classes and shapes nobody has any more.
+            // Drops classes and shapes that no workload uses any more.
             self.classes.retain(|_, (shape, _)| Arc::strong_count(shape) > 2);
             self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
             self.shapes_prune_at = self.shapes.len() * 2;
@@ -320,7 +323,7 @@ impl Workloads {
     pub fn class(&mut self, priority: i64, shape: &Arc<Shape>, allowed_flavors: &[Name]) -> ClassId {
         let key = ClassKey { priority, shape: Arc::as_ptr(shape).addr(), allowed_flavors: allowed_flavors.to_vec() };
         let made = &mut self.classes_made;
-        // The entry keeps the shape, so that its place is not used again for another.
+        // The entry keeps the shape alive, so that its address is not reused for another shape.
         let (_, class) = self.classes.entry(key).or_insert_with(|| {
             *made += 1;
             (shape.clone(), ClassId::from_index(*made - 1))

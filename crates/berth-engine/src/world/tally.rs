@@ -1,14 +1,16 @@
-//! What the workloads that hold quota in a queue hold together, kept as they come and go: statuses read it off.
+//! Running sums of the quota held in a queue, updated as workloads come and go. Statuses read
+//! them.
 
 use crate::ids::{FrId, ResourceId};
 use crate::world::record::{Holding, Shape};
 
-/// Workloads and amounts. Sums are wide enough never to saturate, so that what was added can be taken away again.
+/// Numbers of workloads and sums of amounts. Sums are wide enough never to saturate, so that what
+/// was added can be subtracted again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Workloads that hold quota.
+    /// Number of workloads that hold quota.
     pub reserving: u32,
-    /// Those of them that are admitted.
+    /// Number of workloads that are admitted.
     pub admitted: u32,
     reserved: Sums,
     used: Sums,
@@ -18,7 +20,7 @@ pub(crate) struct Tally {
 type Sums = Vec<(FrId, i128)>;
 
 impl Tally {
-    /// Counts what a workload holds.
+    /// Adds what a workload holds.
     pub fn add(&mut self, holding: &Holding) {
         self.reserving += 1;
         add(&mut self.reserved, holding, 1);
@@ -28,7 +30,7 @@ impl Tally {
         }
     }
 
-    /// Takes away what was counted.
+    /// Subtracts what a workload holds.
     pub fn remove(&mut self, holding: &Holding) {
         self.reserving -= 1;
         add(&mut self.reserved, holding, -1);
@@ -38,38 +40,38 @@ impl Tally {
         }
     }
 
-    /// True if nobody holds anything.
+    /// True if no workload holds quota.
     pub fn is_empty(&self) -> bool {
         self.reserving == 0
     }
 
-    /// Flavor-resources of which anything was ever reserved, with how much is.
+    /// Flavor-resources of which anything was ever reserved, with the reserved amount.
     pub fn reserved_amounts(&self) -> impl Iterator<Item = (FrId, i128)> {
         self.reserved.iter().copied()
     }
 
-    /// How much of a flavor-resource is reserved.
+    /// Reserved amount of a flavor-resource.
     pub fn reserved(&self, fr: FrId) -> i64 {
         amount(&self.reserved, fr)
     }
 
-    /// How much of a flavor-resource admitted workloads hold.
+    /// Amount of a flavor-resource that admitted workloads hold.
     pub fn used(&self, fr: FrId) -> i64 {
         amount(&self.used, fr)
     }
 
-    /// What admitted workloads hold.
+    /// Amounts that admitted workloads hold.
     pub fn used_amounts(&self) -> impl Iterator<Item = (FrId, f64)> {
         self.used.iter().map(|(fr, sum)| (*fr, *sum as f64))
     }
 }
 
-/// What the workloads that wait in a queue ask for together, by resource in order; kept as they come and go, too.
+/// Running sums of the requests of the workloads that wait in a queue, by resource in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Requests(Vec<(ResourceId, i128)>);
 
 impl Requests {
-    /// Counts what a workload asks for, or takes it away again (`sign` -1).
+    /// Adds the requests of a workload, or subtracts them (`sign` -1).
     pub fn add(&mut self, shape: &Shape, sign: i128) {
         for set in &shape.pod_sets {
             for &(resource, per_pod) in &set.requests {
@@ -82,7 +84,7 @@ impl Requests {
         }
     }
 
-    /// The amounts; zero for a resource that nobody asks for any more.
+    /// The sums; zero for a resource that no waiting workload requests any more.
     pub fn amounts(&self) -> impl Iterator<Item = (ResourceId, i64)> {
         let narrow = |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
         self.0.iter().map(move |&(resource, sum)| (resource, narrow(sum)))
