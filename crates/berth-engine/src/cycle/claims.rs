@@ -1,7 +1,8 @@
-//! What the entries of a cycle have laid claim to so far: the victims they will evict, and what those leave behind.
+//! Claims of a cycle's entries so far: their victims, and the capacity those will release.
 //!
-//! Victims keep what they hold until the cycle ends (§5.7); only the question whether an entry fits imagines them gone. The
-//! answer is kept up to date beside the live state, so that it costs the same however many victims there are.
+//! Victims keep their quota until the cycle ends (§5.7); only the question whether an entry fits
+//! assumes them gone. That answer is kept up to date beside the live state, so that its cost does
+//! not grow with the number of victims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +18,13 @@ use crate::world::World;
 /// The claims of a cycle's entries.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Whom earlier entries evict.
+    /// Workloads that earlier entries evict.
     victims: BTreeSet<WorkloadId>,
-    /// The same by the root of the cohort tree whose quota they hold, and those of them that hold places on nodes.
+    /// The same workloads by the root of the cohort tree whose quota they hold; and those that
+    /// hold places on nodes.
     by_root: BTreeMap<NodeId, Vec<WorkloadId>>,
     placed: Vec<WorkloadId>,
-    /// Quota without them, and what they give back of their domains.
+    /// Quota without the victims, and the usage they release in their domains.
     quota: Imagined,
     domains: Overlay,
 }
@@ -55,7 +57,8 @@ impl Claims {
         }
     }
 
-    /// Imagines away the victims who hold anything that a queue's heads could use: quota of its tree, or places on nodes.
+    /// Hides the victims that hold anything a queue's heads could use: quota of its tree, or
+    /// places on nodes.
     pub fn hide_victims(&self, world: &mut World, queue: QueueId) {
         let root = world.tree.node(world.queue(queue).node).root;
         for victim in self.by_root.get(&root).into_iter().flatten().chain(&self.placed) {
@@ -63,7 +66,7 @@ impl Claims {
         }
     }
 
-    /// Takes up quota and domains for the rest of the cycle.
+    /// Adds usage of quota and domains for the rest of the cycle.
     pub fn take_up(&mut self, world: &mut World, node: NodeId, usage: &FrAmounts, places: &Places) {
         if !self.victims.is_empty() {
             self.quota.add(&world.tree, node, usage);
@@ -72,8 +75,9 @@ impl Claims {
         world.topologies.add_usage(places);
     }
 
-    /// True if the usage fits once every victim of the cycle and the entry's own have left (§5.7). An elastic slice that is
-    /// replaced stays where it is: usage and places are what the newer one takes beyond it.
+    /// True if the usage fits once every victim of the cycle and of the entry has left (§5.7). An
+    /// elastic slice that is replaced stays: `usage` and `places` are what the newer slice takes
+    /// beyond it.
     pub fn fit(&mut self, world: &mut World, entry: &Entry, usage: &FrAmounts, places: &Places) -> bool {
         let mark = self.quota.mark();
         let own: Vec<WorkloadId> =

@@ -1,9 +1,11 @@
-//! The scheduling cycle (§5): one head per queue, an answer for each, in an order, against a state that every earlier
-//! answer has already changed.
+//! The scheduling cycle (§5): one head per queue gets one decision, in an order, against a state
+//! that includes every earlier decision.
 //!
-//! [`nominate`] works out what each head would get if it were alone, [`order`] says who goes first, [`process`] goes
-//! through them, [`parts`] says whose heads may be answered apart from others. While a cycle runs, the live state stands in for the snapshot upstream takes: everything tried on it is
-//! rolled back at the end, and only then is what was admitted counted for good.
+//! [`nominate`] computes the assignment each head would get on its own, [`order`] decides which
+//! entry goes first, [`process`] goes through the entries, and [`parts`] decides which heads can
+//! be decided apart from others. During a cycle the live state stands in for the snapshot that
+//! Kueue takes. Everything tried on it is rolled back at the end; only then are admissions counted
+//! for good.
 
 #![expect(clippy::vec_box, reason = "entries are large, and a cycle sorts them and hands them on")]
 
@@ -33,14 +35,14 @@ use crate::world::World;
 
 pub(crate) use parts::Parts;
 
-/// One head and what becomes of it.
+/// One head of a cycle, and its outcome.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
     /// It waits for preemptions it started (§3.4).
     pub is_preemptor: bool,
-    /// It holds quota and is looked at for its topology only (§17.6).
+    /// It holds quota already; only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
     pub asked: Arc<[AskedPodSet]>,
@@ -51,9 +53,10 @@ pub(crate) struct Entry {
     pub requeue: RequeueReason,
     pub reason: PendingReason,
     pub message: String,
-    /// Write status and event although the entry got further than "not nominated".
+    /// Write status and event although the entry got further than "not nominated": a preemption
+    /// gate blocks it.
     pub blocked_on_gates: bool,
-    /// False where nothing about the workload itself was found out (an internal problem): no status is written.
+    /// False if an internal problem left no finding about the workload: no status is written.
     pub writes: bool,
     pub victims: Vec<Victim>,
     pub eviction: Option<(&'static str, String)>,
@@ -87,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// Takes an assignment in place of the one it had.
+    /// Replaces its assignment.
     pub fn take(&mut self, assignment: Assignment, asked: Arc<[AskedPodSet]>, targets: Vec<Target>) {
         self.message = assignment.message();
         self.assignment = assignment;
@@ -96,7 +99,7 @@ impl Entry {
         self.net_places = None;
     }
 
-    /// What is decided about it.
+    /// The decision about it.
     fn decision(&self, world: &World, verdict: Verdict) -> Decision {
         Decision {
             workload: world.record(self.workload).key().clone(),
@@ -105,7 +108,8 @@ impl Entry {
         }
     }
 
-    /// Quota it takes beyond what it holds, or what the elastic slice it replaces holds (§5.8, §13.2).
+    /// Quota its assignment takes beyond what it, or the elastic slice it replaces, holds (§5.8,
+    /// §13.2).
     pub fn quota_usage(&self) -> FrAmounts {
         if self.second_pass { FrAmounts::new() } else { self.assignment.usage.clone() }
     }
@@ -132,8 +136,8 @@ impl Entry {
     }
 }
 
-/// Runs a part of a cycle: of the one that was begun and not finished, or of a new one. Takes whole cohort trees until there
-/// are so many heads; what has to be answered together may be more.
+/// Runs a part of the cycle that was begun and not finished, or of a new one. Takes whole cohort
+/// trees until they have `heads` heads; trees that must be decided together may have more.
 pub(crate) fn run(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -167,8 +171,8 @@ pub(crate) fn run(
     outcome
 }
 
-/// Answers second passes and the heads of these queues, those of one cohort tree together. True if the next cycle may
-/// decide something it could not decide in this one.
+/// Decides second passes and the heads of these queues, those of one cohort tree together. True if
+/// the next cycle may decide something that this one could not.
 fn answer(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -190,9 +194,10 @@ fn answer(
                 entries.push(entry);
             }
         }
-        // Whom no turn can do anything for, nor their own anything to others, is done with while at hand.
-        let nobody_acts = process::nobody_acts(world, &entries[..first], &entries[first..]);
-        let is_done = |entry: &mut Box<Entry>| nobody_acts || process::is_hopeless(world, entry);
+        // Entries whose outcome no ordering can change, and that affect no other entry, are
+        // settled now.
+        let no_entry_acts = process::no_entry_acts(world, &entries[..first], &entries[first..]);
+        let is_done = |entry: &mut Box<Entry>| no_entry_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
         for mut entry in done {
             process::give_up(&mut entry);
@@ -217,7 +222,7 @@ fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -
     due.collect()
 }
 
-/// Nominates an entry. False when it is done with: it cannot be considered.
+/// Nominates an entry. False if it takes no further part in the cycle.
 fn consider(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -234,8 +239,8 @@ fn consider(
     false
 }
 
-/// Makes an entry's end real: counts the admission or puts the workload back (§5.10). True if the next cycle may decide
-/// something it could not decide in this one.
+/// Carries out an entry's outcome: counts the admission, or puts the workload back (§5.10). True
+/// if the next cycle may decide something that this one could not.
 fn conclude(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -258,8 +263,8 @@ fn conclude(
     put_back(world, pending_queues, &mut entry, outcome, now)
 }
 
-/// Puts a workload that was not admitted back into its queue and says why it waits (§5.10). True if the next cycle may
-/// decide something it could not decide in this one.
+/// Puts a workload that was not admitted back into its queue and records why it waits (§5.10).
+/// True if the next cycle may decide something that this one could not.
 pub(crate) fn put_back(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -276,7 +281,8 @@ pub(crate) fn put_back(
     record.evaluated_generation = record.facts.generation;
     let issued = !entry.victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
-    // It has found its flavors, and waits for others to leave or to get ready: it starts with the same ones again.
+    // It has found its flavors and waits for other workloads to leave or to be ready: its next
+    // search starts with the same flavors.
     let found = entry.requeue == RequeueReason::PendingMigration || entry.reason == PendingReason::WaitingForPodsReady;
     let gated = entry.status == EntryStatus::PreemptionGated;
     let cleared = issued || found || entry.assignment.deferred || gated || !keeps_scan;
@@ -330,16 +336,16 @@ pub(crate) fn put_back(
     progress
 }
 
-/// Counts an admission and describes what has to be written.
+/// Counts an admission and returns what has to be written.
 fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entry, now: Time) -> Admit {
     let admission = entry.assignment.admission(world, entry.queue);
     pending_queues.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    // What was worked out is what it takes, unless part of it is held already.
+    // The computed usage is what it takes, unless it holds part of that already.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
-        // Only this entry kept them: they are moved, not copied.
+        // Only this entry refers to them: they are moved, not copied.
         entry.net_places = None;
         (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
     });
@@ -354,7 +360,7 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     }
 }
 
-/// Counts per queue name.
+/// Adds one to the count of a queue name.
 pub(crate) fn count<K: Ord + Clone>(counts: &mut BTreeMap<K, u32>, key: &K) {
     *counts.entry(key.clone()).or_default() += 1;
 }

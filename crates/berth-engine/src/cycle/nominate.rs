@@ -1,4 +1,4 @@
-//! Nomination: what a head would get if it were alone (§5.4, §5.5, §12).
+//! Nomination: the assignment a head would get on its own (§5.4, §5.5, §12).
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::world::World;
 pub(crate) enum Nomination {
     /// It has an assignment, good or bad.
     Considered,
-    /// It cannot be considered; its entry says why.
+    /// It cannot be considered; its entry has the reason.
     Refused,
-    /// It holds quota already: forget that it was popped.
+    /// It holds quota already: it does not go back to a queue.
     Dropped,
 }
 
-/// Fills in an entry's assignment and targets, or says why there are none.
+/// Sets an entry's assignment and targets, or the reason why it has none.
 pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomination {
     if let Some((reason, message)) = refusal(world, entry) {
         entry.reason = reason;
@@ -92,8 +92,8 @@ pub(crate) fn replaced_slice(world: &World, entry: &Entry) -> Option<WorkloadId>
     (holding.queue == entry.queue && !world.record(id).facts.finished).then_some(id)
 }
 
-/// The best assignment there is, with the targets it needs (§5.5). With pins, only nominated flavors are considered and
-/// the search starts over.
+/// The best assignment, with the preemption targets it needs (§5.5). With pins, only nominated
+/// flavors are considered and the search starts at the first flavor.
 pub(crate) fn assign(
     world: &mut World,
     entry: &Entry,
@@ -166,7 +166,7 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
             placement: sought.as_ref().map(|sought| &sought.request),
             now,
         };
-        // Where quota of one flavor-resource is all that is short, the search the assignment rests on was this one.
+        // If only quota of one flavor-resource is short, the assignment's own search was this one.
         let known = if sought.is_none() { oracle.take_found(&assignment.usage) } else { None };
         debug_assert!(known.as_ref().is_none_or(|(targets, _)| *targets == find_targets(world, &preemptor).0));
         let (found, searched) = known.unwrap_or_else(|| find_targets(world, &preemptor));
@@ -177,7 +177,8 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
     (assignment, sought, targets)
 }
 
-/// Chooses the domains a preempting workload will want, so that they can be kept for it (§5.5 step 3).
+/// Chooses the domains a preempting workload will use, so that they can be reserved for it (§5.5
+/// step 3).
 fn reserve_topology(world: &mut World, assignment: &mut Assignment, sought: Option<Sought>, targets: &[Target]) {
     if let Some(sought) = sought.filter(|_| assignment.mode() == AssignmentMode::Preempt) {
         place_after(world, assignment, sought, targets);

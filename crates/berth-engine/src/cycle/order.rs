@@ -1,4 +1,5 @@
-//! Who goes first in a cycle (§6): by borrowing level and priority, or by the fair-sharing [`Tournament`].
+//! The order of entries in a cycle (§6): by borrowing level and priority, or by the fair-sharing
+//! [`Tournament`].
 
 use std::cmp::{Ordering, Reverse};
 
@@ -8,12 +9,12 @@ use crate::model::Time;
 use crate::quota::{FrAmounts, Share};
 use crate::world::World;
 
-/// The entries still to be processed, and the rule by which the next is taken. Entries are boxed: they are large, and
-/// sorting moves them.
+/// The entries still to be processed, and the rule that picks the next. Entries are boxed: they
+/// are large, and sorting moves them.
 pub(crate) enum EntryOrder {
-    /// Sorted once; the next one is last.
+    /// Sorted once, with the next entry last.
     Classical(Vec<Box<Entry>>),
-    /// Found step by step, because every step changes the shares.
+    /// Determined step by step, because every step changes the shares.
     Fair(Tournament),
 }
 
@@ -28,7 +29,7 @@ impl EntryOrder {
         EntryOrder::Classical(keyed.into_iter().map(|(_, entry)| entry).collect())
     }
 
-    /// Takes the next entry. Whatever is done about it is done before this is called again.
+    /// Takes the next entry. The caller finishes processing it before the next call.
     pub fn next(&mut self, world: &mut World) -> Option<Box<Entry>> {
         match self {
             EntryOrder::Classical(entries) => entries.pop(),
@@ -37,7 +38,7 @@ impl EntryOrder {
     }
 }
 
-/// What the order without fair sharing goes by (§6.1), but for ties.
+/// Sort key without fair sharing (§6.1), except for ties.
 type Key = (bool, bool, u32, Option<Reverse<i64>>, Time);
 
 fn key(world: &World, entry: &Entry) -> Key {
@@ -63,7 +64,7 @@ pub(crate) fn classical(world: &World, a: &Entry, b: &Entry) -> Ordering {
     key(world, a).cmp(&key(world, b)).then_with(|| ties(world, a, b))
 }
 
-/// What two entries are compared by under fair sharing.
+/// The facts by which fair sharing compares two entries.
 #[derive(Debug, Clone)]
 pub(crate) struct Contender {
     /// Number of the entry.

@@ -1,36 +1,42 @@
-//! A cycle answered in parts: whole cohort trees, some at a time, until every queue that had a head when the cycle began
-//! has been asked once.
+//! A cycle in parts: some whole cohort trees at a time, until every queue that had a head when the
+//! cycle began had its turn.
 //!
-//! Quota is shared within a tree and nowhere else, victims are found within it (§9, §10), and whose turn it is (§6) matters
-//! to entries of the same tree only: a tree's answers are the same whether other trees are answered with it, before it or
-//! after it. Where that is not so, trees are answered together: all whose queues have flavors with a topology, as they share
-//! nodes (§14); all there are when a second pass goes before everybody (§17.6), when one admission holds back whoever comes
-//! after it (§20.4), and when variants look at each other (§23).
+//!
+//! Quota is shared only within a tree, victims are found within it (§9, §10), and the order of
+//! entries (§6) matters only among entries of the same tree. A tree's decisions are therefore the
+//! same whether other trees are decided with it, before it or after it.
+//!
+//! Where that does not hold, trees are decided together. All trees whose queues have flavors with
+//! a topology are one part, because they share nodes (§14). All trees are one part if a second
+//! pass goes before all other entries (§17.6), if one admission holds back all later entries
+//! (§20.4), or if variants depend on each other (§23).
 
 use super::Entry;
 use crate::ids::{NodeId, QueueId};
 use crate::waiting::PendingQueues;
 use crate::world::World;
 
-/// The cycle that was begun last: who is still to be asked, and what came of it so far.
+/// The cycle that was begun last: the queues that have not had their turn, and the result so far.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    /// The queues that give a head to the cycle, with the root of each, those of one tree together.
+    /// Queues with a head in the cycle, each with its root; queues of one tree are adjacent.
     queues: Vec<(NodeId, QueueId)>,
-    /// How many of them have been asked.
+    /// Number of queues that had their turn.
     asked: usize,
-    /// How many of the first ones are asked in one part.
+    /// Number of leading queues that belong to one part.
     together: usize,
-    /// The state of the trees for which the roots were found.
+    /// Version of the trees for which the roots were computed.
     roots: u64,
-    /// Somebody was answered; was admitted or evicted; or the next cycle may decide something this one could not.
+    /// True once a workload was decided about; once one was admitted or evicted; once the next
+    /// cycle may decide something that this one could not.
     pub answered: bool,
     pub succeeded: bool,
     pub progress: bool,
 }
 
 impl Parts {
-    /// Begins a cycle, with these second passes: every active queue that has a candidate gives a head (§4.9).
+    /// Begins a cycle with these second passes. Every active queue that has a candidate
+    /// contributes a head (§4.9).
     pub fn begin(world: &World, pending_queues: &PendingQueues, second_passes: &[Box<Entry>]) -> Parts {
         let candidates = pending_queues.queues_with_candidates().into_iter();
         let active = candidates.filter(|queue| world.queue(*queue).is_active());
@@ -44,12 +50,12 @@ impl Parts {
         Parts { queues, together, roots: world.tree.roots_version(), ..Parts::default() }
     }
 
-    /// True if nobody is left to be asked.
+    /// True if every queue had its turn.
     pub fn is_done(&self) -> bool {
         self.asked == self.queues.len()
     }
 
-    /// The queues of the next part: whole trees, until there are so many heads.
+    /// The queues of the next part: whole trees, until they have `heads` heads.
     pub fn next(&mut self, world: &World, heads: usize) -> Vec<(NodeId, QueueId)> {
         let rest = &mut self.queues[self.asked..];
         if self.roots != world.tree.roots_version() {
@@ -65,7 +71,7 @@ impl Parts {
                 break;
             }
             self.asked += 1;
-            // It may have been stopped since the cycle began.
+            // The queue may have been stopped since the cycle began.
             if world.queue(queue).is_active() {
                 part.push((root, queue));
             }
@@ -78,7 +84,8 @@ fn root(world: &World, queue: QueueId) -> NodeId {
     world.tree.node(world.queue(queue).node).root
 }
 
-/// Moves trees whose heads may go to nodes before the others. How many queues those have.
+/// Moves trees whose heads may be placed on nodes before the others; returns the number of their
+/// queues.
 fn put_trees_on_nodes_first(world: &World, queues: &mut [(NodeId, QueueId)]) -> usize {
     if world.flavors.iter().flatten().all(|flavor| flavor.topology.is_none()) {
         return 0;

@@ -1,4 +1,5 @@
-//! Going through the entries of a cycle (§5.6): admit, preempt, reserve or skip, each against what the earlier ones left.
+//! Processing the entries of a cycle (§5.6): admit, preempt, reserve or skip each, against the
+//! state the earlier ones left.
 
 use super::claims::Claims;
 use super::nominate::assign;
@@ -27,7 +28,8 @@ pub(crate) fn run(
     let mut pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     while let Some(mut entry) = order.next(world) {
         process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
-        // Pods of what is admitted now cannot be ready yet: whoever comes after it waits for them (§20.4).
+        // Pods of a workload admitted now cannot be ready yet: all later entries wait for them
+        // (§20.4).
         let admitted = entry.status == EntryStatus::Assumed && !entry.second_pass;
         pods_not_ready |= admitted && world.config.block_admission_on_pods_ready;
         done.push(entry);
@@ -35,8 +37,9 @@ pub(crate) fn run(
     done
 }
 
-/// True if no flavor can take an entry, whatever the others get, and nobody's turn depends on it: all that is left is to say
-/// so. In the tournament of fair sharing a queue is compared by its head, whatever becomes of that.
+/// True if no flavor can take an entry, whatever the others get, and no other entry's turn depends
+/// on it: only its reason is left to report. Not so in the tournament of fair sharing, where a
+/// queue is compared by its head, whatever that head's outcome.
 pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
     entry.assignment.mode() == AssignmentMode::NoFit
         && !entry.second_pass
@@ -44,12 +47,13 @@ pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
         && !world.is_fair_sharing()
 }
 
-/// True if no entry of a cohort tree can be admitted or preempt, and none keeps places that others could take: the quota they
-/// would reserve (§5.9) is their tree's, so each is left to say why it waits, whatever the order. Not so beside second passes
-/// (among those `before`) in the tournament of fair sharing, where a queue has one turn, whosever that is.
-pub(crate) fn nobody_acts(world: &World, before: &[Box<Entry>], tree: &[Box<Entry>]) -> bool {
+/// True if no entry of a cohort tree can be admitted or preempt, and none reserves places that
+/// other trees could take. The quota they would reserve (§5.9) belongs to their tree, so the order
+/// of their reports does not matter. False beside second passes (among those `before`) in the
+/// tournament of fair sharing, where a queue has one turn, whichever entry takes it.
+pub(crate) fn no_entry_acts(world: &World, before: &[Box<Entry>], tree: &[Box<Entry>]) -> bool {
     let in_tournament = world.is_fair_sharing() && before.iter().any(|entry| entry.second_pass);
-    // Variants look at each other.
+    // Variants depend on each other.
     !world.config.gates.concurrent_admission
         && !in_tournament
         && tree.iter().all(|entry| {
@@ -60,7 +64,7 @@ pub(crate) fn nobody_acts(world: &World, before: &[Box<Entry>], tree: &[Box<Entr
         })
 }
 
-/// An entry that can neither be admitted nor preempt: what is said about it.
+/// Records why an entry can neither be admitted nor preempt.
 pub(crate) fn give_up(entry: &mut Entry) {
     (entry.requeue, entry.reason) = match entry.assignment.mode() {
         AssignmentMode::NoFit => {
@@ -70,7 +74,8 @@ pub(crate) fn give_up(entry: &mut Entry) {
     };
 }
 
-/// Processes an entry as if no other came before it in its cycle. Leaves the world changed; the caller rolls back.
+/// Processes an entry as if it were the first of its cycle. Leaves the world changed; the caller
+/// rolls back.
 pub(crate) fn alone(world: &mut World, entry: &mut Entry, now: Time) {
     let pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     process(world, entry, &mut Claims::default(), pods_not_ready, &mut CycleOutcome::default(), now);
@@ -176,7 +181,7 @@ fn process(
     entry.status = EntryStatus::Assumed;
 }
 
-/// Works the assignment out again where what earlier entries did makes that worthwhile (§5.6 step 1).
+/// Recomputes the assignment if the outcome of earlier entries requires it (§5.6 step 1).
 fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &mut CycleOutcome, now: Time) {
     let gates = world.config.gates.clone();
     let overlaps = claims.overlap(&entry.targets);
@@ -218,7 +223,8 @@ fn skip(entry: &mut Entry, message: &str, reason: PendingReason) {
     entry.reason = reason;
 }
 
-/// What is kept for a workload that must preempt but found nobody, so that entries after it cannot take it (§5.9).
+/// Amounts to reserve for a workload that must preempt but has no targets, so that later entries
+/// cannot take them (§5.9).
 pub(crate) fn amounts_to_reserve(world: &World, queue: QueueId, usage: &FrAmounts, borrows: bool) -> FrAmounts {
     let node = world.queue(queue).node;
     usage
@@ -240,7 +246,7 @@ pub(crate) fn amounts_to_reserve(world: &World, queue: QueueId, usage: &FrAmount
         .collect()
 }
 
-/// Lists the victims to evict and says what the workload waits for (§11).
+/// Records the victims to evict and the reason why the workload waits (§11).
 fn issue(world: &World, entry: &mut Entry) {
     let preemptor = world.record(entry.workload);
     let preemptor_path = world.tree.path_text(world.queue(entry.queue).node);
@@ -279,7 +285,7 @@ fn has_workload_without_ready_pods(world: &World) -> bool {
     workloads_without_ready_pods(world).next().is_some()
 }
 
-/// Those workloads.
+/// Workloads that hold quota and whose pods are not all ready (§20.4).
 pub(crate) fn workloads_without_ready_pods(world: &World) -> impl Iterator<Item = WorkloadId> + '_ {
     let holding = world.queues.iter().flat_map(|queue| &queue.holding).copied();
     holding.filter(|id| !world.record(*id).facts.pods_ready && !world.record(*id).facts.finished)
@@ -294,8 +300,8 @@ fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
         })
 }
 
-/// Lets the sibling variants on worse flavors leave first, if there are any and the target flavor is good enough for a
-/// move (§23). True if the entry has to wait.
+/// Makes the sibling variants on worse flavors leave first, if there are any and the target flavor
+/// is good enough for a migration (§23). True if the entry has to wait.
 fn migrate(world: &World, entry: &mut Entry) -> bool {
     if !world.config.gates.concurrent_admission {
         return false;

@@ -1,9 +1,10 @@
-//! The fair-sharing tournament (§6.2): of all heads of a cohort tree, the one whose subtree would be least ahead of its
-//! share goes next; after every step shares are different.
+//! The fair-sharing tournament (§6.2). Of all heads of a cohort tree, the one whose subtree would
+//! have the smallest share goes next; every step changes the shares.
 //!
-//! What a step changes is the usage on the way from one queue to its root. Shares of nodes beside that way, and with them
-//! who wins below those nodes, are as before. So every cohort keeps its children in a bracket, and a step plays again only
-//! the matches on the way: the depth of the tree times the logarithm of a cohort's children.
+//! A step changes usage only on the path from one queue to its root. Shares of nodes off that path
+//! are unchanged, and so are the winners below those nodes. So every cohort keeps its children in
+//! a bracket, and a step replays only the matches on the path: the depth of the tree times the
+//! logarithm of a cohort's children.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +13,13 @@ use super::order::Contender;
 use crate::ids::NodeId;
 use crate::world::World;
 
-/// Entries that wait for their turn. See the module's documentation.
+/// The entries still to be taken. See the module's documentation.
 pub(crate) struct Tournament {
-    /// In the order they were nominated; `None` once taken.
+    /// Entries in the order of nomination; `None` once taken.
     entries: Vec<Option<Box<Entry>>>,
-    /// The first that may still be there.
+    /// Index of the first entry that may not be taken yet.
     first: usize,
-    /// Entries of each queue; the last hides the others.
+    /// Entries of each queue; only the last one competes.
     by_queue: BTreeMap<NodeId, Vec<usize>>,
     /// Roots whose brackets are filled.
     started: BTreeSet<NodeId>,
@@ -43,7 +44,7 @@ impl Tournament {
         }
     }
 
-    /// Takes the next entry: the winner of the tree of the first entry there is.
+    /// Takes the next entry: the winner in the tree of the first remaining entry.
     pub fn next(&mut self, world: &mut World) -> Option<Box<Entry>> {
         if let Some(queue) = self.played.take() {
             self.replay(world, queue);
@@ -72,7 +73,7 @@ impl Tournament {
         self.entries[at].take()
     }
 
-    /// Makes the brackets of a tree, of the children that have entries, in their order.
+    /// Builds the brackets of a tree from the children that have entries, in their order.
     fn start(&mut self, world: &mut World, root: NodeId) {
         let queues: Vec<NodeId> =
             self.by_queue.keys().copied().filter(|queue| world.tree.node(*queue).root == root).collect();
@@ -86,7 +87,7 @@ impl Tournament {
                 self.brackets.insert(node, Bracket::new(children.collect()));
             }
         }
-        // From the queues upwards, so that every match is played once.
+        // From the queues upwards, so that each match is played once.
         let mut upwards: Vec<NodeId> = involved.into_iter().filter(|node| *node != root).collect();
         upwards.sort_by_cached_key(|node| std::cmp::Reverse(world.tree.path_to_root(*node).count()));
         for node in upwards {
@@ -98,7 +99,7 @@ impl Tournament {
         }
     }
 
-    /// The entry that a queue or a cohort sends to the next match.
+    /// The entry that represents a queue or a cohort in the next match.
     fn candidate(&self, node: NodeId) -> Option<usize> {
         match self.brackets.get(&node) {
             Some(bracket) => bracket.winner().map(|winner| winner.entry),
@@ -106,7 +107,7 @@ impl Tournament {
         }
     }
 
-    /// Plays the matches again that the entries and the usage of a queue take part in.
+    /// Replays the matches that depend on the entries and the usage of a queue.
     fn replay(&mut self, world: &mut World, queue: NodeId) {
         let way: Vec<NodeId> = world.tree.path_to_root(queue).collect();
         for step in way.windows(2) {
@@ -118,8 +119,8 @@ impl Tournament {
         }
     }
 
-    /// What an entry is compared by among the children of a cohort: the share of the child it comes from, were it
-    /// admitted.
+    /// The facts by which an entry is compared among the children of a cohort: the share that the
+    /// child it comes from would have with the entry admitted.
     fn contender(&self, world: &mut World, child: NodeId, at: usize) -> Option<Contender> {
         let entry = self.entries[at].as_ref()?;
         let requested = entry.quota_usage();
@@ -140,12 +141,12 @@ impl Tournament {
     }
 }
 
-/// The children of one cohort, as the leaves of a binary tree in which the better of two goes up.
+/// The children of one cohort, as the leaves of a binary tree of matches.
 struct Bracket {
     children: BTreeMap<NodeId, usize>,
     contenders: Vec<Option<Contender>>,
-    /// Who won each match; match 1 is the final, the matches of match `n` are `2n` and `2n + 1`, and a leaf's number is its
-    /// place plus the number of leaves.
+    /// Winner of each match. Match 1 is the final, the matches below match `n` are `2n` and `2n +
+    /// 1`, and a leaf's number is its place plus the number of leaves.
     wins: Vec<Option<usize>>,
 }
 
@@ -163,7 +164,8 @@ impl Bracket {
         self.wins[1].and_then(|at| self.contenders[at].as_ref())
     }
 
-    /// Replaces the contender of a child. Of equals the child that comes first wins.
+    /// Replaces the contender of a child. Of two equal contenders, the child that comes first
+    /// wins.
     fn set(&mut self, child: NodeId, contender: Option<Contender>, gates: &crate::config::FeatureGates) {
         let Some(&at) = self.children.get(&child) else { return };
         let mut game = self.wins.len() / 2 + at;

@@ -156,12 +156,15 @@ impl Engine {
         self.cycle_part(usize::MAX, now)
     }
 
-    /// Runs a part of a cycle: whole cohort trees, until there are so many heads. Goes on with the
-    /// cycle that was begun, and begins one when there is none or every queue in it has been
-    /// asked. As long as nothing else happens in between, the parts of a cycle decide together
-    /// what [`Engine::cycle`] decides; what happens is taken into account by the parts that come
-    /// after it. Where trees decide about each other (common nodes, second passes, waiting for
-    /// pods to be ready, variants) they are in one part, however many they are.
+    ///
+    /// Runs a part of a cycle: whole cohort trees, until they have `heads` heads together.
+    /// Continues the cycle that was begun, or begins one if there is none or every queue in it had
+    /// its turn.
+    ///
+    /// If no event comes in between, the parts of a cycle together decide what [`Engine::cycle`]
+    /// decides; later parts take events in between into account. Trees whose decisions depend on
+    /// each other (common nodes, second passes, waiting for pods to be ready, variants) are in one
+    /// part, however many heads they have.
     pub fn cycle_part(&mut self, heads: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.pending_queues.due_flushes(now) {

@@ -1,4 +1,4 @@
-//! Who could be preempted, and in which order they are looked at (§9.3–§9.5).
+//! Preemption candidates and the order in which they are tried (§9.3–§9.5).
 
 use std::cmp::{Ordering, Reverse};
 
@@ -17,14 +17,14 @@ pub(crate) struct Candidate {
     pub queue: QueueId,
     pub node: NodeId,
     pub class: CandidateClass,
-    /// The lowest cohort it shares with the preemptor; `None` in the preemptor's own queue.
+    /// Lowest cohort it shares with the preemptor; `None` in the preemptor's own queue.
     pub common: Option<NodeId>,
-    /// It may not be preempted in an attempt in which the preemptor borrows.
+    /// True if it may not be preempted in an attempt in which the preemptor borrows.
     pub only_without_borrowing: bool,
     pub reason: PreemptionReason,
 }
 
-/// What the right to preempt rests on, in the order candidates are tried (§9.4).
+/// The rule that allows a preemption, in the order candidates are tried (§9.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CandidateClass {
     /// The preemptor's subtree owns the quota.
@@ -117,7 +117,8 @@ fn from_cohort(world: &World, preemptor: &Preemptor<'_>, candidates: &mut Vec<Ca
     }
 }
 
-/// Whether a candidate without hierarchical advantage may be preempted while the preemptor borrows (§9.4).
+/// Whether a candidate without hierarchical advantage may be preempted while the preemptor borrows
+/// (§9.4).
 fn borrowing_rule(world: &World, preemptor: &Preemptor<'_>, candidate: WorkloadId) -> (bool, PreemptionReason) {
     match world.queue(preemptor.queue).config.preemption.borrow_within_cohort {
         BorrowWithinCohort::Never => (true, PreemptionReason::InCohortReclamation),
@@ -158,14 +159,15 @@ fn uses_any(world: &World, id: WorkloadId, frs: &[FrId]) -> bool {
     holding.usage.iter().any(|(fr, _)| frs.contains(fr))
 }
 
-/// True if a workload is on its way out already.
+/// True if a workload is being evicted already.
 pub(crate) fn is_evicted(world: &World, id: WorkloadId) -> bool {
     let record = world.record(id);
     record.eviction().is_some() || record.eviction_expected
 }
 
-/// True if a queue other than the preemptor's uses more than it owns of what is needed, and so, in the classical search,
-/// does every cohort between it and the path from the preemptor to the root: what it holds may be taken back (§9.4, §10.4).
+/// True if the quota of another queue may be reclaimed (§9.4, §10.4): the queue uses more than its
+/// own quota of what is needed. In the classical search, so must every cohort between it and the
+/// path from the preemptor to the root.
 pub(crate) fn is_exposed(world: &World, preemptor: &Preemptor<'_>, node: NodeId) -> bool {
     if world.is_fair_sharing() {
         return preemptor.need.iter().any(|&fr| {
@@ -178,7 +180,7 @@ pub(crate) fn is_exposed(world: &World, preemptor: &Preemptor<'_>, node: NodeId)
     between.all(|node| !world.tree.is_within_nominal(node, preemptor.need))
 }
 
-/// Sorts so that whoever should be preempted first comes first (§9.5).
+/// Sorts workloads in the order of preemption (§9.5).
 pub(crate) fn sort_by_order<T: Copy>(
     world: &World,
     candidates: &mut [T],
@@ -190,7 +192,8 @@ pub(crate) fn sort_by_order<T: Copy>(
         candidates.sort_by(|a, b| compare(world, of(a), of(b), Some(own), now, true));
         return;
     }
-    // Thousands may be candidates for each head: what [`compare`] looks up is looked up once per candidate.
+    // Each head may have thousands of candidates: the facts that [`compare`] reads are looked up
+    // once per candidate.
     let mut keyed: Vec<_> = candidates
         .iter()
         .map(|candidate| {

@@ -1,5 +1,5 @@
-//! The classical search for victims (§9.6–§9.9): take candidates in order until the workload fits, then give back those
-//! that were not needed.
+//! The classical search for victims (§9.6–§9.9): add candidates in order until the workload fits,
+//! then drop those that were not needed.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::ids::WorkloadId;
 use crate::model::BorrowWithinCohort;
 use crate::world::World;
 
-/// Finds targets. Leaves the world changed; the caller rolls back. What is told about the candidates is from the attempt
-/// that found targets, or from the last one.
+/// Finds targets. Leaves the world changed; the caller rolls back. The reported candidate fates
+/// come from the attempt that found targets, or from the last one.
 pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let candidates = classical(world, preemptor);
     let mut last = Attempt::default();
@@ -34,9 +34,9 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
 /// One pass over the candidates.
 #[derive(Default)]
 struct Attempt {
-    /// Who has to leave; empty when the pass failed.
+    /// Workloads to evict; empty if the pass failed.
     targets: Vec<Target>,
-    /// Everybody who was imagined away.
+    /// All candidates that were hidden.
     taken: Vec<WorkloadId>,
     passed_over: BTreeMap<WorkloadId, VictimFate>,
 }
@@ -84,8 +84,8 @@ fn attempt(world: &mut World, preemptor: &Preemptor<'_>, candidates: &[Candidate
     attempt
 }
 
-/// True if the candidate's queue, or a cohort between it and the common one, no longer uses more than it owns: what is
-/// left there belongs to it.
+/// True if the candidate's queue, or a cohort between it and the common one, no longer uses more
+/// than its own quota: nothing is left there to reclaim.
 fn is_covered(world: &World, preemptor: &Preemptor<'_>, candidate: &Candidate) -> bool {
     world
         .tree

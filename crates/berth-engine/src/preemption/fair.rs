@@ -1,5 +1,5 @@
-//! The fair-sharing search for victims (§10.4–§10.9): take from whoever has the largest share, as long as that leaves the
-//! preemptor's share no larger than the victim's.
+//! The fair-sharing search for victims (§10.4–§10.9): preempt in the queue with the largest share,
+//! as long as that leaves the preemptor's share no larger than the victim's.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,8 +26,8 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
     (targets, searched)
 }
 
-/// Takes candidates until the preemptor fits, under one strategy and then the other. Candidates whose share was too small
-/// are left in `retry`.
+/// Adds candidates until the preemptor fits, under one strategy and then the other. Candidates
+/// whose share was too small are left in `retry`.
 fn take_until_it_fits(
     world: &mut World,
     preemptor: &Preemptor<'_>,
@@ -47,7 +47,8 @@ fn take_until_it_fits(
 
 type QueueCandidates = BTreeMap<NodeId, VecDeque<WorkloadId>>;
 
-/// Candidates of the own queue and of every borrowing queue of the tree (§10.4), in the order they are tried.
+/// Candidates of the preemptor's queue and of every borrowing queue of the tree (§10.4), in the
+/// order they are tried.
 fn collect(world: &World, preemptor: &Preemptor<'_>) -> Vec<WorkloadId> {
     let policies = world.queue(preemptor.queue).config.preemption;
     let mut candidates: Vec<(WorkloadId, QueueId)> = Vec::new();
@@ -70,7 +71,7 @@ fn collect(world: &World, preemptor: &Preemptor<'_>) -> Vec<WorkloadId> {
     candidates.into_iter().map(|(id, _)| id).collect()
 }
 
-/// Takes candidates under the first strategy (§10.7). True if the preemptor fits.
+/// Adds candidates under the first strategy (§10.7). True if the preemptor fits.
 fn first_pass(
     world: &mut World,
     preemptor: &Preemptor<'_>,
@@ -79,7 +80,8 @@ fn first_pass(
     targets: &mut Vec<Target>,
     retry: &mut Vec<WorkloadId>,
 ) -> bool {
-    // Judged once, before anybody leaves: victims of its own queue do not turn borrowing into reclaiming.
+    // Evaluated once, before any candidate is removed: victims of its own queue do not turn
+    // borrowing into reclaiming.
     let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
         && world.tree.is_within_nominal(preemptor.node, preemptor.need);
     let mut ordering = VictimQueues::new(world, preemptor, candidates);
@@ -128,7 +130,8 @@ fn first_pass(
     false
 }
 
-/// Takes at most one more candidate per queue, as long as the preemptor's share is below the victim's (§10.8).
+/// Adds at most one more candidate per queue, as long as the preemptor's share is below the
+/// victim's (§10.8).
 fn second_pass(world: &mut World, preemptor: &Preemptor<'_>, retry: &[WorkloadId], targets: &mut Vec<Target>) -> bool {
     let mut ordering = VictimQueues::new(world, preemptor, retry);
     while let Some(queue) = ordering.next(world, preemptor) {
@@ -144,7 +147,7 @@ fn second_pass(world: &mut World, preemptor: &Preemptor<'_>, retry: &[WorkloadId
     false
 }
 
-/// Takes a candidate. True if the preemptor fits now.
+/// Adds a candidate to the targets. True if the preemptor fits now.
 fn take(
     world: &mut World,
     preemptor: &Preemptor<'_>,
@@ -174,7 +177,7 @@ pub(crate) fn below_common(world: &World, a: NodeId, b: NodeId) -> (NodeId, Node
     (a, b)
 }
 
-/// The order in which queues are asked for a victim (§10.6).
+/// The order in which queues provide victims (§10.6).
 pub(crate) struct VictimQueues {
     root: NodeId,
     own_path: Vec<NodeId>,
@@ -203,12 +206,12 @@ impl VictimQueues {
         self.candidates.get_mut(&queue)?.pop_front()
     }
 
-    /// Leaves a queue out from now on.
+    /// Drops a queue: it provides no more victims.
     pub fn drop_queue(&mut self, queue: NodeId) {
         self.pruned.insert(queue);
     }
 
-    /// The queue to take from next.
+    /// The queue that provides the next victim.
     pub fn next(&mut self, world: &World, preemptor: &Preemptor<'_>) -> Option<NodeId> {
         if world.tree.node(self.root).is_queue {
             let has_candidates = self.candidates.get(&self.root).is_some_and(|list| !list.is_empty());
@@ -222,7 +225,8 @@ impl VictimQueues {
         None
     }
 
-    /// One walk down from a cohort. `None` if a node was pruned instead; the walk starts again then.
+    /// One walk down from a cohort. `None` if a node was pruned instead; the caller starts the
+    /// walk again.
     fn descend(&mut self, world: &World, preemptor: &Preemptor<'_>, cohort: NodeId) -> Option<NodeId> {
         let mut best_queue: Option<(Share, NodeId)> = None;
         let mut best_cohort: Option<(Share, NodeId)> = None;

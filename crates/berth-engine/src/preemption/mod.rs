@@ -1,7 +1,8 @@
-//! Whom to preempt so that a workload fits: the classical search (§9) and the fair-sharing one (§10).
+//! Preemption: the search for workloads to preempt so that another fits. The classical search is
+//! §9, the fair-sharing one §10.
 //!
-//! Both try things on the live world between a mark and a rollback; the answer is a list of targets, and what was made of
-//! every candidate on the way.
+//! Both searches try evictions on the live world between a mark and a rollback. The result is a
+//! list of targets, and the fate of every candidate.
 
 pub(crate) mod candidates;
 pub(crate) mod classical;
@@ -26,24 +27,26 @@ pub(crate) struct Target {
     pub reason: PreemptionReason,
 }
 
-/// Who needs room, and for what (§9.1).
+/// The workload that needs quota, and its request (§9.1).
 #[derive(Debug)]
 pub(crate) struct Preemptor<'a> {
     pub workload: WorkloadId,
     pub queue: QueueId,
     pub node: NodeId,
-    /// The elastic slice it replaces: its room is counted already, so it is nobody to preempt.
+    /// The elastic slice it replaces. Its quota is counted for the workload already, so it is not
+    /// a preemption candidate.
     pub replaced: Option<WorkloadId>,
     /// Flavor-resources that are short.
     pub need: &'a [FrId],
-    /// All quota it would use.
+    /// All quota the workload would use.
     pub request: &'a FrAmounts,
-    /// The topology it would need; `None` where only quota counts.
+    /// The placement the workload would need; `None` where only quota counts.
     pub placement: Option<&'a PlacementRequest>,
     pub now: Time,
 }
 
-/// The targets that make room, or none if no set of allowed targets does; and how the search went.
+/// The targets that make the workload fit, or none if no set of allowed targets does; and a record
+/// of the search.
 pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let policies = world.queue(preemptor.queue).config.preemption;
     let has_cohort = world.tree.node(preemptor.node).parent.is_some();
@@ -69,8 +72,8 @@ impl Preemptor<'_> {
         quota_fits && self.placement.is_none_or(|request| crate::topology::assign::is_placeable(world, request))
     }
 
-    /// Drops targets that turn out not to be needed, from the second-to-last backwards (§9.9). The targets are hidden
-    /// when this is called.
+    /// Drops targets that are not needed, from the second-to-last backwards (§9.9). The targets
+    /// are hidden when this is called.
     pub fn fill_back(&self, world: &mut World, mut targets: Vec<Target>, borrow: bool) -> Vec<Target> {
         let mut at = targets.len().saturating_sub(1);
         while at > 0 {
@@ -100,12 +103,12 @@ pub(crate) fn satisfies(world: &World, policy: PreemptionPolicy, preemptor: Work
     }
 }
 
-/// Answers for single flavor-resources by searching for real (§8.6).
+/// Simulates preemption for single flavor-resources by a real search for victims (§8.6).
 pub(crate) struct RealOracle {
     now: Time,
     /// The searches made.
     pub searches: Vec<Searched>,
-    /// What was searched for last, and what was found.
+    /// The last search: its flavor-resource, its amount and its targets.
     last: Option<(FrId, i64, Vec<Target>)>,
 }
 
@@ -114,8 +117,8 @@ impl RealOracle {
         RealOracle { now, searches: Vec::new(), last: None }
     }
 
-    /// What the last search found, taken out, if it was for exactly this amount of an assignment without places and so would
-    /// find the same again.
+    /// Takes the result of the last search if it was for exactly this amount of an assignment
+    /// without places, and so would find the same again.
     pub fn take_found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
         let (.., targets) = self.last.take_if(|(fr, amount, _)| **request == [(*fr, *amount)])?;
         let searched = Searched { only: None, ..self.searches.last()?.clone() };

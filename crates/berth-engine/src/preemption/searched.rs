@@ -1,5 +1,5 @@
-//! How a search for victims went, kept for whoever asks: each candidate, in the order they were looked at, and what was made
-//! of it.
+//! Records of searches for victims, for explanations: each candidate in the order it was tried,
+//! and its fate.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use crate::decision::{ConsideredVictim, SearchOutcome, VictimFate, VictimSearch}
 use crate::ids::{FrId, WorkloadId};
 use crate::world::World;
 
-/// Candidates of one search that are told by name at most.
+/// Maximum number of candidates of one search that are listed by name.
 const LISTED_MAX: usize = 50;
 
-/// A search for victims, in ids.
+/// A search for victims, with ids in place of names.
 #[derive(Debug, Clone)]
 pub(crate) struct Searched {
-    /// The flavor-resource it was for, where that was only one of several.
+    /// The flavor-resource it was for, if it was for only one of several.
     pub only: Option<FrId>,
     pub outcome: SearchOutcome,
     pub candidates: Vec<(WorkloadId, VictimFate)>,
 }
 
 impl Searched {
-    /// A search that had nobody to look at.
+    /// A search without candidates.
     pub fn without_candidates(outcome: SearchOutcome) -> Self {
         Searched { only: None, outcome, candidates: Vec::new() }
     }
 
-    /// A search through candidates: `taken` were imagined away, `targets` of them are the victims, and `passed_over` says
-    /// why others were not taken. Without targets it failed.
+    /// A search through candidates. `taken` were hidden, `targets` among them are the victims, and
+    /// `passed_over` gives the reason for candidates not taken. Without targets the search failed.
     pub fn new(
         candidates: impl Iterator<Item = WorkloadId>,
         taken: &[WorkloadId],
@@ -38,7 +38,8 @@ impl Searched {
         let fate = if targets.is_empty() { VictimFate::NotEnough } else { VictimFate::GivenBack };
         fates.extend(taken.iter().map(|id| (*id, fate)));
         fates.extend(targets.iter().map(|target| (target.workload, VictimFate::Victim(target.reason))));
-        // A search that fails has looked at everybody: who was left had a queue that owns all it uses.
+        // A failed search has tried every candidate: the queue of each remaining one used no more
+        // than its own quota.
         let rest = if targets.is_empty() { VictimFate::WithinNominal } else { VictimFate::NotReached };
         let candidates: Vec<(WorkloadId, VictimFate)> =
             candidates.map(|id| (id, fates.get(&id).copied().unwrap_or(rest))).collect();
@@ -51,7 +52,7 @@ impl Searched {
         Searched { only: None, outcome, candidates }
     }
 
-    /// The same with names.
+    /// The record with names.
     pub fn named(&self, world: &World) -> VictimSearch {
         let only = self.only.map(|fr| world.frs.get(fr));
         let listed = self.candidates.iter().take(LISTED_MAX).map(|&(id, fate)| {
