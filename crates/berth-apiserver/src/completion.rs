@@ -1,9 +1,10 @@
-//! Requests that go on when nobody waits for their answer any more: those that have begun to write.
+//! Completes requests that have begun to write, even after their client has disconnected.
 //!
-//! A client that hangs up drops the future of its request. Before the first write that is the end of it. After it there is
-//! work that must not be left half done: charges of quotas and addresses belong to the object that is stored next, and what
-//! was stored may have to be made known (a kind that is served now, a policy that is in force). So what is left of such a
-//! request becomes a task of its own. Who waits for his answer pays a flag for that.
+//! A client that disconnects drops the future of its request. Before the first write that ends the
+//! request. After a write the rest must not be left half done: charges of quotas and addresses
+//! belong to the object that is stored next, and a stored object may have to take effect (a kind
+//! that is now served, a policy that is now in force). So the rest of such a request becomes a
+//! task of its own. A request whose client stays connected pays one flag for this.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -13,57 +14,59 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 tokio::task_local! {
-    /// Whether nobody waits for the answer of what is being executed.
+    /// Whether the client of the request being executed has disconnected.
     static ABANDONED: bool;
 }
 
-/// Whether who asked has gone: of what can be done in parts as well, no further part need be begun.
+/// True once the client has disconnected: stop between steps of divisible work.
 pub(crate) fn is_abandoned() -> bool {
     ABANDONED.try_with(|abandoned| *abandoned).unwrap_or(false)
 }
 
-/// Executes what has to be done to its end whoever has gone.
+/// Runs `request` as if its client were connected: for work that must finish in any case.
 pub(crate) async fn to_the_end<F: Future>(request: F) -> F::Output {
     ABANDONED.scope(false, request).await
 }
 
 thread_local! {
-    /// Whether what is being polled on this thread has queued a write.
+    /// Whether the request being polled on this thread has queued a write.
     static WROTE: Cell<bool> = const { Cell::new(false) };
-    /// Whether it has asked somebody outside since.
+    /// Whether that request has called an external server (such as a webhook) since its last
+    /// write.
     static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the request that is being polled on this thread has queued a write.
+/// Records that the request being polled on this thread has queued a write.
 pub(crate) fn note_write() {
     WROTE.set(true);
     ASKED.set(false);
 }
 
-/// Says that the request that is being polled on this thread goes on when somebody outside has answered, who may call here
-/// himself before.
+/// Records that the request being polled on this thread waits for an external server, which may
+/// itself call this API server before it answers.
 pub(crate) fn note_question() {
     ASKED.set(true);
 }
 
-/// Whether that was said since this was last asked, and no write queued after it.
+/// Returns and clears whether an external call was recorded since the last call of this function,
+/// with no write queued after it.
 pub(crate) fn take_question() -> bool {
     ASKED.take()
 }
 
-/// Polls, and tells whether a write was queued meanwhile.
+/// Runs `poll` and returns its result with whether it queued a write.
 pub(crate) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
     let before = WROTE.replace(false);
     let polled = poll();
     let wrote = WROTE.get();
-    // Whoever polls this one has written too.
+    // The write counts for an enclosing `noting` as well.
     WROTE.set(before || wrote);
     (polled, wrote)
 }
 
-/// A request that is completed once it has begun to write.
+/// A request that runs to its end once it has begun to write.
 pub(crate) struct Completing<T: 'static> {
-    /// Absent once it has been answered.
+    /// `None` once the request has been answered.
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     has_written: bool,
 }
@@ -78,7 +81,7 @@ impl<T: 'static> Future for Completing<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out, so that one that panics is not gone on with.
+        // Taken out, so that a request that panics is not polled again.
         let mut request = self.request.take().expect("it is not polled after its answer");
         let (polled, wrote) = noting(|| request.as_mut().poll(context));
         self.has_written |= wrote;
@@ -91,7 +94,7 @@ impl<T: 'static> Future for Completing<T> {
 
 impl<T: 'static> Drop for Completing<T> {
     fn drop(&mut self) {
-        // Where no runtime is left nobody looks at what is left undone before the next start, which mends it.
+        // Without a runtime the process is ending. The next start repairs what is left undone.
         if let (Some(rest), true, Ok(runtime)) = (self.request.take(), self.has_written, Handle::try_current()) {
             let rest = ABANDONED.scope(true, rest);
             runtime.spawn(async move { drop(rest.await) });
@@ -108,7 +111,8 @@ mod tests {
 
     use super::*;
 
-    /// Drops a request that waits, with or without having written; whether it went on when what it waited for came.
+    /// Drops a waiting request that has, or has not, written. Returns whether it ran to its end
+    /// once its wait was over.
     async fn goes_on(writes: bool) -> bool {
         let (release, released) = oneshot::channel::<()>();
         let ended = Arc::new(AtomicBool::new(false));
@@ -132,13 +136,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_begun_to_write_goes_on_and_others_do_not() {
+    async fn a_dropped_request_runs_to_its_end_only_after_a_write() {
         assert!(goes_on(true).await);
         assert!(!goes_on(false).await);
     }
 
     #[tokio::test]
-    async fn one_that_is_answered_or_panics_is_over() {
+    async fn a_request_ends_when_it_is_answered_or_panics() {
         assert_eq!(Completing::new(async { 7 }).await, 7);
         let panics = tokio::spawn(Completing::new(async {
             note_write();
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_inside_another_has_written_for_both() {
+    fn a_write_of_a_nested_request_counts_for_the_outer_one_too() {
         let (((), inner), outer) = noting(|| noting(note_write));
         assert!(inner && outer);
         let (((), inner), outer) = noting(|| {

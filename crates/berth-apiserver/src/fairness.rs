@@ -1,17 +1,19 @@
-//! A fair share of the server per client: requests wait in a row per user, and the users take turns.
+//! Fair shares of the server: requests wait in one queue (a *row*) per user, and the users take
+//! turns.
 //!
-//! What a request costs is computing (decoding, admission, validation); it waits for the disk beside others without holding
-//! anybody up. So turns are for computing: a few *lanes* each let one request at a time run until it first has to wait for
-//! something, and then the next user's. A tenant that sends a thousand requests at once waits for itself; somebody else's
-//! request is behind one of them per lane, not behind all. Among writes that wait for the disk the store does the same
+//! A request costs processor time (decoding, admission, validation); waiting for the disk delays
+//! no other request. So turns are for computing. Each of a few *lanes* runs one request until its
+//! first wait, then the next user's request. A tenant that sends a thousand requests at once waits
+//! behind its own requests; another user's request waits behind one of them per lane, not behind
+//! all. The store does the same among writes that wait for the disk
 //! ([`berth_store::Store::commit_for`]).
 //!
-//! While several users call, each may have only its share under way, which lasts until the disk has what the request wrote
-//! ([`shares`]). Nothing is held back from a lone user while there is a lane. Where nobody waits a request pays a wake-up, some
-//! microseconds.
+//! While several users call, each may have only its share of requests under way. A request counts
+//! against the share until its write is durable ([`shares`]). A lone user is limited only by the
+//! lanes. When no other request waits, a request pays one wake-up: some microseconds.
 //!
-//! Requests that may go through all objects there are have lanes of their own, and leave the runtime's other tasks to
-//! another thread while they compute: nobody's small request waits for them.
+//! Requests that may scan all objects have lanes of their own. While they compute, the runtime's
+//! other tasks move to another thread, so that no small request waits for them.
 
 mod figures;
 mod flow;
@@ -35,32 +37,35 @@ pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns, UnderWay};
 
-/// Requests under way for each processor while users share, where commits take next to no time. Measured on two processors, with
-/// an optimised build: beside a flood a tenant's p99 is 2.2 to 2.5 times that alone with two, 3.6 to 4.7 times with four, which
-/// let the flood have 3,300 calls a second instead of 2,100.
+/// Requests under way per processor while users share and commits take next to no time. Measured
+/// on two processors with an optimised build, beside a flood: with 2, a tenant's p99 is 2.2 to 2.5
+/// times its p99 alone; with 4 it is 3.6 to 4.7 times. With 4 the flood got 3,300 calls a second
+/// instead of 2,100.
 const CAPACITY_MIN: usize = 2;
-/// About what a request costs a processor, where its sender is on the same machine. While users share, as many are under way
-/// as keep the processors half busy: each waits for about two commits, the one under way and its own.
+/// Approximate processor time of a request whose client runs on the same machine. While users
+/// share, enough requests are under way to keep the processors half busy: each request waits for
+/// about two commits, the one in progress and its own.
 const REQUEST_TIME: Duration = Duration::from_micros(160);
-/// Seconds after which who was turned away should come back.
+/// `Retry-After`, in seconds, for rejected requests.
 pub(crate) const RETRY_AFTER: u32 = 1;
-/// How long what has to be written after the fact waits where too much waits for the disk already: nobody else comes back.
+/// Pause before a follow-up write is retried when the store's queue is full. Follow-up writes have
+/// no client that would retry them.
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The rows and their lanes. Dropping it ends the lanes.
+/// The users' rows and their lanes. Dropping this value ends the lanes.
 pub(crate) struct Fairness {
     short: Arc<Hall>,
     long: Arc<Hall>,
     figures: Arc<Figures>,
     processors: usize,
-    /// Says how long commits take.
+    /// Source of the current commit time; `None` counts commits as instant.
     store: Option<Arc<dyn Store>>,
-    /// Whether a thread that computes for long can be replaced by another.
+    /// Whether the runtime can replace a thread that is busy with a long request.
     has_threads: bool,
     _lanes: JoinSet<()>,
 }
 
-/// Those who wait for the same lanes.
+/// Requests that wait for the same lanes.
 struct Hall {
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
     arrived: Notify,
@@ -72,10 +77,10 @@ struct Turn {
     slot: Slot,
 }
 
-/// Goes on when this is dropped, however that comes about.
-struct Lane(#[allow(dead_code, reason = "dropping it is what tells the lane")] oneshot::Sender<()>);
+/// A lane in use. The lane serves the next request once this is dropped, for whatever reason.
+struct Lane(#[allow(dead_code, reason = "dropping it frees the lane")] oneshot::Sender<()>);
 
-/// Part of its user's share, until it is dropped; nothing where nobody shares.
+/// One place in the user's share, until dropped; `None` for users that do not share.
 struct Slot(Option<(Arc<Hall>, UnderWay)>);
 
 impl Slot {
@@ -103,11 +108,12 @@ impl Hall {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out turns, one at a time, for ever.
+    /// Hands out turns for ever, one at a time.
     async fn lane(self: Arc<Self>) {
         loop {
-            // Who is next is asked after everything else that is ready has gone on: answers of the store, which are almost
-            // done, and arrivals, as else the order of turns would be that of arrival whoever arrives.
+            // Pick the next request only after all other ready tasks have run: responses of the
+            // store, which are almost done, and new arrivals. Otherwise turns would follow the
+            // order of arrival.
             let popped = self.turns().pop();
             let Some((next, under_way)) = popped else {
                 self.arrived.notified().await;
@@ -117,7 +123,7 @@ impl Hall {
             let (lane, over) = oneshot::channel();
             let slot = Slot(under_way.map(|under_way| (self.clone(), under_way)));
             if next.send(Turn { lane: Lane(lane), slot }).is_ok() {
-                // An error says that the turn was dropped: that is what is waited for.
+                // The lane is free when the sender is dropped, which `over` reports as an error.
                 let _ = over.await;
             }
             tokio::task::yield_now().await;
@@ -125,7 +131,7 @@ impl Hall {
     }
 }
 
-/// A request in its row. It leaves the row when it is dropped, if it still is in it.
+/// A request in its row. Dropping it removes the request from the row if it still waits.
 struct InRow<'a> {
     hall: &'a Hall,
     place: Place,
@@ -140,7 +146,7 @@ impl Drop for InRow<'_> {
     }
 }
 
-/// A request that has had its turn, for the figures.
+/// A request that has had its turn, for the metrics.
 struct Executing<'a> {
     figures: &'a Figures,
     flow: &'a Flow,
@@ -154,7 +160,8 @@ impl Drop for Executing<'_> {
 }
 
 impl Fairness {
-    /// Rows with as many lanes as the runtime has threads, and half as many for long requests; call it inside one.
+    /// Starts as many lanes as the runtime has threads, and half as many for long requests. Must
+    /// be called inside a runtime.
     pub(crate) fn start(figures: Arc<Figures>, store: Arc<dyn Store>) -> Fairness {
         let runtime = Handle::current();
         let workers = runtime.metrics().num_workers().max(1);
@@ -174,15 +181,16 @@ impl Fairness {
         Fairness { short, long, figures, processors, store: None, has_threads: false, _lanes: lanes }
     }
 
-    /// Requests that may be under way while users share.
+    /// Number of requests that may be under way while users share.
     fn capacity(&self) -> usize {
         let commit = self.store.as_ref().map_or(Duration::ZERO, |store| store.commit_time());
         let meanwhile = usize::try_from(commit.as_nanos() / REQUEST_TIME.as_nanos()).unwrap_or(usize::MAX);
         self.processors.saturating_mul(meanwhile.max(CAPACITY_MIN))
     }
 
-    /// Executes a request when it is its user's turn; `bytes` is the size of its body. Too many of one user are refused with
-    /// 429. The request is something small (a box): it waits here as it comes.
+    /// Executes a request when its user has a turn; `bytes` is the size of its body. Rejects the
+    /// request with 429 when too many of the user's requests wait. `request` should be small (a
+    /// box), as it is held here while it waits.
     pub(crate) async fn run<F: Future + Unpin>(
         &self,
         flow: &Flow,
@@ -200,8 +208,8 @@ impl Fairness {
         Ok(UntilWaiting { request, flow, shares, lane, slot, is_first: true, has_written: false, leaves_thread }.await)
     }
 
-    /// The same of a request that is completed once it has begun to write, though its client hangs up: it goes on counting for
-    /// its user, and writing in that user's row.
+    /// As [`Fairness::run`], but a request that has begun to write runs to its end although its
+    /// client disconnects. It still counts for its user and writes in that user's row.
     pub(crate) fn complete<F>(
         self: &Arc<Self>,
         flow: Flow,
@@ -217,7 +225,7 @@ impl Fairness {
 
     async fn turn(&self, flow: &Flow, bytes: usize, now: Instant) -> Result<Option<Turn>, Status> {
         if flow.shares {
-            // Whatever it calls for: long requests leave room beside them, but they are its.
+            // Long requests run in lanes of their own, but count as calls of their user.
             self.short.turns().called(flow, self.capacity(), now);
         }
         let hall = if flow.is_long { &self.long } else { &self.short };
@@ -229,27 +237,29 @@ impl Fairness {
         self.figures.waits(flow.level);
         let _row = InRow { hall, place, figures: &self.figures, flow };
         hall.arrived.notify_one();
-        // The lanes end with the listener; what is under way then still gets its answer.
+        // The lanes end with the listener. Requests under way at that time are still answered.
         Ok(turn.await.ok())
     }
 }
 
 tokio::task_local! {
-    /// Whose request is being executed.
+    /// The user whose request is being executed.
     static USER: Arc<str>;
 }
 
-/// In whose row the writes of the request wait that is being executed; those that came over no listener have one of their own.
+/// Name of the store's queue for writes of the request being executed: its user. Requests that did
+/// not come through the listener share the empty name.
 pub(crate) fn current_user() -> Arc<str> {
     USER.try_with(Arc::clone).unwrap_or_default()
 }
 
-/// A request that gives up its lane when it has to wait, and its part of the user's share when that is not for the disk. It has
-/// one again from when it next waits for the disk, whether or not there is any left: the user's next ones wait for it then.
+/// A request that has its turn. It gives up its lane at its first wait, and its place in the
+/// user's share at a wait for anything but the disk. It takes a place again at its next wait for
+/// the disk, even beyond the share: the user's next requests then wait for it.
 struct UntilWaiting<'a, F> {
     request: F,
     flow: &'a Flow,
-    /// Where the shares are kept, if the user shares.
+    /// Holder of the shares, if the user shares.
     shares: Option<&'a Arc<Hall>>,
     lane: Option<Lane>,
     slot: Option<Slot>,
@@ -264,11 +274,12 @@ impl<F: Future + Unpin> Future for UntilWaiting<'_, F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let UntilWaiting { request, flow, shares, lane, slot, is_first, has_written, leaves_thread } = &mut *self;
         let poll = || USER.sync_scope(flow.user.clone(), || Pin::new(request).poll(context));
-        // After a wait there is little left to do.
+        // Only the first poll computes for long; little is left after a wait.
         let leaves = *leaves_thread && *is_first;
         completion::take_question();
         let (polled, wrote) = completion::noting(|| if leaves { tokio::task::block_in_place(poll) } else { poll() });
-        // Whom it asks may call as the same user, and must not wait for it.
+        // The external server (a webhook) may call as the same user, and those calls must not wait
+        // for this request.
         *has_written = (*has_written || wrote) && !completion::take_question();
         if polled.is_ready() || !*has_written {
             *slot = None;
@@ -317,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_one_user_does_not_stand_before_another() {
+    async fn a_flood_of_one_user_does_not_delay_another_user() {
         let fairness = fairness(2);
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
@@ -334,11 +345,11 @@ mod tests {
         let order = order.lock().expect("not poisoned");
         assert_eq!(order.len(), 502);
         let places: Vec<usize> = (0..order.len()).filter(|place| order[*place] == "ann").collect();
-        assert!(places[1] <= 6, "served at {places:?} although nobody else but the flood was waiting");
+        assert!(places[1] <= 6, "served at {places:?} although only the flood was waiting");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_leaves_the_lane_to_the_next_who_may_be_of_the_same_user() {
+    async fn a_waiting_request_frees_its_lane_even_for_the_same_user() {
         let fairness = fairness(1);
         let running = Arc::new(AtomicUsize::new(0));
         let (release, released) = tokio::sync::watch::channel(false);
@@ -361,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_the_disk_takes_part_of_its_users_share_and_who_waits_for_somebody_else_does_not() {
+    async fn a_wait_for_the_disk_counts_against_the_share_and_a_wait_for_a_webhook_does_not() {
         for (writes, asks) in [(true, false), (false, false), (true, true)] {
             let fairness = fairness(3);
             let under_way = Arc::new(AtomicUsize::new(0));
@@ -409,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_after_another_wait_holds_back_the_users_next_ones_and_one_of_a_long_request_all_but_one() {
+    async fn a_write_after_another_wait_delays_the_users_next_requests_but_long_ones_leave_one_place() {
         for flood in [flow("flood"), long("flood")] {
             let fairness = fairness(1);
             let (called, hook) = tokio::sync::watch::channel(false);
@@ -427,7 +438,7 @@ mod tests {
                 })
                 .collect();
             settle().await;
-            // While they wait for somebody else the user may begin more.
+            // While they wait for the webhook, the user may begin more requests.
             assert_eq!(fairness.run(&flow("flood"), 0, ready(2)).await.ok(), Some(2));
             called.send(true).expect("they wait");
             settle().await;
@@ -444,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_hangs_up_or_panics_gives_everything_back() {
+    async fn a_request_that_is_dropped_or_panics_frees_its_lane_and_share() {
         let fairness = fairness(1);
         let own = flow("z");
         let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
@@ -459,7 +470,7 @@ mod tests {
         assert_eq!(next.await.expect("no panic").ok(), Some(1));
         assert!(panics.await.expect_err("it panicked").is_panic());
         assert!(gone.await.expect_err("it was stopped").is_cancelled());
-        // Whoever has been called and goes before looking takes nothing along.
+        // A request dropped between its turn and its next poll frees its lane too.
         let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
         let mut called = Box::pin(fairness.run(&own, 0, ready(())));
         assert!(futures::poll!(called.as_mut()).is_pending());
@@ -473,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_goes_on_after_a_hang_up_counts_for_its_user_until_it_ends() {
+    async fn a_request_completed_after_a_disconnect_counts_for_its_user_until_it_ends() {
         let fairness = fairness(1);
         assert_eq!(fairness.run(&flow("ann"), 0, ready(1)).await.ok(), Some(1));
         let (written, disk) = tokio::sync::watch::channel(false);
@@ -491,7 +502,7 @@ mod tests {
         }
         let next = start(&fairness, flow("flood"), ready(()));
         settle().await;
-        assert!(!next.is_finished(), "its share is under way, though nobody waits for the answers");
+        assert!(!next.is_finished(), "its share is under way, although the clients have disconnected");
         assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
         written.send(true).expect("they wait");
         next.await.expect("no panic").expect("there is room");
@@ -512,7 +523,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_of_one_user_are_asked_to_come_back() {
+    async fn too_many_waiting_requests_of_one_user_are_rejected_with_429() {
         let fairness = fairness(0);
         let mut waiting = Vec::new();
         for _ in 0..turns::WAITING_MAX {
@@ -524,7 +535,7 @@ mod tests {
         let refused = fairness.run(&flow("a"), 0, ready(())).await.expect_err("too many wait");
         assert_eq!(refused.code, 429);
         assert_eq!(refused.details.map(|details| details.retry_after_seconds), Some(RETRY_AFTER));
-        // Those who go make room.
+        // A waiting request that is dropped makes room.
         waiting.pop();
         let own = flow("a");
         assert!(futures::poll!(Box::pin(fairness.run(&own, 0, ready(()))).as_mut()).is_pending());

@@ -1,5 +1,6 @@
-//! FlowSchemas say whether the priority level they name is there: condition `Dangling`, written when a schema or a level was, and
-//! looked at when the server starts.
+//! Maintains the condition `Dangling` of FlowSchemas: whether the priority level that a schema
+//! names is missing. It is written when a schema or a level changes, and checked when the server
+//! starts.
 
 use std::sync::Arc;
 
@@ -16,36 +17,36 @@ const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
-/// How often a condition is tried to be written while others write the schema.
+/// Attempts to write a condition while other clients write the schema.
 const ATTEMPTS: usize = 16;
 const DANGLING: &str = "Dangling";
-/// As whom the condition is applied: what upstream calls whoever reads the configuration.
+/// Field manager of the condition: upstream's name for the consumer of the configuration.
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 
-/// Whether a row is one of those the condition depends on.
+/// Whether `row` is FlowSchemas or PriorityLevelConfigurations.
 pub(crate) fn is_about(row: &ResourceInfo) -> bool {
     row.group == GROUP && matches!(row.plural.as_str(), SCHEMAS | LEVELS)
 }
 
-/// After a schema or a level was written or has gone.
+/// Updates the affected conditions after a schema or a level was written or deleted.
 pub(crate) async fn follow(server: ApiServer, object: Arc<Value>, gone: bool) {
     if meta::kind(&object) == "FlowSchema" {
         if !gone {
-            tell(&server, &object).await;
+            report_dangling(&server, &object).await;
         }
         return;
     }
     for schema in server.inner.objects.list(GROUP, SCHEMAS, None) {
         if level_of(&schema) == meta::name(&object) {
-            tell(&server, &schema).await;
+            report_dangling(&server, &schema).await;
         }
     }
 }
 
-/// At a start: what could not be told before.
+/// Updates all conditions at a start: earlier updates may have been lost.
 pub(crate) async fn repair(server: &ApiServer) {
     for schema in server.inner.objects.list(GROUP, SCHEMAS, None) {
-        tell(server, &schema).await;
+        report_dangling(server, &schema).await;
     }
 }
 
@@ -53,13 +54,13 @@ fn level_of(schema: &Value) -> &str {
     schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default()
 }
 
-/// Writes the condition of a schema, unless that is what it says. Guarded by the revision that was looked at: somebody who saw
-/// the level later may have written first.
-async fn tell(server: &ApiServer, schema: &Value) {
+/// Writes the condition of a schema if it is out of date. The write is guarded by the revision
+/// that was read, as another writer may have seen a newer state of the level.
+async fn report_dangling(server: &ApiServer, schema: &Value) {
     let name = meta::name(schema);
     for _ in 0..ATTEMPTS {
         let Some(current) = server.inner.objects.get(GROUP, SCHEMAS, "", name) else { return };
-        // Another one of this name is looked at when it is written.
+        // A new schema of the same name is handled by its own write.
         if meta::uid(&current) != meta::uid(schema) {
             return;
         }
@@ -80,15 +81,15 @@ async fn tell(server: &ApiServer, schema: &Value) {
         let response = completion::to_the_end(server.handle(request, UserInfo::master("system:apiserver"))).await;
         if response.status() != StatusCode::CONFLICT {
             if !response.status().is_success() {
-                tracing::debug!(name, status = %response.status(), "a FlowSchema does not say whether its level is there");
+                tracing::debug!(name, status = %response.status(), "could not write the Dangling condition of a FlowSchema");
             }
             return;
         }
     }
-    tracing::debug!(name, "a FlowSchema is written too often to say whether its level is there");
+    tracing::debug!(name, "gave up writing the Dangling condition of a FlowSchema: too many conflicting writes");
 }
 
-/// What a schema should say and does not.
+/// The condition that the schema should have, or `None` if it has it.
 fn condition(server: &ApiServer, schema: &Value) -> Option<Value> {
     let level = level_of(schema);
     let references = format!("This FlowSchema references the PriorityLevelConfiguration object named \"{level}\"");

@@ -1,13 +1,15 @@
-//! The embedded Kubernetes API server: one path for every kind, a kind is a row in a table.
+//! The embedded Kubernetes API server. All kinds share one request path; a kind is a row in a
+//! table.
 //!
-//! A request enters through [`ApiServer::handle`], whatever carried it (an in-process client or the TLS listener), and
-//! leaves as a response whose body may be a stream. On the way: path → row of the [`registry`] → authorization →
-//! decoding → admission → strategy and schema → [`berth_store`] → conversion to the version and form that was asked for.
-//! Objects are `serde_json::Value` throughout; Kubernetes' mechanics on them live in [`berth_apimachinery`].
+//! A request enters through [`ApiServer::handle`], from an in-process client or from the TLS
+//! listener, and leaves as a response whose body may be a stream. On the way: path → row of the
+//! [`registry`] → authorization → decoding → admission → strategy and schema → [`berth_store`] →
+//! conversion to the requested version and encoding. Objects are `serde_json::Value` throughout;
+//! Kubernetes' operations on them (patch, apply, selectors) live in [`berth_apimachinery`].
 //!
-//! The crate never reads a clock, draws a random number or opens a file by itself: those are handed in with [`Config`].
-//! It does not know controllers, garbage collection or any kind of batch object; what must happen at admission is
-//! plugged in through [`admission::AdmissionPlugin`].
+//! The crate never reads a clock, draws a random number or opens a file by itself: [`Config`]
+//! provides them. It does not know controllers, garbage collection or any kind of batch object.
+//! Admission rules of other crates are plugged in through [`admission::AdmissionPlugin`].
 
 pub mod admission;
 mod aggregation;

@@ -1,4 +1,5 @@
-//! The server value itself: what it is made of, and the two doors to it (`handle`, `in_process`).
+//! The server value: its configuration and shared state, and its two entry points
+//! (`ApiServer::handle` for one request, `ApiServer::in_process` for a client without a socket).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,37 +31,38 @@ use crate::fairness::{Figures, current_user};
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
 use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, flow_schemas, rest, service_addresses};
 
-/// What time it is, as the embedded cluster counts it.
+/// Returns the current time of the embedded cluster.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
 
-/// Where `pods/log` gets its text from (the node agent).
+/// Source of the text that `pods/log` returns (the node agent).
 pub trait PodLogs: Send + Sync {
-    /// Lines written so far by `container` of a pod; an error is the text of a 400 answer.
+    /// Lines that `container` of a pod has written so far. An error becomes the message of a 400
+    /// response.
     fn read(&self, namespace: &str, pod: &str, container: &str, part: &LogPart) -> Result<String, String>;
 }
 
-/// Which lines of a log are wanted, and how; fields of Kubernetes' `PodLogOptions`.
+/// Selects the lines of a log and their form; fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPart {
-    /// Those of the container's run before the present one.
+    /// Lines of the container's previous run instead of the present one.
     pub previous: bool,
-    /// Those of the last so many seconds.
+    /// Only lines of the last so many seconds.
     pub since_seconds: Option<i64>,
-    /// Those since this time.
+    /// Only lines since this time.
     pub since_time: Option<jiff::Timestamp>,
-    /// Each begins with its time.
+    /// Prefix each line with its time.
     pub timestamps: bool,
 }
 
-/// Where `/metrics` gets its text from (the controllers in the same process).
+/// Source of the metrics that `/metrics` serves (the controllers in the same process).
 pub trait Metrics: Send + Sync {
-    /// All figures in the Prometheus text format.
+    /// All metrics in the Prometheus text format.
     fn text(&self) -> String;
 }
 
-/// What a server is made of.
+/// Everything a server is built from.
 pub struct Config {
-    /// Where objects are kept.
+    /// The store that holds all objects.
     pub store: Arc<dyn Store>,
     /// The time for `creationTimestamp`, `deletionTimestamp`, ages and `managedFields`.
     pub clock: Clock,
@@ -70,19 +72,23 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
-    /// Where requests are recorded; `None` records nothing.
+    /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
-    /// What aggregated API servers believe this one by; without it they are not shown any certificate.
+    /// Client certificate that authenticates this server to aggregated API servers; `None`
+    /// presents none.
     pub front_proxy: Option<crate::pki::FrontProxy>,
-    /// Groups served by somebody else in the process.
+    /// API groups that other code in this process serves.
     pub extensions: Vec<Arc<dyn crate::Extension>>,
-    /// Users that count among the cluster's controllers when requests wait for each other, beside those Kubernetes has.
+    /// Users treated as cluster controllers in API fairness, in addition to those that Kubernetes
+    /// names.
     pub controllers: Vec<String>,
-    /// Figures to serve under `/metrics`, with the server's own; `None` leaves the path unserved.
+    /// Metrics to serve under `/metrics` beside the server's own; `None` leaves the path unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
-    /// Key that signs tokens of service accounts; `None` issues and accepts none, and mounts none into pods.
+    /// Key that signs service account tokens. With `None` the server issues and accepts no tokens,
+    /// and mounts none into pods.
     pub token_key: Option<TokenKey>,
-    /// Converters between versions of custom resources, by (group, kind); they stand in for the webhooks of those kinds.
+    /// Converters between versions of custom resources, by (group, kind). They replace the
+    /// conversion webhooks of those kinds.
     pub converters: BTreeMap<(String, String), Arc<dyn Converter>>,
 }
 
@@ -116,40 +122,41 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) objects: Objects,
     pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
-    /// Admission webhooks, as last looked at.
+    /// Admission webhook configurations, cached.
     pub(crate) hooks: admission::webhooks::Cache,
-    /// Admission policies, as last looked at.
+    /// Validating admission policies, cached.
     pub(crate) policies: admission::policies::Cache<Policy>,
-    /// Those that change objects.
+    /// Mutating admission policies, cached.
     pub(crate) mutating_policies: admission::policies::Cache<MutatingPolicy>,
-    /// Groups served by programs elsewhere.
+    /// API groups that aggregated API servers serve.
     pub(crate) services: aggregation::Services,
-    /// Namespaces with quotas.
+    /// Namespaces that have ResourceQuotas.
     pub(crate) quotas: admission::quota::Namespaces,
-    /// Held while it changes which Service has which address.
+    /// Held while Service addresses are assigned or released.
     pub(crate) addresses: Arc<tokio::sync::Mutex<()>>,
-    /// How long requests over the listener waited for their turn.
+    /// Fairness metrics of requests over the listener: queue lengths and waiting times.
     pub(crate) figures: Arc<Figures>,
     tokens: Option<Arc<Tokens>>,
     kinds: RwLock<Arc<Kinds>>,
-    /// Types of kinds for field ownership, made when first needed.
+    /// Field-ownership types by (group, kind, version), built on first use.
     types: Mutex<BTreeMap<(String, String, String), Arc<Types>>>,
-    /// What updates of a built-in kind own nothing of, made when first needed.
+    /// Fields of built-in kinds that updates never own, built on first use.
     never_owned: Mutex<BTreeMap<(String, String, String), Arc<Set>>>,
-    /// What lists of owners said lately.
+    /// Cache of parsed `managedFields` field sets.
     pub(crate) owned: Arc<ReadSets>,
     random: Mutex<SmallRng>,
-    /// Of ids that belong to no object, so that asking does not change what the next object is called.
+    /// Generator of request ids. Separate from `random`, so that reads do not change the uid of
+    /// the next created object.
     request_ids: Mutex<SmallRng>,
-    /// Writes of the bootstrap that may not be on disk yet.
+    /// Bootstrap writes that may not be durable yet.
     starting: Mutex<Vec<CommitFuture>>,
-    /// Whether they are.
+    /// Whether all bootstrap writes are durable.
     started: AtomicBool,
-    /// How often history has been forgotten by and by.
+    /// Number of gradual history compactions so far.
     pub(crate) forgotten: Arc<AtomicU64>,
 }
 
-/// The table of kinds and what belongs to rows of custom resources; swapped together.
+/// The registry and the definitions of its custom resources. Both are replaced together.
 #[derive(Clone)]
 pub(crate) struct Kinds {
     pub(crate) registry: Arc<Registry>,
@@ -157,7 +164,7 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Whether a row is one of custom resources whose definition is being deleted.
+    /// Whether `row` is a custom resource whose definition is being deleted.
     pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
         self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
     }
@@ -171,7 +178,7 @@ fn uuid(random: &Mutex<SmallRng>) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Five characters. No vowels and no look-alikes, as upstream.
+/// Five random characters for generated names: no vowels and no look-alikes, as upstream.
 pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,21 +227,20 @@ impl ApiServer {
         server
     }
 
-    /// Waits until the objects every cluster has (system namespaces, roles, priority classes) are stored. With a store
-    /// in memory they are there when [`ApiServer::new`] returns.
+    /// Waits until the objects that every cluster has (system namespaces, roles, priority classes)
+    /// are stored. An in-memory store holds them as soon as [`ApiServer::new`] returns.
     ///
-    /// # Errors
-    /// The store's, when it cannot write.
+    /// Returns the store's error when it cannot write.
     pub async fn ready(&self) -> Result<(), berth_store::CommitError> {
         let starting = std::mem::take(&mut *self.inner.starting.lock().unwrap_or_else(PoisonError::into_inner));
         for write in starting {
             match write.await {
-                // Another start was faster.
+                // Another starting server created the object first.
                 Ok(_) | Err(berth_store::CommitError::Exists { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        // What went away while nobody looked has given nothing back.
+        // Objects deleted while the server was down have not released their quota.
         for quota in self.inner.objects.list("", admission::quota::PLURAL, None) {
             admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
         }
@@ -244,7 +250,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether what every cluster has is stored.
+    /// Whether bootstrap is complete: all objects that every cluster has are stored.
     pub(crate) fn is_started(&self) -> bool {
         self.inner.started.load(Ordering::Relaxed)
     }
@@ -254,8 +260,8 @@ impl ApiServer {
         self.inner.objects.clone()
     }
 
-    /// Issues and verifies tokens of service accounts, if there is a key for that. What the listener's authenticator
-    /// should accept.
+    /// Issuer and verifier of service account tokens; `None` without a token key. The listener's
+    /// authenticator should accept these tokens.
     pub fn tokens(&self) -> Option<Arc<Tokens>> {
         self.inner.tokens.clone()
     }
@@ -270,7 +276,7 @@ impl ApiServer {
         (self.inner.config.clock)()
     }
 
-    /// The store, for whoever looks after it (compaction, backup).
+    /// The store, for maintenance such as compaction and backup.
     pub fn store_handle(&self) -> Arc<dyn Store> {
         self.inner.config.store.clone()
     }
@@ -279,12 +285,12 @@ impl ApiServer {
         &self.inner.config.store
     }
 
-    /// Queues a write in the row of the user whose request this is.
+    /// Queues a write in the store's queue of the user whose request is being executed.
     pub(crate) fn commit(&self, write: Write) -> CommitFuture {
         self.commit_in(&current_user(), write)
     }
 
-    /// Queues a write in a row that need not be that of the user.
+    /// Queues a write in the store's queue named `row`, which need not be the user's.
     pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
         completion::note_write();
         self.store().commit_for(row, write)
@@ -294,13 +300,13 @@ impl ApiServer {
         self.inner.kinds.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the table of kinds; readers see the change at once and as a whole.
+    /// Changes the table of kinds. Readers see either the old or the new table as a whole.
     pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
         let mut kinds = self.inner.kinds.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut kinds));
     }
 
-    /// The types of a kind's version, for field ownership.
+    /// Field-ownership types of a kind in `version`.
     pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
         let key = (row.group.clone(), row.kind.clone(), version.to_owned());
         let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,7 +320,7 @@ impl ApiServer {
         types.entry(key).or_insert_with(make).clone()
     }
 
-    /// What updates of a kind own nothing of.
+    /// Fields of a kind in `version` that updates never own.
     pub(crate) fn never_owned(&self, row: &ResourceInfo, version: &str) -> Arc<Set> {
         if matches!(row.origin, Origin::Custom(_)) {
             return apply::never_owned(&[]);
@@ -328,7 +334,7 @@ impl ApiServer {
         known.entry(key).or_insert_with(make).clone()
     }
 
-    /// Forgets the types of a kind whose schema changed.
+    /// Drops the cached field-ownership types of a kind whose schema changed.
     pub(crate) fn forget_types(&self, group: &str, kind: &str) {
         let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
         types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
@@ -339,8 +345,8 @@ impl ApiServer {
         uuid(&self.inner.random)
     }
 
-    /// A new id of a request or of a question to a webhook, in the form of a uid. Drawn apart from those of objects: what
-    /// they are called does not depend on how often somebody reads.
+    /// A new id, in the form of a uid, for a request or a webhook call. Drawn from a separate
+    /// generator: the uids of objects must not depend on the number of reads.
     pub(crate) fn new_request_id(&self) -> String {
         uuid(&self.inner.request_ids)
     }
@@ -350,13 +356,13 @@ impl ApiServer {
         suffix(&self.inner.random)
     }
 
-    /// Now, as objects carry it.
+    /// The current time as objects store it: RFC 3339 in whole seconds.
     pub(crate) fn timestamp(&self) -> Value {
         Value::String(self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// Answers one request on behalf of `user`. Never fails: errors are Status responses. A request that has begun to write is
-    /// completed though the future is dropped.
+    /// Answers one request on behalf of `user`. Never fails: errors are Status responses. A
+    /// request that has begun to write is completed even if the returned future is dropped.
     pub async fn handle<B>(&self, request: Request<B>, user: UserInfo) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -371,13 +377,13 @@ impl ApiServer {
         Completing::new(async move { rest::handle(&server, parts, body, user).await }).await
     }
 
-    /// A client's connection without a socket, for `kube::Client::new`: every request runs as `user`.
+    /// A connection without a socket, for `kube::Client::new`. Every request runs as `user`.
     pub fn in_process(&self, user: UserInfo) -> InProcess {
         InProcess { server: self.clone(), user, lean: false, agent: None }
     }
 }
 
-/// A tower service that answers as the server does, for one user.
+/// A tower service that passes requests of one user to the server.
 #[derive(Clone)]
 pub struct InProcess {
     server: ApiServer,
@@ -387,15 +393,15 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Answers come without `metadata.managedFields` where that costs nothing: for clients that would skip them, which saves
-    /// sending, copying and skipping half of a typical object.
+    /// Omits `metadata.managedFields` from responses where that costs nothing. For clients that
+    /// ignore the field: it is half of a typical object, and need not be copied, sent and skipped.
     #[must_use]
     pub fn lean(self) -> InProcess {
         InProcess { lean: true, ..self }
     }
 
-    /// Requests that do not say what sends them (`User-Agent`) say this: the field manager of what they write is named
-    /// after it.
+    /// Sets `User-Agent` on requests without one. The field manager of their writes is named after
+    /// it.
     #[must_use]
     pub fn agent(self, agent: &'static str) -> InProcess {
         InProcess { agent: Some(HeaderValue::from_static(agent)), ..self }

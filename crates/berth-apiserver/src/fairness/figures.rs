@@ -1,4 +1,5 @@
-//! How long requests wait and how many do, by priority level, under the names Kubernetes' API server has for it.
+//! Metrics of waiting requests by priority level, under the names that Kubernetes' API server
+//! uses.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,10 +7,11 @@ use std::time::Duration;
 
 use super::flow::Level;
 
-/// Upper bounds of the histograms in seconds: fractions of what one commit takes, and what a client notices.
+/// Upper bounds of the histograms in seconds: from fractions of one commit to delays that users
+/// notice.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Figures of all levels.
+/// Metrics of all levels.
 #[derive(Default)]
 pub(crate) struct Figures(Mutex<[OfLevel; Level::COUNT]>);
 
@@ -25,7 +27,7 @@ struct OfLevel {
 
 #[derive(Clone, Copy, Default)]
 struct Histogram {
-    /// Values up to each bound and above the one before.
+    /// Number of values up to each bound and above the previous one.
     counts: [u64; BUCKETS.len()],
     count: u64,
     sum: f64,
@@ -51,22 +53,22 @@ impl Figures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request was turned away.
+    /// Counts a rejected request.
     pub(super) fn rejected(&self, level: Level) {
         self.of(level, |it| it.rejected += 1);
     }
 
-    /// A request waits from now on.
+    /// Counts a request that begins to wait.
     pub(super) fn waits(&self, level: Level) {
         self.of(level, |it| it.waiting += 1);
     }
 
-    /// One that waited has been called, or has gone.
+    /// Counts the end of a wait: the request has its turn or was cancelled.
     pub(super) fn waits_no_more(&self, level: Level) {
         self.of(level, |it| it.waiting -= 1);
     }
 
-    /// A request has its turn after so long.
+    /// Counts a request that has its turn after waiting for `wait`.
     pub(super) fn dispatched(&self, level: Level, wait: Duration) {
         self.of(level, |it| {
             it.dispatched += 1;
@@ -75,7 +77,7 @@ impl Figures {
         });
     }
 
-    /// A request was answered so long after it had its turn.
+    /// Counts a request answered `execution` after its turn began.
     pub(super) fn done(&self, level: Level, execution: Duration) {
         self.of(level, |it| {
             it.executing -= 1;
@@ -83,7 +85,7 @@ impl Figures {
         });
     }
 
-    /// All of them in the Prometheus text format; levels nobody asked at are left out.
+    /// All metrics in the Prometheus text format, without levels that had no requests.
     pub(crate) fn text(&self) -> String {
         let levels = *self.lock();
         let used = || Level::ALL.iter().zip(&levels).filter(|(_, it)| it.dispatched + it.rejected + it.waiting > 0);
@@ -99,13 +101,13 @@ impl Figures {
                     writeln!(text, "apiserver_flowcontrol_{name}{{priority_level=\"{level}\"{labels}}} {}", value(it));
             }
         };
-        let inqueue = "Requests that wait for their turn.";
+        let inqueue = "Requests waiting for their turn.";
         family("current_inqueue_requests", "gauge", inqueue, |it| it.waiting, "");
-        let executing = "Requests that had their turn and are not answered yet.";
+        let executing = "Requests that had their turn and have not been answered.";
         family("current_executing_requests", "gauge", executing, |it| it.executing, "");
         let dispatched = "Requests that had their turn.";
         family("dispatched_requests_total", "counter", dispatched, |it| it.dispatched, "");
-        let rejected = "Requests turned away because too many of their user waited.";
+        let rejected = "Requests rejected because too many of the same user were waiting.";
         family("rejected_requests_total", "counter", rejected, |it| it.rejected, ",reason=\"queue-full\"");
         let mut histogram = |name: &str, help: &str, of: fn(&OfLevel) -> &Histogram| {
             let name = format!("apiserver_flowcontrol_{name}");
@@ -120,8 +122,8 @@ impl Figures {
                 let _ = writeln!(text, "{name}_sum{{{label}}} {}\n{name}_count{{{label}}} {}", it.sum, it.count);
             }
         };
-        histogram("request_wait_duration_seconds", "From arrival, body read, to the turn.", |it| &it.waits);
-        histogram("request_execution_seconds", "From the turn to the answer.", |it| &it.executions);
+        histogram("request_wait_duration_seconds", "Seconds from arrival of the whole request to its turn.", |it| &it.waits);
+        histogram("request_execution_seconds", "Seconds from the turn to the response.", |it| &it.executions);
         text
     }
 }
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_told_by_level() {
+    fn metrics_are_reported_by_level() {
         let figures = Figures::default();
         figures.waits(Level::WorkloadLow);
         figures.waits(Level::WorkloadLow);

@@ -1,20 +1,20 @@
-//! Which requests are told apart when they wait: by priority level and user, as Kubernetes' suggested FlowSchemas do.
+//! Assigns requests to queues by priority level and user, as Kubernetes' suggested FlowSchemas do.
 
 use std::sync::Arc;
 
 use crate::request::{RequestInfo, query_values};
 use crate::{UserInfo, health};
 
-/// Objects a list may have in one page and still count as one request of computing.
+/// Largest `limit` of a list that still counts as a short request.
 const PAGE_MAX: usize = 1000;
 
-/// What takes turns with what: each level that has requests waiting gets as many as any other, whatever the others' floods.
-/// Named after the levels Kubernetes suggests.
+/// Priority levels, which take turns: each level with waiting requests gets as many turns as any
+/// other, whatever floods the others. Named after the levels that Kubernetes suggests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Nodes' own requests, and probes.
     System,
-    /// Leases of the cluster's controllers: one that is late costs the lead.
+    /// Leases of the cluster's controllers: a late renewal loses the leadership.
     LeaderElection,
     /// The cluster's controllers.
     WorkloadHigh,
@@ -22,7 +22,7 @@ pub(crate) enum Level {
     WorkloadLow,
     /// Other users, administrators among them.
     GlobalDefault,
-    /// Those who did not say who they are.
+    /// Unauthenticated users.
     CatchAll,
 }
 
@@ -55,14 +55,14 @@ impl Level {
 pub(crate) struct Flow {
     pub(crate) level: Level,
     pub(crate) user: Arc<str>,
-    /// Whether they may compute for long: such requests wait for each other and for nobody else.
+    /// Whether the request may compute for long. Long requests wait only for each other.
     pub(crate) is_long: bool,
-    /// Whether its user has to leave room to others that share: neither the cluster's own programs nor its masters have, and
-    /// nobody has because of them.
+    /// Whether the user is limited to a share while other such users call. The cluster's own
+    /// components and members of `system:masters` are not limited, and do not limit others.
     pub(crate) shares: bool,
 }
 
-/// The row of a request. `controllers` are users that count among the cluster's controllers.
+/// The flow of a request. `controllers` are users treated as cluster controllers.
 pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: &[String]) -> Flow {
     let is_controller = user.in_group("system:serviceaccounts:kube-system")
         || matches!(user.name.as_str(), "system:kube-controller-manager" | "system:kube-scheduler")
@@ -85,7 +85,8 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
     Flow { level, user: user.name.as_str().into(), is_long: is_long(info, query), shares }
 }
 
-/// Whether a request may go through more objects than a page of a list has: what selects looks at all there are.
+/// Whether a request may scan more objects than one page of a list: selectors are evaluated on all
+/// objects.
 fn is_long(info: &RequestInfo, query: &str) -> bool {
     let values = |name: &'static str| query_values(query, name);
     let selects = ["labelSelector", "fieldSelector"].into_iter().any(|name| values(name).any(|text| !text.is_empty()));
@@ -95,7 +96,7 @@ fn is_long(info: &RequestInfo, query: &str) -> bool {
             let limit = values("limit").last().and_then(|limit| limit.parse().ok());
             selects || limit.is_none_or(|limit: usize| limit == 0 || limit > PAGE_MAX)
         }
-        // Without a version, or with zero, it begins with what there is.
+        // Without a version, or with "0", a watch begins with all existing objects.
         "watch" => {
             let version = values("resourceVersion").last();
             version.is_none_or(|version| matches!(version.as_str(), "" | "0"))
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_go_through_everything_is_long() {
+    fn a_request_that_may_scan_all_objects_is_long() {
         let maps = "/api/v1/configmaps";
         for (method, uri, is_long) in [
             (Method::GET, maps.to_owned(), true),

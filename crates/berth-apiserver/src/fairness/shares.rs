@@ -1,9 +1,10 @@
-//! How many requests of a user may be under way at once: all it has, while it is alone; its share of what the processors can
-//! do, while others call too. Pure, but for the times it is handed.
+//! Limits the requests of a user under way at once: unlimited for a lone user, its share of the
+//! processors' capacity while others call too. Pure; the caller passes the time.
 //!
-//! Turns alone are not enough: each of a flood's requests is woken again when the disk has its write, and a request of
-//! somebody else waits behind all that are awake, several times over. With few of them under way nobody stands in a long line,
-//! wherever it is (the runtime's, the store's, the kernel's), and the others wait where they are in nobody's way.
+//! Turns alone are not enough. Each request of a flood is woken again when its write is durable,
+//! and another user's request waits behind all those that are awake, several times over. With few
+//! of them under way, no queue grows long (the runtime's, the store's, the kernel's). The flood's
+//! other requests wait in their row, where they delay no other user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +14,21 @@ use tokio::time::Instant;
 
 use super::flow::Level;
 
-/// Who has called within this time is to be reckoned with: longer than the pause between two renewals of a lease.
+/// A user counts as active for this long after a call: longer than the pause between two renewals
+/// of a lease.
 const MOMENT: Duration = Duration::from_secs(3);
-/// How often those are counted who have not called for that long.
+/// Interval between searches for users that are no longer active.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Requests under way that everybody may have, however many share.
+/// Requests under way that each user may have, however many users share.
 const SHARE_MIN: usize = 2;
 
-/// What users have under way, and who has called lately.
+/// Requests under way per user, and which users are active.
 #[derive(Default)]
 pub(super) struct Shares {
-    /// Requests under way that the processors do well with.
+    /// Requests under way that keep the processors well used.
     capacity: usize,
     users: [BTreeMap<Arc<str>, User>; Level::COUNT],
-    /// Users that have called lately.
+    /// Number of active users: those with a call within `MOMENT`.
     active: usize,
     swept: Option<Instant>,
 }
@@ -34,14 +36,15 @@ pub(super) struct Shares {
 #[derive(Default)]
 struct User {
     under_way: usize,
-    /// Those of them that are long: a collection that is deleted takes a commit for each object.
+    /// How many of those are long, such as the deletion of a collection, which takes one commit
+    /// per object.
     long: usize,
     called: Option<Instant>,
     is_active: bool,
 }
 
 impl Shares {
-    /// A user has called; from now on `capacity` is what is shared.
+    /// Records a call of `user`; from now on users share `capacity`.
     pub(super) fn called(&mut self, level: Level, user: &Arc<str>, capacity: usize, now: Instant) {
         self.capacity = capacity;
         let users = &mut self.users[level as usize];
@@ -73,20 +76,21 @@ impl Shares {
         }
     }
 
-    /// Whether one more of a user's requests may be under way.
+    /// Whether another request of the user may start.
     pub(super) fn may_start(&self, level: Level, user: &str) -> bool {
         let Some(user) = self.users[level as usize].get(user) else { return true };
         let others = self.active - usize::from(user.is_active);
-        // A lease is renewed while collections are deleted.
+        // A user whose requests under way are all long gets one more, so that it can renew a lease
+        // while it deletes collections.
         let only_long = user.under_way == user.long;
         others == 0 || only_long || user.under_way < (self.capacity / (others + 1)).max(SHARE_MIN)
     }
 
-    /// One of its requests is under way from now on.
+    /// Counts a request of the user as under way.
     pub(super) fn started(&mut self, level: Level, user: &Arc<str>, is_long: bool) {
         let users = &mut self.users[level as usize];
         if !users.contains_key(user) {
-            // It has waited for longer than it was remembered.
+            // The request waited longer than its user was remembered.
             users.insert(user.clone(), User::default());
         }
         if let Some(user) = users.get_mut(user) {
@@ -95,7 +99,7 @@ impl Shares {
         }
     }
 
-    /// One is no more.
+    /// Ends a request that was under way.
     pub(super) fn ended(&mut self, level: Level, user: &str, is_long: bool) {
         if let Some(user) = self.users[level as usize].get_mut(user) {
             user.under_way = user.under_way.saturating_sub(1);
@@ -110,7 +114,7 @@ mod tests {
 
     const LOW: Level = Level::WorkloadLow;
 
-    /// Starts as many of a user's requests as may be.
+    /// Starts as many requests of `user` as may start, and returns their number.
     fn fill(shares: &mut Shares, user: &Arc<str>, at: Instant) -> usize {
         shares.called(LOW, user, 12, at);
         let mut started = 0;
@@ -122,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_has_everything_and_others_share() {
+    fn a_lone_user_is_unlimited_and_several_users_share() {
         let (flood, ann, bob): (Arc<str>, Arc<str>, Arc<str>) = ("flood".into(), "ann".into(), "bob".into());
         let start = Instant::now();
         let mut shares = Shares::default();
         assert_eq!(fill(&mut shares, &flood, start), 1000);
-        // What is under way goes on, but nothing more begins.
+        // Requests under way continue, but no new one starts.
         assert_eq!(fill(&mut shares, &ann, start), 6);
         assert!(!shares.may_start(LOW, &flood));
         (0..994).for_each(|_| shares.ended(LOW, &flood, false));
@@ -136,17 +140,17 @@ mod tests {
         assert!(shares.may_start(LOW, &flood));
         shares.started(LOW, &flood, false);
         assert_eq!(fill(&mut shares, &bob, start), 4);
-        // Alone again a moment after the others' last call.
+        // The user is alone again `MOMENT` after the others' last call.
         let later = start + MOMENT;
         shares.called(LOW, &flood, 12, later);
         assert!(shares.may_start(LOW, &flood));
-        // What they have under way is remembered.
+        // The others' requests under way are still counted.
         shares.called(LOW, &ann, 12, later);
         assert!(!shares.may_start(LOW, &ann));
     }
 
     #[test]
-    fn who_deletes_collections_may_still_renew_a_lease() {
+    fn a_user_that_deletes_collections_can_still_renew_a_lease() {
         let (operator, ann): (Arc<str>, Arc<str>) = ("operator".into(), "ann".into());
         let mut shares = Shares::default();
         shares.called(LOW, &operator, 4, Instant::now());
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_has_a_few_however_many_there_are_and_nothing_is_left_behind() {
+    fn every_user_has_the_minimum_share_and_inactive_users_are_forgotten() {
         let start = Instant::now();
         let mut shares = Shares::default();
         let users: Vec<Arc<str>> = (0..100).map(|number| format!("user-{number}").into()).collect();

@@ -1,5 +1,6 @@
-//! Whose request is next: priority levels take turns, within a level its users do, and a user's own come in the order they
-//! arrived. Pure; what waits is somebody else's business.
+//! Picks the next request: priority levels take turns, users take turns within a level, and a
+//! user's own requests keep their order of arrival. Pure: the caller decides what a waiting entry
+//! is.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,19 +10,20 @@ use tokio::time::Instant;
 use super::flow::{Flow, Level};
 use super::shares::Shares;
 
-/// Requests of one user that may wait; further ones are asked to come back. Many times what a client with sensible
-/// limits has under way.
+/// Waiting requests of one user at most; further ones are rejected with `Retry-After`. Many times
+/// what a client with sensible limits has under way.
 pub(super) const WAITING_MAX: usize = 4096;
-/// Bytes of the bodies of one user's waiting requests: a score of the largest bodies there may be.
+/// Total body size in bytes of one user's waiting requests: about twenty of the largest bodies
+/// allowed.
 pub(super) const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Requests that wait, by level and user.
+/// Waiting requests, by level and user.
 pub(super) struct Turns<T> {
     shares: Shares,
     levels: [Users<T>; Level::COUNT],
-    /// The level whose turn it is, if anybody waits there.
+    /// The level whose turn is next, if it has waiting requests.
     next: usize,
-    /// Of the request that arrives next.
+    /// Number of the request that arrives next.
     number: u64,
 }
 
@@ -33,9 +35,10 @@ struct Users<T> {
 
 /// One user's requests, the one that arrived first at the front.
 struct Row<T> {
-    /// Its user has as many under way as may be: it has no turn before one of those ends.
+    /// The user has its full share under way: no turn before one of those requests ends.
     is_held: bool,
-    /// Whether the user shares with others: of long requests no more are under way than there are lanes anyway.
+    /// Whether the user's share applies. It does not to long requests, which the number of lanes
+    /// limits already.
     shares: bool,
     requests: VecDeque<Waiting<T>>,
     bytes: usize,
@@ -55,7 +58,7 @@ pub(super) struct UnderWay {
     is_long: bool,
 }
 
-/// Where a request waits, to take it out again.
+/// Identifies a waiting request, for [`Turns::remove`].
 pub(super) struct Place {
     level: Level,
     user: Arc<str>,
@@ -68,12 +71,13 @@ impl<T> Turns<T> {
         Turns { shares: Shares::default(), levels, next: 0, number: 0 }
     }
 
-    /// A user that shares has called, be it for something else; `capacity` requests may be under way where several share.
+    /// Records a call of a user that shares, whichever lanes the request needs. `capacity`
+    /// requests may be under way while several users share.
     pub(super) fn called(&mut self, flow: &Flow, capacity: usize, now: Instant) {
         self.shares.called(flow.level, &flow.user, capacity, now);
     }
 
-    /// Puts a request of `bytes` behind its user's others; `None` when too many wait already.
+    /// Queues a request of `bytes` behind the user's others; `None` when too many wait already.
     pub(super) fn push(&mut self, flow: &Flow, bytes: usize, turn: T) -> Option<Place> {
         let users = &mut self.levels[flow.level as usize];
         if !users.rows.contains_key(&*flow.user) {
@@ -85,7 +89,7 @@ impl<T> Turns<T> {
             requests: VecDeque::new(),
             bytes: 0,
         });
-        // One is always let in: who has nothing waiting has not sent too much.
+        // The first waiting request is always accepted, however large.
         let is_full = row.requests.len() >= WAITING_MAX || row.bytes + bytes > WAITING_BYTES_MAX;
         if is_full && !row.requests.is_empty() {
             return None;
@@ -97,13 +101,13 @@ impl<T> Turns<T> {
         Some(Place { level: flow.level, user: flow.user.clone(), number })
     }
 
-    /// The level whose turn it is among those where somebody waits.
+    /// The level whose turn it is among those with waiting requests.
     fn level(&self) -> Option<usize> {
         (0..Level::COUNT).map(|step| (self.next + step) % Level::COUNT).find(|at| !self.levels[*at].order.is_empty())
     }
 
-    /// Takes out the request whose turn it is; its level and its user go to the end of their rows. A user that shares has it
-    /// under way until it [ends](Turns::ended).
+    /// Removes and returns the request whose turn it is; its level and its user move to the end of
+    /// their queues. The request of a user that shares is under way until it [ends](Turns::ended).
     pub(super) fn pop(&mut self) -> Option<(T, Option<UnderWay>)> {
         loop {
             let level = self.level()?;
@@ -131,13 +135,14 @@ impl<T> Turns<T> {
         }
     }
 
-    /// A request that had its turn, whatever its lane, counts from now on, though there may be no room for it.
+    /// Counts a request as under way after its turn, whatever its lane, even beyond the user's
+    /// share.
     pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
         self.shares.started(flow.level, &flow.user, flow.is_long);
         UnderWay { level: flow.level, user: flow.user.clone(), is_long: flow.is_long }
     }
 
-    /// A request is no longer under way. Whether its user, who was held, has a turn again.
+    /// Ends a request that was under way. Returns whether its user was held and has a turn again.
     pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
         let UnderWay { level, user, is_long } = under_way;
         self.shares.ended(*level, user, *is_long);
@@ -148,7 +153,7 @@ impl<T> Turns<T> {
         true
     }
 
-    /// Takes out a request that does not want its turn any more.
+    /// Removes a waiting request that was cancelled.
     pub(super) fn remove(&mut self, place: &Place) {
         let users = &mut self.levels[place.level as usize];
         let Some(row) = users.rows.get_mut(&place.user) else { return };
@@ -173,7 +178,7 @@ mod tests {
         flow(Level::WorkloadLow, user)
     }
 
-    /// All that wait, in the order of their turns.
+    /// All waiting requests, in the order of their turns.
     fn drain(turns: &mut Turns<&'static str>) -> String {
         std::iter::from_fn(|| turns.pop()).map(|(turn, _)| turn).collect::<Vec<_>>().join(" ")
     }
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_waits_for_one_request_of_each_user_not_for_all() {
+    fn a_late_user_waits_for_one_request_of_each_other_user() {
         let mut turns = Turns::new();
         for _ in 0..100 {
             turns.push(&low("flood"), 0, "flood");
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_row_is_not_called_and_leaves_nothing_behind() {
+    fn a_removed_request_gets_no_turn_and_leaves_no_state() {
         let mut turns = Turns::new();
         let first = turns.push(&low("ann"), 1, "a1").expect("room");
         turns.push(&low("bob"), 1, "b1");
@@ -225,7 +230,7 @@ mod tests {
         turns.push(&low("ann"), 1, "a3");
         turns.remove(&second);
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
-        // Called already: nothing to take out.
+        // It had its turn already: nothing to remove.
         turns.remove(&first);
         assert_eq!(drain(&mut turns), "b1 a3");
         let only = turns.push(&low("ann"), 1, "a4").expect("room");
@@ -234,20 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_its_share_under_way_waits_until_one_of_them_ends() {
+    fn a_user_with_its_full_share_under_way_waits_until_a_request_ends() {
         let mut turns = Turns::new();
         let now = Instant::now();
         for name in ["f1", "f2", "f3", "f4", "f5"] {
             turns.called(&low("flood"), 4, now);
             turns.push(&low("flood"), 0, name);
         }
-        // Alone it may have all it wants.
+        // A lone user is not limited.
         let mut under_way: Vec<_> = (0..3).filter_map(|_| turns.pop()?.1).collect();
         turns.called(&low("ann"), 4, now);
         turns.push(&low("ann"), 0, "a1");
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         assert!(turns.pop().is_none());
-        // Two of three have to end before there is room for one, and nobody waits for the user meanwhile.
+        // Two of three have to end before there is room for one. Other users' requests get their
+        // turns meanwhile.
         assert!(turns.ended(&under_way.remove(0)));
         assert!(turns.pop().is_none());
         turns.push(&flow(Level::WorkloadHigh, "manager"), 0, "high");
@@ -255,14 +261,14 @@ mod tests {
         assert!(turns.ended(&under_way.remove(0)));
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("f4"));
         assert!(turns.pop().is_none());
-        // One that leaves while its user is held leaves nothing behind.
+        // A request removed while its user is held leaves no state.
         assert!(turns.ended(&under_way.remove(0)));
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("f5"));
         assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
     }
 
     #[test]
-    fn too_many_requests_or_bytes_of_one_user_are_turned_away_and_nobody_elses() {
+    fn too_many_requests_or_bytes_of_one_user_are_rejected_and_other_users_are_not_affected() {
         let mut turns = Turns::new();
         for _ in 0..WAITING_MAX {
             assert!(turns.push(&low("many"), 0, "").is_some());
