@@ -1,5 +1,6 @@
-//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who approves or signs for a signer must be allowed
-//! to, by the signer's name; and nobody asks the signer of clients for a certificate that makes its holder a master.
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction. A user needs
+//! permission on the signer's name to approve or sign a request. No request to the signer of
+//! client certificates may ask for membership in `system:masters`.
 //!
 //! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing Requests" and "Admission Controllers".
 
@@ -11,7 +12,7 @@ use crate::auth::{self, Attributes, MASTERS};
 use crate::strategy::{same, signing_request};
 
 const GROUP: &str = "certificates.k8s.io";
-/// The signer of certificates that the API server believes.
+/// The signer whose certificates authenticate clients of the API server.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 pub(crate) struct Certificates;
@@ -40,7 +41,8 @@ impl AdmissionPlugin for Certificates {
     }
 }
 
-/// Whether the user may act for the signer, or for all of its domain. What is stored counts: the signer never changes.
+/// Checks that the user may act for the signer, or for all signers of its domain. Reads the stored
+/// object's signer, which is immutable.
 fn check_signer(request: &AdmissionRequest<'_>, stored: &Value, verb: &str) -> Result<(), Status> {
     let signer = stored["spec"]["signerName"].as_str().unwrap_or_default();
     let of_domain = signer.split_once('/').map(|(domain, _)| format!("{domain}/*"));

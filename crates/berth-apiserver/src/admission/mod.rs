@@ -1,8 +1,9 @@
-//! The admission chain: what looks at an object between decoding and storing. Plugins run in order, first all
-//! [`AdmissionPlugin::mutate`], then (after defaulting and schema validation) all [`AdmissionPlugin::validate`].
+//! The admission chain, which runs between decoding and storing. Plugins run in order: first all
+//! [`AdmissionPlugin::mutate`], then, after defaulting and schema validation, all
+//! [`AdmissionPlugin::validate`].
 //!
-//! Plugins are plain functions on JSON; they see other stored objects through [`Objects`] and never write. After them on
-//! either side come the [`webhooks`].
+//! Plugins are plain functions on JSON. They read other stored objects through [`Objects`] and
+//! never write. The [`webhooks`] come after the plugins in both phases.
 
 mod certificates;
 mod lifecycle;
@@ -27,22 +28,22 @@ use crate::rest::Options;
 use crate::strategy::Strategy;
 use crate::{ApiServer, Objects, UserInfo};
 
-/// What a request does to an object.
+/// The operation of a request, as admission sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// The object is new.
     Create,
     /// The object (or one of its subresources) changes.
     Update,
-    /// The object goes.
+    /// The object is deleted.
     Delete,
-    /// A subresource such as `exec` that is not about stored state.
+    /// A connection through a subresource such as `exec`, which stores nothing.
     Connect,
 }
 
 /// One object on its way through admission.
 pub struct AdmissionRequest<'a> {
-    /// What is being done.
+    /// The operation.
     pub operation: Operation,
     /// Group of the requested resource, empty for core.
     pub group: &'a str,
@@ -58,23 +59,24 @@ pub struct AdmissionRequest<'a> {
     pub namespace: &'a str,
     /// Name; empty on create with `generateName` until the name was made.
     pub name: &'a str,
-    /// The object as it is to be stored, its list of owners [packed]; `None` on delete.
+    /// The object to store, its `managedFields` [packed]; `None` on delete.
     pub object: Option<Value>,
     /// The stored object, on update and delete.
     pub old_object: Option<Arc<Value>>,
-    /// Who asks.
+    /// The user that sent the request.
     pub user: &'a UserInfo,
-    /// Whether nothing will be stored.
+    /// Whether this is a dry run, which stores nothing.
     pub dry_run: bool,
-    /// How it was asked: what reviews show of it.
+    /// Options of the request, which admission reviews repeat.
     pub(crate) options: &'a Options,
     /// Other stored objects.
     pub objects: &'a Objects,
-    /// Texts for `Warning` headers of the answer.
+    /// Texts for `Warning` headers of the response.
     pub warnings: Vec<String>,
     /// Facts for the audit log, where one is written.
     pub(crate) annotations: &'a Annotations,
-    /// What gives the stored object the defaults that came after it was stored, where it has not got them yet.
+    /// Strategy that adds defaults introduced after the object was stored; `None` once they are
+    /// added.
     pub(crate) completes: Option<&'static dyn Strategy>,
 }
 
@@ -84,7 +86,7 @@ pub(crate) struct Annotations(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Annotations {
     fn add(&self, key: String, value: String) {
-        // The first one to say something about a key is believed, as upstream.
+        // The first value of a key wins, as upstream.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(value);
     }
 
@@ -95,8 +97,8 @@ impl Annotations {
 }
 
 impl AdmissionRequest<'_> {
-    /// Brings the objects into the form others know: policies and webhooks see `managedFields` as a list, and what is stored with
-    /// all its defaults.
+    /// Converts the objects into the form that policies and webhooks expect: `managedFields` as a
+    /// list, and the stored object with all its defaults.
     pub(crate) fn expand(&mut self) {
         self.object.as_mut().map(packed::expand);
         self.old_object = self.old_object.take().map(packed::expanded_shared);
@@ -105,29 +107,30 @@ impl AdmissionRequest<'_> {
         }
     }
 
-    /// Notes a fact for the audit log.
+    /// Records an annotation for the audit log.
     pub(crate) fn annotate(&self, key: String, value: String) {
         self.annotations.add(key, value);
     }
 }
 
-/// Looks at requests that change objects; may change or refuse them.
+/// A step of admission, which may change or reject requests that write objects.
 pub trait AdmissionPlugin: Send + Sync {
     /// Name for messages.
     fn name(&self) -> &str;
 
-    /// Changes `request.object` before it is defaulted and validated; an error refuses the request.
+    /// Changes `request.object` before it is defaulted and validated. An error rejects the
+    /// request.
     fn mutate(&self, _request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
         Ok(())
     }
 
-    /// Looks at the final object; an error refuses the request.
+    /// Validates the final object. An error rejects the request.
     fn validate(&self, _request: &AdmissionRequest<'_>) -> Result<(), Status> {
         Ok(())
     }
 }
 
-/// The plugins every server has, in their order; what they draw depends on the seed.
+/// The built-in plugins, in their order. `seed` determines the names they generate.
 pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::<lifecycle::NamespaceLifecycle>::default(),
@@ -142,10 +145,12 @@ pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugi
     ]
 }
 
-/// Runs the mutating side: all plugins, then policies (and the plugins again when one changed something), then webhooks.
+/// Runs the mutating phase: all plugins, then policies (and the plugins again when a policy
+/// changed the object), then webhooks.
 pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     let plugins = |request: &mut AdmissionRequest<'_>| {
-        // Kept from them, so that who rewrites an object as its type keeps it whole.
+        // Plugins do not see the packed `managedFields`, so that a plugin that parses and
+        // re-serialises the object cannot damage them.
         let managed = request.object.as_mut().and_then(packed::take);
         server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request))?;
         if let Some(object) = &mut request.object {
@@ -160,15 +165,16 @@ pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_
     webhooks::mutate(server, request, plugins).await
 }
 
-/// Runs the validating side: all plugins, then policies, then webhooks. Quotas are [charged](quota::charge) after that: what is
-/// charged would have to be given back when somebody else refuses.
+/// Runs the validating phase: all plugins, then policies, then webhooks. Quotas are
+/// [charged](quota::charge) after that, because a charge would have to be released when a webhook
+/// rejects the request.
 pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
     policies::validate(server, request)?;
     webhooks::validate(server, request).await
 }
 
-/// 403 in the words of a plugin, about the request's object.
+/// A 403 Status about the request's object, with a plugin's reason.
 pub(crate) fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
     let resource = GroupResource::new(request.group, request.resource);
     let name = match (&request.object, request.name) {

@@ -1,15 +1,18 @@
-//! ResourceQuota: nothing is created in a namespace beyond what its quotas allow.
+//! ResourceQuota: rejects objects that exceed the quotas of their namespace.
 //!
-//! What is used stands in each quota's status. A create charges it there first, guarded by the quota's revision, so that
-//! of two creates at once only those that fit together get through; what goes away or ends gives back. A quota that is new
-//! or changed is counted afresh, as are all of them when the server starts.
+//! The used amounts are stored in each quota's status. A create charges them there first, guarded
+//! by the quota's revision, so that of two concurrent creates only those that fit together
+//! succeed. Deletion and completion release what the object used. A new or changed quota is
+//! recounted, as are all quotas when the server starts.
 //!
-//! What is charged for a write that fails afterwards is given back at once. Where even that cannot be written the next count
-//! does it; until then the quota says that more is used than is.
+//! A charge for a write that fails afterwards is released at once. If that release cannot be
+//! written, the next recount repairs it; until then the quota reports more usage than there is.
 //!
-//! It never says less. A count would see neither what is charged and not stored yet, nor what is gone and not given back yet:
-//! so whoever changes what is used has the namespace's [`Turn`] from before the charge until nothing is left to do, and a count
-//! waits until nobody has it. Writes where there is no quota yet take it too, as the first one may come before they are done.
+//! It never reports less. A recount would see neither what is charged and not stored yet, nor what
+//! is deleted and not released yet. So every write that changes usage holds the namespace's
+//! [`Turn`] from before its charge until its last follow-up, and a recount waits until no write
+//! holds it. Writes in namespaces without a quota take the turn too, as the first quota may be
+//! created before they are done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,14 +32,15 @@ use crate::registry::ResourceInfo;
 use crate::rest::unwritten;
 use crate::{ApiServer, objects, service_addresses};
 
-/// The store's row of counts, and of what is given back where the user's own takes no more.
+/// The store's write queue for recounts, and for releases that the user's own queue does not
+/// accept.
 const ROW: &str = "system:quotas";
 /// Plural name of quotas.
 pub(crate) const PLURAL: &str = "resourcequotas";
-/// How often a charge is tried again when others charge the same quota.
+/// Attempts to charge a quota that other writes change at the same time.
 const ATTEMPTS: usize = 16;
 
-/// Which namespaces have quotas: asked on every write.
+/// The namespaces that have quotas; consulted on every write.
 #[derive(Default)]
 pub(crate) struct Namespaces {
     any: AtomicBool,
@@ -44,29 +48,32 @@ pub(crate) struct Namespaces {
     turns: Mutex<Turns>,
 }
 
-/// The turns of namespaces, as long as somebody has or wants them.
+/// The locks of namespaces that are held or waited for.
 #[derive(Default)]
 struct Turns {
     of: BTreeMap<String, Arc<AsyncRwLock<()>>>,
-    /// How many there may be before those nobody has are dropped.
+    /// Number of locks at which unused ones are dropped next.
     swept: usize,
 }
 
-/// How many turns nobody has may be kept.
+/// Unused locks are not dropped below this number.
 const TURNS_KEPT: usize = 64;
 
-/// The turn of a write that may change what is used in a namespace. Many have it at once, but none while a quota is counted.
+/// Shared lock of a write that may change a namespace's usage. Many writes hold it at once, but
+/// none while a quota is recounted.
 pub(crate) struct Turn(#[expect(dead_code, reason = "dropping it is what ends the turn")] OwnedRwLockReadGuard<()>);
 
-/// What was charged for a write, and its turn: to be kept until the write is stored and followed, or given back.
+/// The charge of a write, and its turn. Held until the write is stored and its follow-ups are
+/// done, or until the charge is released.
 pub(crate) struct Charge {
-    /// Whether it is to be [released] when the write fails.
+    /// Whether the charge must be [released] when the write fails.
     pub(crate) is_charged: bool,
     turn: Option<Turn>,
 }
 
 impl Charge {
-    /// A quota was written, which may have to be counted, and that waits for all turns. It uses what it used before.
+    /// Ends the turn if the write was of a quota: its recount waits for all turns, and the write
+    /// itself changes no usage.
     pub(crate) fn end_for_count(&mut self, row: &ResourceInfo) {
         if is_about(row) {
             self.turn = None;
@@ -74,7 +81,7 @@ impl Charge {
     }
 }
 
-/// Whether a row is that of quotas.
+/// Whether `row` is ResourceQuotas.
 pub(crate) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == PLURAL
 }
@@ -97,7 +104,8 @@ impl Namespaces {
         turns.of.entry(namespace.to_owned()).or_default().clone()
     }
 
-    /// Waits until no quota of the namespace is being counted; objects without a namespace are in no quota.
+    /// Waits until no quota of the namespace is being recounted, and takes a turn. `None` for
+    /// cluster-scoped objects, which no quota covers.
     pub(crate) async fn turn(&self, namespace: &str) -> Option<Turn> {
         if namespace.is_empty() {
             return None;
@@ -105,7 +113,7 @@ impl Namespaces {
         Some(Turn(self.lock_of(namespace).read_owned().await))
     }
 
-    /// Looks anew at which namespaces have quotas.
+    /// Reloads the set of namespaces that have quotas.
     pub(crate) fn refresh(&self, objects: &crate::Objects) {
         let quotas = objects.list("", PLURAL, None);
         let names: BTreeSet<String> = quotas.iter().map(|quota| meta::namespace(quota).to_owned()).collect();
@@ -121,7 +129,8 @@ fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
     server.store().list(&query).map(|listing| listing.records).unwrap_or_default()
 }
 
-/// Charges the namespace's quotas for the request's object, or refuses it. A dry run is judged, and neither charged nor in turn.
+/// Charges the namespace's quotas for the request's object, or rejects the request. A dry run is
+/// checked, but neither charged nor given a turn.
 pub(crate) async fn charge(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<Charge, Status> {
     let turn = async || if request.dry_run { None } else { server.inner.quotas.turn(request.namespace).await };
     let mut charge = Charge { is_charged: false, turn: turn().await };
@@ -147,7 +156,7 @@ pub(crate) async fn charge(server: &ApiServer, request: &AdmissionRequest<'_>) -
     Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
 }
 
-/// What a write is charged that uses no more than before.
+/// The empty charge of a write that uses no more than before, with its turn.
 pub(crate) async fn nothing(server: &ApiServer, namespace: &str) -> Charge {
     Charge { is_charged: false, turn: server.inner.quotas.turn(namespace).await }
 }
@@ -157,12 +166,12 @@ fn is_charged(server: &ApiServer, namespace: &str, subresource: &str) -> bool {
     matches!(subresource, "" | "resize") && server.inner.quotas.has(namespace)
 }
 
-/// What came of trying to charge.
+/// Outcome of an attempt to charge.
 enum Charged {
     Done,
-    /// Somebody else wrote a quota meanwhile.
+    /// A conflicting write changed a quota.
     Raced,
-    /// The quota of this name does not say what is used.
+    /// The status of the quota of this name lacks used amounts.
     Uncounted(String),
 }
 
@@ -237,7 +246,7 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
             }
             Err(refused) => refused,
         };
-        // All of them or none.
+        // A write is charged to all quotas or to none.
         for (key, wanted) in &charged {
             if let Some(record) = server.store().get(key) {
                 rewrite(server, record, None, |stored, limited| without(stored, limited, wanted)).await;
@@ -270,7 +279,7 @@ fn with_status(stored: &Value, limited: &Amounts, used: &Amounts) -> Value {
     value
 }
 
-/// What the status says is used, if it says so of everything that is limited.
+/// The used amounts in the status; `None` unless every limited resource has one.
 fn said(stored: &Value, limited: &Amounts) -> Option<Amounts> {
     let said: Amounts = stored["status"]["used"]
         .as_object()
@@ -282,8 +291,8 @@ fn said(stored: &Value, limited: &Amounts) -> Option<Amounts> {
     (said.len() == limited.len()).then_some(said)
 }
 
-/// What is used when an amount of it is given back; nothing where the status does not say what is used: the count that will
-/// say it comes after what goes.
+/// The used amounts after a release. `None` where the status lacks used amounts: the recount that
+/// will fill them in comes after the deletion.
 fn without(stored: &Value, limited: &Amounts, freed: &Amounts) -> Option<Amounts> {
     let mut used = said(stored, limited)?;
     for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
@@ -296,7 +305,7 @@ fn without(stored: &Value, limited: &Amounts, freed: &Amounts) -> Option<Amounts
     Some(used)
 }
 
-/// Counts what is used of each limited resource.
+/// Recounts the used amount of each limited resource.
 fn count(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
     let mut used: Amounts = limited.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
     for (group, resource) in counted(limited) {
@@ -336,8 +345,8 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
     limited.keys().map(kind).collect()
 }
 
-/// What a write of another object means for quotas: what went away or ended gives back what it used. `new` is absent
-/// when the object is gone. Whoever says so has the namespace's [`Turn`] since before that write.
+/// Releases what a deleted, completed or reduced object used. `new` is absent when the object is
+/// gone. The caller holds the namespace's [`Turn`] since before the write.
 pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value, new: Option<&Value>) {
     let namespace = meta::namespace(old);
     if namespace.is_empty() || !server.inner.quotas.has(namespace) {
@@ -352,7 +361,7 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
     if freed.is_empty() {
         return;
     }
-    // Who writes a Service with addresses holds up others.
+    // A write of a Service with addresses delays the writes of other Services.
     let holds_up = service_addresses::is_about(row) && service_addresses::concerns(old, new);
     let own_row = holds_up.then_some(service_addresses::ROW);
     for record in quotas(server, namespace) {
@@ -363,20 +372,23 @@ pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value
     }
 }
 
-/// Counts one quota afresh: it is new, or its limits changed. Waits for all who have the namespace's [`Turn`], and they for it.
+/// Recounts one quota that is new or whose limits changed. Waits for all writes that hold the
+/// namespace's [`Turn`]; later writes wait for it.
 pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
     let lock = server.inner.quotas.lock_of(namespace);
     let _alone = lock.write().await;
     let key = objects::key("", PLURAL, namespace, name);
     if let Some(record) = server.store().get(&key) {
-        // Nobody is to wait for the backlog of who changed the quota.
+        // Not in the user's own queue: the namespace's other writes must not wait for the backlog
+        // of the user that changed the quota.
         rewrite(server, record, Some(ROW), |stored, limited| Some(count(server, stored, limited))).await;
     }
 }
 
-/// Writes what `use_of` says is used, unless that is what the status says already; tries again as often as somebody else wrote
-/// first, each time somebody being done with it, and some times when too much waits for the disk, then in a row of its own.
-/// Waits in `row`, or in that of the user.
+/// Writes the used amounts that `use_of` returns, unless the status has them already. Retries
+/// after every conflicting write, as each conflict means that another write succeeded. Retries
+/// [`ATTEMPTS`] times when the store's queue is full, then in [`ROW`]. Writes in the queue `row`,
+/// or in that of the user.
 async fn rewrite(
     server: &ApiServer,
     mut record: Arc<Record>,
@@ -409,5 +421,5 @@ async fn rewrite(
             None => return,
         }
     }
-    tracing::warn!(key = %record.key, "too much waits for the disk for a quota to be kept up to date");
+    tracing::warn!(key = %record.key, "gave up updating the used amounts of a quota: the store's write queue stayed full");
 }

@@ -1,6 +1,7 @@
-//! ServiceAccount: pods run as `default` unless they say otherwise, and only as an account that exists. They have its pull
-//! secrets and find its token, the cluster's authority and their namespace in a volume, unless pod or account do not want that,
-//! or this server issues no tokens.
+//! ServiceAccount: pods run as the service account `default` unless they name another, and only as
+//! one that exists. They get its pull secrets. A volume holds its token, the cluster's CA
+//! certificate and the namespace, unless the pod or the account opts out or this server issues no
+//! tokens.
 //!
 //! Source of the behaviour: Kubernetes documentation, "Managing Service Accounts" and "Configure Service Accounts for Pods".
 
@@ -17,11 +18,11 @@ use crate::strategy::MIRROR;
 use crate::{server, strategy};
 
 const DEFAULT: &str = "default";
-/// What the names of volumes with tokens begin with.
+/// Prefix of the names of token volumes.
 const VOLUME: &str = "kube-api-access-";
-/// Where containers look for a token.
+/// Path at which containers expect the token volume.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where volumes of the various kinds name a secret.
+/// JSON pointers to the secret reference of each volume type.
 const SECRET_OF_VOLUME: [&str; 10] = [
     "/secret",
     "/azureFile/secretName",
@@ -34,7 +35,8 @@ const SECRET_OF_VOLUME: [&str; 10] = [
     "/scaleIO/secretRef",
     "/storageos/secretRef",
 ];
-/// How long such a token is good: an hour, and some seconds that tell it from one somebody asked for.
+/// Lifetime of such a token: an hour and seven seconds. The seconds distinguish it from a token
+/// that a client requested.
 const EXPIRATION_SECONDS: u32 = 3607;
 
 pub(crate) struct ServiceAccounts {

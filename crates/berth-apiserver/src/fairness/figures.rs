@@ -122,7 +122,9 @@ impl Figures {
                 let _ = writeln!(text, "{name}_sum{{{label}}} {}\n{name}_count{{{label}}} {}", it.sum, it.count);
             }
         };
-        histogram("request_wait_duration_seconds", "Seconds from arrival of the whole request to its turn.", |it| &it.waits);
+        histogram("request_wait_duration_seconds", "Seconds from arrival of the whole request to its turn.", |it| {
+            &it.waits
+        });
         histogram("request_execution_seconds", "Seconds from the turn to the response.", |it| &it.executions);
         text
     }

@@ -1,4 +1,4 @@
-//! One request about a resource, with everything its answer depends on.
+//! One request for a resource, with everything its response depends on.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) struct Call {
     pub(crate) warnings: Vec<String>,
     /// Facts for the audit log.
     pub(crate) annotations: Annotations,
-    /// What is said of a patch's own text beside what it makes of the object.
+    /// Warnings about the text of a patch, beside those about the patched object.
     pub(crate) of_patch: Complaints,
 }
 
@@ -56,9 +56,9 @@ impl Call {
         let text = |name: header::HeaderName| {
             headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
-        // A scale is of a built-in kind whatever it is the scale of.
+        // A scale is of a built-in kind, also for custom resources.
         let is_scale = row.versions[version].subresource(&info.subresource).is_some_and(|it| it.scale.is_some());
-        // What is asked and answered at once, and what is done to an object, has no columns.
+        // Reviews, and subresources that are actions, have no table columns.
         let is_review = row.origin == Origin::Virtual && info.verb == "create";
         let is_done = matches!(
             info.subresource.as_str(),
@@ -94,7 +94,7 @@ impl Call {
         })
     }
 
-    /// The same call for an answer that outlives it; without the body.
+    /// A copy of the call, without the body, for a stream that outlives the request.
     pub(crate) fn for_stream(&self) -> Call {
         Call {
             server: self.server.clone(),
@@ -164,7 +164,7 @@ impl Call {
         if self.row.namespaced { &self.info.namespace } else { "" }
     }
 
-    /// The verb, if the resource or subresource answers it.
+    /// The request's verb, if the resource or subresource supports it.
     pub(crate) fn check_verb(&self, method: &Method) -> Result<String, Status> {
         let verb = self.info.verb.clone();
         let resource = self.group_resource();
@@ -185,7 +185,7 @@ impl Call {
         let fits = match verb.as_str() {
             "create" | "list" | "deletecollection" => !named,
             "get" | "update" | "patch" | "delete" => named,
-            // The path may say so (`/watch/`), whatever the method.
+            // The path may ask for a watch (`/watch/`) with any method.
             "watch" => *method == Method::GET,
             _ => false,
         };
@@ -196,7 +196,7 @@ impl Call {
         }
     }
 
-    /// Nobody can be connected to a container: those of simulated nodes are no processes.
+    /// Rejects connections to containers: containers of simulated nodes have no process.
     fn refuse_connections(&self) -> Result<(), Status> {
         let into_pods = self.row.group.is_empty()
             && self.row.plural == "pods"
@@ -222,7 +222,7 @@ impl Call {
         objects::key(group, plural, self.namespace(), name)
     }
 
-    /// What the keys of the objects this request is about begin with.
+    /// Common prefix of the storage keys of the objects this request is about.
     pub(crate) fn prefix(&self) -> String {
         let (group, plural) = self.row.storage();
         let namespace = self.namespace();
@@ -233,8 +233,8 @@ impl Call {
         Status::not_found(&self.group_resource(), &self.info.name)
     }
 
-    /// 403 unless the user may create the object this request names: who may only change objects makes none by changing what is
-    /// not there.
+    /// Returns 403 unless the user may create the object this request names. Permission to change
+    /// objects is not enough for a change that creates a missing object.
     pub(crate) fn authorize_create(&self) -> Result<(), Status> {
         let attributes = Attributes { verb: "create", ..Attributes::of(&self.info) };
         let decision = auth::decide(&self.server.inner.objects, &attributes, &self.user);
@@ -275,7 +275,7 @@ impl Call {
             objects: &self.server.inner.objects,
             warnings: Vec::new(),
             annotations: &self.annotations,
-            // A scale or a binding is made for the occasion.
+            // A scale or a binding is not stored, so it has no older defaults to add.
             completes: (self.custom.is_none() && *kind == self.row.kind).then(|| self.strategy()),
         }
     }

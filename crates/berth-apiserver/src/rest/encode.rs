@@ -1,4 +1,4 @@
-//! Answers as bytes: objects, lists, Tables, metadata-only forms, Status.
+//! Encodes responses: objects, lists, Tables, metadata-only forms, Status.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::negotiate::{self, Encoding, Form};
 use super::view::View;
 use crate::{Body, printers, protobuf};
 
-/// A Status as an answer in JSON: for who accepts nothing else that can be had.
+/// A Status as a JSON response, for clients that accept no other encoding we have.
 pub(crate) fn status_response(status: &Status) -> Response<Body> {
     labelled_status(status, Encoding::Json, Body::from(to_bytes(&status.to_value())))
 }
 
-/// A Status as an answer to who sent this `Accept` header.
+/// A Status as a response in an encoding that the `Accept` header allows.
 pub(crate) fn status_response_for(status: &Status, accept: &str) -> Response<Body> {
     let encoding = negotiate::plain(accept).unwrap_or(Encoding::Json);
     match to_encoding(encoding, &status.to_value()) {
@@ -37,7 +37,7 @@ fn labelled_status(status: &Status, encoding: Encoding, body: Body) -> Response<
     response
 }
 
-/// An answer in an encoding.
+/// A response in `encoding`.
 pub(crate) fn response(code: StatusCode, encoding: Encoding, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
     *response.status_mut() = code;
@@ -45,7 +45,7 @@ pub(crate) fn response(code: StatusCode, encoding: Encoding, body: impl Into<Bod
     response
 }
 
-/// A value in an encoding. Its list of owners may be packed.
+/// Encodes a value, whose `managedFields` may be packed.
 pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, Status> {
     match encoding {
         Encoding::Json => Ok(to_bytes(value)),
@@ -61,8 +61,8 @@ pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, St
     }
 }
 
-/// Logs which fields of an object are missing in its answer in protobuf. What is written now fits its kind; what was stored
-/// before that was checked may not, and is answered in JSON as it is.
+/// Logs the fields of an object that its protobuf response lacks. New writes always fit their
+/// kind. An object stored before that check existed may not; JSON responses show it in full.
 pub(crate) fn report_left_out(object: &Value, left_out: &[protobuf::EncodeError]) {
     for error in left_out {
         let (kind, namespace, name) = (meta::kind(object), meta::namespace(object), meta::name(object));
@@ -70,41 +70,43 @@ pub(crate) fn report_left_out(object: &Value, left_out: &[protobuf::EncodeError]
     }
 }
 
-/// An object that its kind's encoding does not hold. The table has every kind that is served, so nobody ever should see this.
+/// The error for an object whose kind has no protobuf encoding. The table covers every kind that
+/// is served, so clients should never see it.
 pub(crate) fn unwritten(error: protobuf::EncodeError) -> Status {
     Status::internal(error.to_string())
 }
 
-/// The text of a value; of an object with a packed list, what that says.
+/// The JSON text of a value; packed `managedFields` are written as a list.
 pub(crate) fn to_bytes(value: &Value) -> Bytes {
     let mut text = Vec::new();
     packed::write(value, &mut text);
     Bytes::from(text)
 }
 
-/// An answer of JSON bytes that are complete.
+/// A response of complete JSON bytes.
 pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
     response(code, Encoding::Json, bytes)
 }
 
-/// A stored object's text, without `managedFields` for who does without.
+/// A stored object's text, in two parts; without `managedFields` for clients that opted out
+/// (`lean`).
 pub(crate) fn text_of(record: &Record, lean: bool) -> [Bytes; 2] {
     if lean { record.without_managed_fields() } else { [record.bytes(), Bytes::new()] }
 }
 
-/// The same in one piece.
+/// As [`text_of`], in one piece.
 pub(crate) fn bytes_of(record: &Record, lean: bool) -> Bytes {
     if lean { Bytes::from(text_of(record, lean).concat()) } else { record.bytes() }
 }
 
-/// An object as a write left it, with its record when that is what the client sees.
+/// The object after a write, with its record if the client sees the stored form.
 pub(crate) struct Stored {
     object: Arc<Value>,
     record: Option<Arc<Record>>,
 }
 
 impl Stored {
-    /// What a commit stored, seen through `view`.
+    /// The committed object in the version of `view`.
     pub(crate) fn new(view: &View, committed: Committed) -> Stored {
         match view.convert_if_needed(&committed.value) {
             Some(converted) => Stored { object: Arc::new(converted), record: None },
@@ -128,7 +130,7 @@ impl std::ops::Deref for Stored {
 }
 
 impl Call {
-    /// The object of a write as the answer.
+    /// The response of a write: the stored object.
     pub(crate) fn stored_response(&self, code: StatusCode, stored: &Stored) -> Result<Response<Body>, Status> {
         let plain = self.negotiated.form == Form::Object
             && self.negotiated.encoding == Encoding::Json
@@ -139,7 +141,7 @@ impl Call {
         }
     }
 
-    /// One object as the answer, in the form that was asked for.
+    /// A response with one object in the negotiated form.
     pub(crate) fn object_response(&self, code: StatusCode, object: &Value) -> Result<Response<Body>, Status> {
         match &self.negotiated.form {
             Form::Object => self.value_response(code, object),
@@ -148,7 +150,7 @@ impl Call {
         }
     }
 
-    /// A value as the answer, in the negotiated encoding.
+    /// A response with a value in the negotiated encoding.
     pub(crate) fn value_response(&self, code: StatusCode, value: &Value) -> Result<Response<Body>, Status> {
         let encoding = self.negotiated.encoding;
         if encoding != Encoding::Json || self.options.pretty != Some(true) {
@@ -200,8 +202,8 @@ impl Call {
     }
 }
 
-/// Writes the text of the metadata of a stored object, as its own object: cut out, not parsed, as whoever watches metadata
-/// watches all of it.
+/// Writes a stored object's metadata as a PartialObjectMetadata. The text is cut out and not
+/// parsed, because clients that watch metadata mostly watch all objects.
 pub(crate) fn put_partial(out: &mut BytesMut, record: &Record, version: &str, lean: bool) {
     let text = bytes_of(record, lean);
     let Some((metadata, _)) = managed_text::metadata(&text) else {
@@ -215,14 +217,14 @@ pub(crate) fn put_partial(out: &mut BytesMut, record: &Record, version: &str, le
     out.put_u8(b'}');
 }
 
-/// The metadata of an object, as its own object.
+/// The metadata of an object as a PartialObjectMetadata.
 pub(crate) fn partial(object: &Value, version: &str) -> Value {
     let mut partial = partial_packed(object, version);
     packed::expand(&mut partial);
     partial
 }
 
-/// The same with the list of owners as it is.
+/// As [`partial`], with `managedFields` left as they are.
 pub(crate) fn partial_packed(object: &Value, version: &str) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
@@ -231,7 +233,8 @@ pub(crate) fn partial_packed(object: &Value, version: &str) -> Value {
     })
 }
 
-/// The metadata of a stored object, as its own object with a packed list of owners: nothing else of the text is parsed.
+/// The metadata of a stored object as a PartialObjectMetadata with packed `managedFields`. Parses
+/// no other part of the text.
 pub(crate) fn partial_of_record(record: &Record, version: &str) -> Value {
     let text = record.bytes();
     let parsed = managed_text::metadata(&text)

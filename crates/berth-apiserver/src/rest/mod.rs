@@ -1,5 +1,5 @@
-//! The REST path: one way in for every kind. A request becomes a [`Call`] (what is asked, of which row, by whom, with
-//! which options), the verb's module answers it.
+//! The REST path, shared by all kinds. A request becomes a [`Call`] (resource, verb, user and
+//! options), which the verb's module answers.
 
 mod call;
 pub(crate) mod check;
@@ -52,7 +52,8 @@ const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Time for a request's body to arrive, as upstream's for whole requests.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reads a request's body up to the limit, if it comes in time.
+/// Reads a request's body of at most [`BODY_BYTES_MAX`]. Fails unless it is complete within
+/// `patience`.
 pub(crate) async fn read_body<B>(body: B, patience: Duration) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -61,7 +62,7 @@ where
     // `Limited` wants errors that convert into boxed ones; a text is enough here.
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
     let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
-    // Who sends headers and then nothing holds on to nothing but a timer.
+    // A client that stalls after its headers holds only a timer.
     let Ok(body) = tokio::time::timeout(patience, body).await else {
         return Err(Status::timeout("request did not complete within the allotted timeout", 0));
     };
@@ -72,7 +73,7 @@ where
     }
 }
 
-/// Marks a request whose sender does without `metadata.managedFields` in the answer.
+/// Marks a request whose client opted out of `metadata.managedFields` in the response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lean;
 
@@ -109,7 +110,7 @@ pub(crate) async fn handle(
     response
 }
 
-/// Starts the audit record of a request, if one is wanted.
+/// Starts the audit record of a request, if the audit policy wants one.
 fn audit_record(
     server: &ApiServer,
     parts: &http::request::Parts,
@@ -131,7 +132,7 @@ fn metrics_response(text: String) -> Response<Body> {
     response
 }
 
-/// 404 for a path at which nobody serves anything: a text, as there is no kind it could be about.
+/// 404 for a path that no handler serves: plain text, as it concerns no kind.
 fn nothing_there() -> Response<Body> {
     let mut response = Response::new(Body::from("404 page not found\n".to_owned()));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -141,7 +142,7 @@ fn nothing_there() -> Response<Body> {
     response
 }
 
-/// Puts JSON in the place of a body in protobuf.
+/// Replaces a protobuf body by the same object in JSON.
 fn from_protobuf(call: &mut Call) -> Result<(), Status> {
     let media = call.content_type.split(';').next().unwrap_or_default().trim();
     if call.body.is_empty() || media != protobuf::MEDIA_TYPE {
@@ -152,7 +153,7 @@ fn from_protobuf(call: &mut Call) -> Result<(), Status> {
         DecodeError::Malformed(_) => Status::bad_request(error.to_string()),
     })?;
     let text = value.to_string();
-    // A byte can be six in JSON, in which objects are kept and sent.
+    // A byte can take six in JSON, which is the form that is stored and sent.
     if text.len() > BODY_BYTES_MAX {
         return Err(too_long());
     }
@@ -207,7 +208,7 @@ async fn answer(
         return Ok(nothing_there());
     }
     let Some(row) = kinds.registry.get(&info.api_group, &info.resource).cloned() else {
-        // Only groups of built-in kinds have somebody to say so in the API's form.
+        // Only groups of built-in kinds answer with a Status.
         let is_builtin = |row: &&Arc<ResourceInfo>| !matches!(row.origin, Origin::Custom(_));
         let known = kinds.registry.rows().filter(is_builtin).any(|row| row.group == info.api_group);
         return if known { Err(Status::no_such_path()) } else { Ok(nothing_there()) };

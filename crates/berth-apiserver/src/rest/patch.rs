@@ -15,7 +15,7 @@ use super::encode::Stored;
 use super::update;
 use crate::Body;
 
-/// Most unknown members of a JSON patch that are named.
+/// Maximum number of unknown members of a JSON patch to report.
 const UNKNOWN_MAX: usize = 1000;
 
 /// A patch, read from the body.
@@ -24,7 +24,7 @@ pub(crate) enum Patch {
     Json(Value),
     Merge(Value),
     Strategic(Value),
-    /// A configuration, and the keys its text has twice.
+    /// An applied configuration, and the duplicate keys in its text.
     Apply(Value, Vec<String>),
 }
 
@@ -37,7 +37,7 @@ pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
         && call.info.subresource.is_empty()
     {
         match create_by_apply(call, applied.clone(), lines.clone()).await {
-            // Somebody else was faster: apply to what they made.
+            // Another client created the object first: apply to that object.
             Err(status) if status.reason == "AlreadyExists" => {}
             Err(status) => return Err(status),
             Ok(stored) => return call.stored_response(StatusCode::CREATED, &stored),
@@ -47,8 +47,8 @@ pub(crate) async fn patch(call: &mut Call) -> Result<Response<Body>, Status> {
     call.stored_response(StatusCode::OK, &updated)
 }
 
-/// Reads the patch in the body by its media type, and checks the options that go with it. What its text has twice is
-/// [noted](Call::of_patch) in the call.
+/// Reads the patch in the body by its media type, and checks its options. Duplicate keys in its
+/// text are [recorded](Call::of_patch) in the call.
 pub(crate) fn read(call: &mut Call) -> Result<Patch, Status> {
     let media = call.content_type.split(';').next().unwrap_or_default().trim();
     let apply = media == "application/apply-patch+yaml";
@@ -98,7 +98,7 @@ pub(crate) fn read(call: &mut Call) -> Result<Patch, Status> {
     }
 }
 
-/// What is said of a JSON patch: members its operations have twice, and members no operation has.
+/// Warnings about a JSON patch: duplicate members and unknown members of its operations.
 fn of_json_patch(duplicates: Vec<String>, operations: &Value) -> Complaints {
     const KNOWN: [&str; 4] = ["op", "path", "from", "value"];
     let operations = operations.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -112,13 +112,13 @@ fn of_json_patch(duplicates: Vec<String>, operations: &Value) -> Complaints {
     complaints
 }
 
-/// The repeated keys of a JSON document by line.
+/// The duplicate keys of a JSON document, by line.
 fn lines_of(body: &[u8]) -> Vec<String> {
     let decoded = std::str::from_utf8(body).ok().and_then(|text| decode::yaml_watched(text).ok());
     decoded.map(|decoded| decoded.lines).unwrap_or_default()
 }
 
-/// What `patch` makes of `old`, decoded and defaulted.
+/// The result of applying `patch` to `old`, decoded and defaulted.
 fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, Tracking), Status> {
     if let Patch::Apply(applied, lines) = patch {
         let applied = check_applied(call, applied.clone())?;
@@ -135,7 +135,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
     let api_version = call.api_version();
     let kind = call.row.kind.clone();
     call.check_kind(&mut object, &api_version, &kind)?;
-    // A text the patch put there is checked like everything else.
+    // A patched `managedFields` is checked like everything else.
     let managed = if touches { None } else { packed::take(&mut object) };
     let mut object = call.complete_changed(object, old)?;
     packed::put_back(&mut object, managed);
@@ -143,7 +143,7 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
 }
 
 impl Patch {
-    /// Whether this patch reads or writes `metadata.managedFields`, as far as its text tells.
+    /// Whether this patch may read or write `metadata.managedFields`, judged by its text.
     fn may_touch_managed_fields(&self, text: &[u8]) -> bool {
         let of_all = |step: &Value| matches!(step.as_str(), Some("" | "/metadata"));
         // An escape may spell the name in another way.
@@ -179,7 +179,7 @@ pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, St
     if !object.is_object() {
         return Err(Status::unprocessable("the patched object is no JSON object"));
     }
-    // The name of the object is that of the path whatever the patch made of it; update() compares.
+    // The object gets the name in the path; update() compares the two.
     if meta::name(&object).is_empty() {
         meta::set(&mut object, "name", &call.info.name);
     }
@@ -208,7 +208,7 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
         )));
     }
     validation::match_namespace(&mut applied, call.namespace()).map_err(Status::bad_request)?;
-    // An unknown field is no warning here: nobody can own it.
+    // No warning for unknown fields here: no field manager can own them.
     call.check_applied_type(&applied)?;
     if let Some(schema) = call.row.schema(&call.version().name) {
         schema.prune(&mut applied, berth_apimachinery::schema::Root::Resource);
@@ -216,8 +216,9 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
     Ok(applied)
 }
 
-/// True if nothing but the times of owners is new. An apply that says again what is there changes nothing, also where the object
-/// is not kept in the words of the configuration (a zero that is left out, an amount in canonical form).
+/// True if only the times in `managedFields` differ. Repeating an apply changes nothing, also
+/// where the object is stored in other words than the configuration (an omitted zero, an amount in
+/// canonical form).
 fn differs_in_times_alone(new: &Value, old: &Value) -> bool {
     fn timeless(object: &Value) -> Value {
         let mut object = packed::expanded(object).into_owned();
@@ -229,13 +230,15 @@ fn differs_in_times_alone(new: &Value, old: &Value) -> bool {
     }
     let rest = |object: &Value| object.as_object().map(|it| it.iter().filter(|(name, _)| *name != "metadata").count());
     let alike = |name: &str| new.get(name) == old.get(name);
-    // Most applies change something that is not metadata: taking owners apart is spared.
+    // Most applies change more than metadata, so compare the rest first and avoid parsing
+    // `managedFields`.
     rest(new) == rest(old)
         && new.as_object().is_some_and(|it| it.keys().filter(|name| *name != "metadata").all(|name| alike(name)))
         && timeless(new) == timeless(old)
 }
 
-/// Shape and defaults of what an apply made, of `old` if there was one: parts it left alone have their shape already.
+/// Normalises and defaults the result of an apply. Parts of `old` that the apply left alone are
+/// normalised already.
 fn complete_applied(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     if let Some(schema) = call.row.schema(&call.version().name) {
         if call.custom.is_none() {

@@ -1,4 +1,5 @@
-//! Changing objects: PUT, and the loop under every other change (patch, status, scale, finalize, binding).
+//! Updates objects: PUT, and the update loop that all other changes use (patch, status, scale,
+//! finalize, binding).
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use super::subresource;
 use crate::admission::{Operation, quota};
 use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
-/// How often a change that does not insist on a revision is tried again when others write at the same time.
+/// Attempts of a change without a `resourceVersion` while other clients write the object.
 const ATTEMPTS: usize = 16;
 
 /// PUT on an object or its status.
@@ -44,7 +45,7 @@ pub(crate) async fn replace(call: &mut Call) -> Result<Response<Body>, Status> {
 }
 
 impl Call {
-    /// What part of the object this request writes.
+    /// The part of the object that this request writes.
     pub(crate) fn target(&self) -> Target {
         match self.info.subresource.as_str() {
             "status" => Target::Status,
@@ -71,9 +72,10 @@ pub(super) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Replaces the named object by what `change` makes of it (both in the request's version), through admission and
-/// validation. Tries again when somebody else writes in between, unless the new object insists on a revision. Returns
-/// the object as stored; when that was the last step of a deletion, as it was in the end.
+/// Replaces the named object by the result of `change` (both in the request's version), after
+/// admission and validation. Retries on conflicting writes unless the new object sets a
+/// `resourceVersion`. Returns the stored object, or its last state when the write completed its
+/// deletion.
 pub(crate) async fn update(
     call: &mut Call,
     target: Target,
@@ -92,7 +94,7 @@ pub(crate) async fn update(
     Err(Status::modified(&call.group_resource(), &call.info.name))
 }
 
-/// `None` when somebody else wrote first and trying again makes sense.
+/// Returns `None` on a conflicting write that is worth a retry.
 async fn try_update(
     call: &mut Call,
     target: Target,
@@ -106,7 +108,7 @@ async fn try_update(
     if meta::resource_version(&new).is_empty() && strategy::insists_on_revision(&call.row, call.custom.is_some()) {
         let path = Path::new("metadata");
         let error = field::Error::invalid(&path.child("resourceVersion"), 0, "must be specified for an update");
-        // The resource stands where other refusals name the kind; so it does upstream.
+        // This error names the resource where other errors name the kind, as upstream.
         let resource = GroupKind::new(&call.row.group, &call.row.plural);
         return Err(Status::invalid(&resource, &call.info.name, &[error]));
     }
@@ -130,7 +132,8 @@ async fn try_update(
     drop_empty_metadata(&mut new);
     let completed = complete_old(call, &mut new, old);
     let compared = completed.as_ref().unwrap_or(old);
-    // Who writes owns what was sent with its defaults; not what admission and the kind's preparations add, as upstream.
+    // The field manager owns the fields it sent and their defaults, but not what admission and the
+    // kind's preparation add, as upstream.
     let managed = call.track(&mut new, Some(compared), tracking);
     packed::put_back(&mut new, managed.clone());
     let scaled = |object: &Value, paths| Arc::new(subresource::scale_of(object, paths));
@@ -140,7 +143,8 @@ async fn try_update(
         Some(paths) => subresource::scale_of(unscaled.insert(new), paths),
         None => new,
     };
-    // A binding was looked at as what it is; of the pod nobody is asked again, as upstream.
+    // Admission already reviewed the binding itself. It does not review the pod as well, as
+    // upstream.
     let is_asked = call.info.subresource != "binding";
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen.clone()));
     if is_asked {
@@ -210,17 +214,17 @@ async fn try_update(
     stored
 }
 
-/// What a change of a Service asks for.
+/// What admission of a change determined for its commit.
 struct Asked {
-    /// Its address is no other's choice.
+    /// The client chose this cluster IP.
     address: bool,
-    /// Which of its ports on nodes were drawn for it, if it may change them.
+    /// The node ports that were assigned at random, if the write may change node ports.
     ports: Option<service_ports::Drawn>,
-    /// It as it is to be stored, where a program elsewhere was asked for that.
+    /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,
 }
 
-/// Stores what nothing speaks against any more; `None` when somebody else wrote first.
+/// Commits the validated update; `None` on a conflicting write.
 async fn commit_change(
     call: &Call,
     record: &Arc<Record>,
@@ -230,7 +234,8 @@ async fn commit_change(
     charge: &mut quota::Charge,
 ) -> Result<Option<Stored>, Status> {
     let gone = is_finished_deletion(&new);
-    // Until the end: what is stored is followed before another Service comes or goes.
+    // Held until the end: the address bookkeeping of this write completes before another Service
+    // is created or deleted.
     let held = match service_addresses::is_about(&call.row) {
         true => Some(service_addresses::hold(&call.server, &new, Some(old)).await),
         false => None,
@@ -255,7 +260,8 @@ async fn commit_change(
         Err(error) => {
             service_addresses::give_back(&call.server, &claimed).await;
             return match error {
-                // What insists on a revision is refused when it is tried again; a patch does not, though its result has one.
+                // A conflict with a required revision is reported by the retry. A patch requires
+                // none, although its result carries one.
                 CommitError::Conflict { .. } => Ok(None),
                 error => Err(commit_status(call, error)),
             };
@@ -271,7 +277,7 @@ async fn commit_change(
     Ok(Some(Stored::new(&view, committed)))
 }
 
-/// Whether nothing keeps an object that is to be deleted.
+/// Whether a deletion has nothing left to wait for, such as finalizers.
 pub(crate) fn is_finished_deletion(object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && meta::finalizers(object).is_empty()
@@ -279,22 +285,24 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// What `old` is to be compared as, where it was stored before there was some default: it gets that too, as a default is nobody's
-/// change.
+/// `old` with the defaults that were introduced after it was stored, for comparison with `new`: a
+/// new default is not a change by the client. `None` if nothing is missing.
 fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
-    // Where nothing differs there is no default that `old` lacks: the defaults cost only changes of a specification.
+    // Without a difference in the specification `old` lacks no default, so only changes of the
+    // specification pay for defaulting.
     if call.custom.is_some() || !spec_changed(call, new, old) {
         return None;
     }
     let own = call.strategy();
     let mut completed = old.clone();
     own.default(&mut completed);
-    // What the server itself made of `old` lacks what that does.
+    // A `new` that the server derived from `old` lacks the same defaults.
     own.default(new);
     Some(Arc::new(completed))
 }
 
-/// Puts back what this write may not change, and keeps the generation. `old` has the defaults `new` has.
+/// Restores the fields that this write may not change, and maintains the generation. `old` has the
+/// same defaults as `new`.
 fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     meta::dedup_owner_references(new);
     drop_empty_metadata(new);
@@ -347,15 +355,15 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         own.prepare_status_update(new, old, call.server.now());
     }
     own.default(new);
-    // What the server itself sets (a pod's node) is no wish of anybody.
+    // A field that the server sets itself (a pod's node) is not a change of the desired state.
     let is_wish = !matches!(target, Target::Status | Target::Whole);
     if !is_custom && is_wish && own.has_generation() && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);
     }
 }
 
-/// Whether anything changed that counts as specification: all but metadata, and all but status where that is written
-/// apart.
+/// Whether the specification changed: everything but metadata, and but status where it has a
+/// subresource.
 fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
     let counts = |key: &str| !(key == "metadata" || key == "status" && call.has_status_subresource());
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };

@@ -1,4 +1,4 @@
-//! How stored objects look in the version a request asks for, and back.
+//! Converts stored objects to the version a request asks for, and back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::crd::CustomKind;
 use crate::registry::{ResourceInfo, SchemaSource, events};
 
-/// One kind, seen in one of its versions.
+/// One kind in one of its versions.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) row: Arc<ResourceInfo>,
@@ -30,7 +30,7 @@ impl View {
         self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
     }
 
-    /// Whether the objects are kept under another kind's name (events.k8s.io).
+    /// Whether the objects are stored as another kind (events.k8s.io as core events).
     fn is_foreign(&self) -> bool {
         self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())
     }
@@ -46,18 +46,20 @@ impl View {
         if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
     }
 
-    /// Whether a program elsewhere converts what is stored.
+    /// Whether a conversion webhook converts stored objects to this version.
     pub(crate) fn asks_elsewhere(&self) -> bool {
         self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.asks_elsewhere())
     }
 
-    /// Stored objects in this version, in their order; a program elsewhere is asked about all of them together.
+    /// Stored objects in this version, in their order. A conversion webhook gets all of them in
+    /// one call per stored version.
     pub(crate) fn show_all(&self, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
         let Some(custom) = self.custom.as_ref().filter(|_| self.asks_elsewhere()) else {
             return records.iter().map(|record| self.show(record)).collect();
         };
         let mut shown: Vec<Option<Arc<Value>>> = vec![None; records.len()];
-        // Not all need be of one version: objects are rewritten when somebody writes them.
+        // Objects may be stored in several versions: an object is rewritten only at its next
+        // write.
         let mut by_version: BTreeMap<String, Vec<(usize, Value)>> = BTreeMap::new();
         for (index, record) in records.iter().enumerate() {
             let mut object = record.value().as_ref().clone();
@@ -101,8 +103,9 @@ impl View {
         Ok(object)
     }
 
-    /// [`View::convert`] for a change that just happened; `None` when the stored form is what is shown. An object that
-    /// cannot be converted is shown as it is stored, because a watch has nobody to tell.
+    /// [`View::convert`] for watch events and write results; `None` when the stored form is
+    /// already right. An object that cannot be converted is shown as stored, because a watch has
+    /// no way to report the error.
     pub(crate) fn convert_if_needed(&self, stored: &Value) -> Option<Value> {
         if !self.is_foreign() && self.version == self.row.storage_version {
             return None;
@@ -130,9 +133,9 @@ impl View {
         }
     }
 
-    /// What a write in a version of a built-in kind that is not the stored one may not change, but says: such a version keeps
-    /// parts of the specification and of the status in annotations. `kept` is the field (`spec`, `status`) that stays as
-    /// `stored` has it, or is absent where that is `None`.
+    /// Restores fields for a write in a version other than the stored one of a built-in kind. Such
+    /// a version keeps parts of the specification and of the status in annotations. The field
+    /// `kept` (`spec` or `status`) stays as `stored` has it, or is removed if `stored` is `None`.
     pub(crate) fn keep_stored(&self, object: &mut Value, kept: &str, stored: Option<&Value>) -> Result<(), Status> {
         if !self.is_other_builtin() {
             return Ok(());

@@ -1,9 +1,10 @@
-//! Watching: every change after a revision, as a stream of JSON lines, or of protobuf messages with their lengths, that ends
-//! when `timeoutSeconds` are over. A line is mostly the stored text; a message is encoded for each watcher from the tree, which
-//! those who send it at the same time share.
+//! Watches: a stream of every change after a revision, until `timeoutSeconds` are over. Events are
+//! JSON lines, or length-prefixed protobuf messages. A line mostly consists of the stored text. A
+//! message is encoded for each watcher from the parsed tree, which concurrent watchers share.
 //!
-//! A client that selects by labels or fields sees an object *appear* (ADDED) when it begins to match and *go* (DELETED)
-//! when it no longer does. Bookmarks tell how far the stream is when nothing concerns the client.
+//! A client that selects by labels or fields sees an object *appear* (ADDED) when it begins to
+//! match and *go* (DELETED) when it no longer does. Bookmarks report the stream's progress when no
+//! change matches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,9 +28,9 @@ use crate::{Body, protobuf};
 
 /// Time between bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How long a watch lasts when the client does not say.
+/// Duration of a watch without `timeoutSeconds`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// A bookmark goes out this long before the end, so that the client resumes from close by.
+/// Time from the last bookmark to the end, so that the client resumes from a recent revision.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Initial objects in one chunk.
 const INITIAL_CHUNK: usize = 64;
@@ -65,7 +66,7 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Status> {
         selection,
         store,
         initial: initial.into(),
-        // Who wants no bookmarks is not told by one.
+        // The end of the initial objects is a bookmark: only for clients that allow bookmarks.
         initial_end: options.send_initial_events == Some(true) && options.allow_watch_bookmarks,
         bookmarks: options.allow_watch_bookmarks,
         revision: after,
@@ -124,7 +125,7 @@ fn check(call: &Call) -> Result<(), Status> {
 
 enum State {
     Following(Watcher),
-    /// The history the client wants is gone: tell it and end.
+    /// The requested history is compacted: send the error and end.
     Failed(Status),
     Ended,
 }
@@ -134,7 +135,7 @@ struct Stream {
     selection: Selection,
     store: Arc<dyn Store>,
     initial: VecDeque<Arc<Record>>,
-    /// Whether the end of the initial objects is marked.
+    /// Whether a bookmark still has to mark the end of the initial objects.
     initial_end: bool,
     bookmarks: bool,
     /// Everything up to here was sent or did not concern the client.
@@ -263,7 +264,7 @@ impl Stream {
 /// Writes events in the negotiated form.
 struct Shaper {
     view: View,
-    /// What the request was; its body is gone.
+    /// The request, without its body.
     call: Box<Call>,
     columns_sent: bool,
 }
@@ -273,8 +274,8 @@ impl Shaper {
         Shaper { view: call.view(), call: Box::new(call.for_stream()), columns_sent: false }
     }
 
-    /// Has a program elsewhere asked about objects together that are shown one by one next; its answers are remembered. What
-    /// it does not answer shows then.
+    /// Converts objects in one call of the conversion webhook before they are sent one by one; the
+    /// results are cached. Errors surface when each object is sent.
     fn foresee(&self, records: &[Arc<Record>]) {
         if self.view.asks_elsewhere() {
             let _ = self.view.show_all(records);
@@ -333,7 +334,7 @@ impl Shaper {
         }
     }
 
-    /// Writes an event about an object that has its form.
+    /// Writes an event about an object that is already in the negotiated form.
     fn put(&self, out: &mut BytesMut, kind: &str, shaped: &Value) {
         if !self.is_protobuf() {
             line(out, kind, shaped);
@@ -345,13 +346,13 @@ impl Shaper {
                 report_left_out(shaped, &left_out);
                 out.put_slice(&frame);
             }
-            // Whoever is told so reads anew, and is told there what it is about.
+            // The error makes the client list again, and that list names the object at fault.
             Err(error) if kind != "ERROR" => self.error(out, &unwritten(error)),
             Err(_) => {}
         }
     }
 
-    /// Writes the event that tells the client what went wrong.
+    /// Writes an ERROR event with `status`.
     fn error(&self, out: &mut BytesMut, status: &Status) {
         self.put(out, "ERROR", &status.to_value());
     }
