@@ -1,9 +1,10 @@
-//! Who may do what: authentication of wire requests, RBAC, impersonation, access reviews.
+//! Authentication of wire requests, RBAC authorization, impersonation and access reviews.
 //!
-//! [`authn`] finds out who sends a request over the wire; in-process clients are given an identity when they are made.
-//! [`impersonate`] lets those who may act as somebody else. [`authorize`] then asks [`rbac`] over the stored roles and
-//! bindings; members of `system:masters` may do everything. Roles and bindings are read from the store, which answers from
-//! memory, once for all requests until one of them changes.
+//! [`authn`] authenticates requests over the wire; in-process clients get an identity when they
+//! are created. [`impersonate`] switches to another user if RBAC permits it. [`authorize`] then
+//! evaluates [`rbac`] over the stored roles and bindings; members of `system:masters` may do
+//! everything. Roles and bindings come from the store's memory, and are compiled once for all
+//! requests until one of them changes.
 
 pub mod authn;
 pub mod bootstrap;
@@ -33,7 +34,7 @@ pub(crate) use compiled::Compiled;
 pub const MASTERS: &str = "system:masters";
 pub(crate) const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What is asked for, as authorization sees it.
+/// The attributes of a request that authorization evaluates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// `get`, `list`, …, `impersonate`; the lower-cased HTTP method for paths.
@@ -50,12 +51,12 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// Path of a request that is not about resources.
     pub path: &'a str,
-    /// Whether it is about resources.
+    /// Whether the request is for a resource; otherwise it is for `path`.
     pub is_resource_request: bool,
 }
 
 impl<'a> Attributes<'a> {
-    /// What a request asks for.
+    /// The attributes of a request.
     pub fn of(info: &'a RequestInfo) -> Attributes<'a> {
         Attributes {
             verb: &info.verb,
@@ -87,7 +88,8 @@ impl<'a> Attributes<'a> {
         format!("User {user} cannot {verb} resource {resource} in API group {group} {scope}")
     }
 
-    /// The 403 for it; `reason` is what the authorizer has to add, may be empty.
+    /// The 403 Status for these attributes; `reason` is the authorizer's addition, which may be
+    /// empty.
     pub fn forbidden(&self, user: &UserInfo, reason: &str) -> Status {
         let mut why = self.refusal(user);
         if !reason.is_empty() {
@@ -100,7 +102,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Paths and names come from callers and are shown in browsers.
+/// Escapes HTML: paths and names come from clients, and browsers may display them.
 fn escape_html(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -116,16 +118,16 @@ fn escape_html(text: &str) -> String {
     escaped
 }
 
-/// An authorizer's answer.
+/// An authorizer's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it is allowed.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// Which binding allows it, or what went wrong while looking; may be empty.
+    /// The binding that allows the request, or errors during evaluation; may be empty.
     pub reason: String,
 }
 
-/// Whether `user` may do what `attributes` ask, by the stored roles and bindings.
+/// Decides whether `user` may do what `attributes` describe, by the stored roles and bindings.
 pub fn decide(objects: &Objects, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
     if user.in_group(MASTERS) {
         return Decision { allowed: true, reason: String::new() };
@@ -133,7 +135,7 @@ pub fn decide(objects: &Objects, attributes: &Attributes<'_>, user: &UserInfo) -
     rbac::decide(&StoredPolicies(objects), attributes, user)
 }
 
-/// Whether `user` may do what `info` asks; the error is the 403 Status to answer with.
+/// Checks that `user` may send the request `info`; the error is the 403 Status.
 pub fn authorize(objects: &Objects, info: &RequestInfo, user: &UserInfo) -> Result<(), Status> {
     let attributes = Attributes::of(info);
     if !attributes.is_resource_request && paths::AllowedPaths::health().allows(attributes.path) {
@@ -143,7 +145,8 @@ pub fn authorize(objects: &Objects, info: &RequestInfo, user: &UserInfo) -> Resu
     if decision.allowed { Ok(()) } else { Err(attributes.forbidden(user, &decision.reason)) }
 }
 
-/// Applies `Impersonate-*` headers: checks that `user` may, removes the headers, returns who the request runs as.
+/// Applies `Impersonate-*` headers: checks that `user` may impersonate, removes the headers, and
+/// returns the user that the request runs as.
 pub fn impersonate(objects: &Objects, user: UserInfo, headers: &mut http::HeaderMap) -> Result<UserInfo, Status> {
     impersonation::apply(user, headers, |user, attributes| decide(objects, attributes, user))
 }
@@ -160,7 +163,7 @@ pub fn review(
     review::answer(objects, tokens, row, info, user, body)
 }
 
-/// Roles and bindings as stored; what they come to is worked out once.
+/// The stored roles and bindings, compiled once per change.
 pub struct StoredPolicies<'a>(pub &'a Objects);
 
 impl rbac::Policies for StoredPolicies<'_> {

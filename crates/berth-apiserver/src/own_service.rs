@@ -1,8 +1,10 @@
-//! The Service by which pods reach the API server: `kubernetes` in `default`, with the address this server listens at.
-//! Made when it is missing and put right when somebody changes it, as kube-apiserver does.
+//! Maintains the Service through which pods reach the API server: `kubernetes` in `default`, with
+//! the address this server listens at. Creates it when it is missing and reverts changes, as
+//! kube-apiserver does.
 //!
-//! Endpoints cannot be loopback addresses. A server that listens at one has the Service alone: nobody on another machine
-//! could reach it. Endpoints it made when it listened elsewhere go; what somebody else wrote there stays.
+//! Endpoints cannot be loopback addresses. A server that listens at one has the Service without
+//! endpoints, as no other machine could reach them. Endpoints that it created when it listened
+//! elsewhere are deleted; those that other clients wrote stay.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,22 +17,22 @@ use serde_json::{Value, json};
 
 use crate::{ApiServer, UserInfo};
 
-/// Time between two looks, as upstream.
+/// Interval of reconciliation, as upstream.
 const EVERY: Duration = Duration::from_secs(10);
 const NAME: &str = "kubernetes";
-/// The first address of the range services have theirs from.
+/// The first address of the range of cluster IPs.
 const CLUSTER_IP: &str = "10.96.0.1";
 const PORT_NAME: &str = "https";
 
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-/// As whom it writes.
+/// Field manager of its writes.
 const MANAGER: &str = "kube-apiserver";
 
-/// Keeps it until the future is dropped.
+/// Reconciles the Service until the future is dropped.
 pub(crate) async fn keep(server: ApiServer, address: SocketAddr) {
-    // A reason that lasts (another Service has the address) is told once.
-    let mut told: BTreeMap<&str, String> = BTreeMap::new();
+    // A persistent error (another Service has the address) is logged once.
+    let mut logged: BTreeMap<&str, String> = BTreeMap::new();
     loop {
         let mut outcomes = Vec::new();
         for (collection, wanted, fields) in wanted(address) {
@@ -43,11 +45,11 @@ pub(crate) async fn keep(server: ApiServer, address: SocketAddr) {
         }
         for (collection, outcome) in outcomes {
             match outcome {
-                Ok(()) => drop(told.remove(collection)),
-                Err(why) if told.get(collection) == Some(&why) => {}
+                Ok(()) => drop(logged.remove(collection)),
+                Err(why) if logged.get(collection) == Some(&why) => {}
                 Err(why) => {
-                    tracing::warn!(path = %format_args!("{collection}/{NAME}"), %why, "the API server's own Service is not as it should be");
-                    told.insert(collection, why);
+                    tracing::warn!(path = %format_args!("{collection}/{NAME}"), %why, "the API server's own Service could not be reconciled");
+                    logged.insert(collection, why);
                 }
             }
         }
@@ -55,7 +57,7 @@ pub(crate) async fn keep(server: ApiServer, address: SocketAddr) {
     }
 }
 
-/// Paths of collections, the objects they should have, and what of those is put right.
+/// Collection paths, the wanted objects, and the fields of each that are reconciled.
 fn wanted(address: SocketAddr) -> Vec<(&'static str, Value, &'static [&'static str])> {
     let port = address.port();
     let service = json!({
@@ -90,12 +92,12 @@ fn wanted(address: SocketAddr) -> Vec<(&'static str, Value, &'static [&'static s
     wanted
 }
 
-/// Makes the object if it is missing, and sets `fields` where they differ. What others wrote meanwhile is looked at next
-/// time.
+/// Creates the object if it is missing, and sets `fields` where they differ. Conflicts are left to
+/// the next reconciliation.
 async fn reconcile(server: &ApiServer, collection: &str, wanted: &Value, fields: &[&str]) -> Result<(), String> {
     let path = format!("{collection}/{NAME}");
     let (code, mut found) = send(server, Method::GET, &path, &Value::Null).await?;
-    // The kind of address of a slice is what it is.
+    // The address type of an EndpointSlice is immutable.
     let is_other = code.is_success() && found.get("addressType") != wanted.get("addressType");
     if is_other {
         done(send(server, Method::DELETE, &path, &Value::Null).await?)?;
@@ -109,7 +111,7 @@ async fn reconcile(server: &ApiServer, collection: &str, wanted: &Value, fields:
     done(send(server, Method::PUT, &path, &found).await?)
 }
 
-/// Sets what differs in `fields` or is missing there. Was there anything?
+/// Sets the `fields` that differ or are missing. Returns whether any did.
 fn put_right(found: &mut Value, wanted: &Value, fields: &[&str]) -> bool {
     let mut differs = false;
     for field in fields {
@@ -125,7 +127,7 @@ fn put_right(found: &mut Value, wanted: &Value, fields: &[&str]) -> bool {
     differs
 }
 
-/// Removes an object that this server made and nobody else has written to.
+/// Deletes an object that this server created and no other client has written to.
 async fn remove_own(server: &ApiServer, collection: &str) -> Result<(), String> {
     let path = format!("{collection}/{NAME}");
     let (code, found) = send(server, Method::GET, &path, &Value::Null).await?;
@@ -137,7 +139,7 @@ async fn remove_own(server: &ApiServer, collection: &str) -> Result<(), String> 
     done(send(server, Method::DELETE, &path, &Value::Null).await?)
 }
 
-/// What others did at the same time (409) is looked at next time.
+/// Ignores conflicts (409): the next reconciliation handles them.
 fn done((code, answer): (StatusCode, Value)) -> Result<(), String> {
     if code.is_success() || code == StatusCode::CONFLICT {
         return Ok(());
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_is_taken_is_told() {
+    async fn an_address_that_is_taken_is_logged() {
         let server = server();
         let services = "/api/v1/namespaces/default/services";
         let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": CLUSTER_IP, "ports": [{"port": 1}]}});

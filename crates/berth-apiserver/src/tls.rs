@@ -1,10 +1,11 @@
-//! The TLS listener: accepts connections on a socket, finds out who is calling, and hands requests to
+//! The TLS listener: accepts connections, authenticates requests, and passes them to
 //! [`crate::ApiServer::handle`]. HTTP/1.1 and HTTP/2 on one port, by ALPN.
 //!
-//! Everything a stranger can hold on to has a limit: connections, the handshake, the time until a request's headers
-//! are there, their size, streams per connection, and how long it may leave lying what it is sent. Bodies are limited where
-//! they are read, in the server. Watches have no time limit of their own; they end when the server says so or, at shutdown,
-//! after a grace period.
+//! Every resource that an unauthenticated client can occupy has a limit: connections, the
+//! handshake, the time until a request's headers are complete, their size, streams per connection,
+//! and the time that a client may leave sent data unread. The server limits bodies where it reads
+//! them. Watches have no time limit here: the server ends them, or a shutdown does after its grace
+//! period.
 
 mod patient;
 mod trust;
@@ -38,9 +39,9 @@ const CONNECTIONS_MAX: usize = 16 * 1024;
 const HEADER_BYTES_MAX: u32 = 1024 * 1024;
 /// Requests at once on an HTTP/2 connection: what kube-apiserver allows.
 const STREAMS_MAX: u32 = 250;
-/// How often an idle HTTP/2 connection is asked whether it is still there, and how long it may take to answer.
+/// Interval of keep-alive pings on idle HTTP/2 connections, and the time to answer one.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long open requests (watches among them) may go on after shutdown began.
+/// Time for open requests (watches among them) to finish after shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// Why the listener could not be set up.
@@ -51,7 +52,7 @@ pub enum ListenError {
     Bind {
         /// The address asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The certificate, its key or the authority cannot be used.
@@ -59,7 +60,7 @@ pub enum ListenError {
     Tls(String),
 }
 
-/// A socket that is bound and knows its certificate, but does not answer yet.
+/// A bound socket with its certificates, which does not serve yet.
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
@@ -68,7 +69,7 @@ pub struct Listener {
     patience: Patience,
 }
 
-/// How long a listener waits for those who connect to it and then do nothing.
+/// Time limits for idle or stalled clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// Time for a TLS handshake. By default many times what a slow link needs.
@@ -78,7 +79,7 @@ pub struct Patience {
     pub headers: Duration,
     /// Time for a request's body to arrive.
     pub body: Duration,
-    /// How long a client may take nothing of what it is sent.
+    /// Time that a client may leave sent data unread.
     pub taking: Duration,
 }
 
@@ -93,7 +94,7 @@ impl Default for Patience {
     }
 }
 
-/// What the clients' clocks show; that of an embedded cluster may run faster.
+/// The real time, for checking certificates. The clock of an embedded cluster may run faster.
 pub type RealTime = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
 
 /// Changes the certificates of a listener that is serving.
@@ -101,8 +102,8 @@ pub type RealTime = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
 pub struct CertificatesHandle(Arc<watch::Sender<Arc<Trust>>>);
 
 impl CertificatesHandle {
-    /// New connections see these; those that are open keep what they were opened with. When they cannot be used, nothing
-    /// changes.
+    /// Replaces the certificates for new connections; open connections keep theirs. On error
+    /// nothing changes.
     pub fn replace(&self, certificates: &Certificates) -> Result<(), ListenError> {
         self.0.send_replace(Arc::new(Trust::new(certificates).map_err(ListenError::Tls)?));
         Ok(())
@@ -110,7 +111,7 @@ impl CertificatesHandle {
 }
 
 impl Listener {
-    /// Binds `address` (port 0: any free one). `now` is what certificates are checked by.
+    /// Binds `address` (port 0: any free one). Client certificates are checked at the time `now`.
     pub async fn bind(
         address: SocketAddr,
         certificates: &Certificates,
@@ -124,18 +125,18 @@ impl Listener {
         Ok(Listener { socket, address, trust, now, patience })
     }
 
-    /// Waits as long as this for those who do nothing.
+    /// Replaces the time limits for stalled clients.
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Listener {
         Listener { patience, ..self }
     }
 
-    /// What changes its certificates later.
+    /// Handle to replace the certificates later.
     pub fn certificates(&self) -> CertificatesHandle {
         CertificatesHandle(self.trust.clone())
     }
 
-    /// The address bound, with the port that was chosen.
+    /// The bound address, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -206,7 +207,7 @@ struct Connection {
 
 impl Connection {
     async fn serve(self, stream: TcpStream, peer: SocketAddr) {
-        // Small answers and watch events must not wait for each other.
+        // Small responses and watch events must not wait for each other.
         let _ = stream.set_nodelay(true);
         let acceptor = TlsAcceptor::from(self.trust.config.clone());
         let stream = match tokio::time::timeout(self.patience.handshake, acceptor.accept(stream)).await {
@@ -237,14 +238,14 @@ impl Connection {
             .max_header_list_size(HEADER_BYTES_MAX)
             .keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_INTERVAL);
-        // What is spoken was agreed on in the handshake; finding it out by what comes would wait for that for ever.
+        // ALPN has chosen the protocol. Detecting it from the first bytes could wait for ever.
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let stream = Patient::new(stream, patience.taking);
         let (builder, stream) = match is_http2 {
             true => (builder.http2_only(), stream.begins_within(patience.headers)),
             false => (builder.http1_only(), stream),
         };
-        // Upgrades are nobody's business yet: a connection without them can be told to finish.
+        // No upgrades: a connection without them can shut down gracefully.
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         if let Err(error) = self.watcher.watch(connection).await {
             tracing::debug!(%peer, %error, "connection ended");
@@ -267,7 +268,7 @@ async fn answer(
     let authenticated = match shown {
         Shown::Nothing => authenticator.authenticate(None, &path, request.headers_mut()),
         Shown::Believed { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),
-        // Who says falsely who he is, is nobody even where nobody is let in.
+        // An untrusted certificate does not fall back to anonymous access, even on public paths.
         Shown::Strange => authenticator.authenticate(None, &path, request.headers_mut()).and_then(|user| {
             if user == UserInfo::anonymous() { Err(Status::unauthorized("Unauthorized")) } else { Ok(user) }
         }),
@@ -276,25 +277,28 @@ async fn answer(
         Ok(user) => answer_in_turn(server, fairness, user, request, patience).await,
         Err(status) => refusal(&status, accept.as_ref()),
     };
-    // What is answered depends on who asks: nobody in between may keep it, unless it says so itself.
+    // Responses depend on the user: intermediaries must not cache them, unless the response allows
+    // it itself.
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    // Clients that count ages from it count in cluster time, however fast that runs.
+    // In cluster time, however fast that runs: clients compute ages from it.
     if let Some(date) = date(server.now()) {
         headers.entry(DATE).or_insert(date);
     }
-    // A program elsewhere that has answered has been told the id, and says it itself.
+    // An aggregated API server that answered got the id with the request and sets this header
+    // itself.
     headers.entry(audit::ID_HEADER).or_insert(audit_id);
     if may_compress { compression::apply(response) } else { response }
 }
 
-/// A time as HTTP has it (RFC 9110, section 5.6.7); none of a year it cannot say.
+/// A time in HTTP's format (RFC 9110, section 5.6.7); `None` for a year it cannot express.
 fn date(now: jiff::Timestamp) -> Option<HeaderValue> {
     let text = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&now).ok()?;
     HeaderValue::try_from(text).ok()
 }
 
-/// Reads the request, which may take its time, and has it answered when it is the user's turn.
+/// Reads the request's body, which may take long, and answers the request when its user has a
+/// turn.
 async fn answer_in_turn(
     server: &ApiServer,
     turns: &Arc<Fairness>,
@@ -319,7 +323,7 @@ async fn answer_in_turn(
     }
 }
 
-/// A Status as the answer to who sent this `Accept` header.
+/// A Status as a response in an encoding that the `Accept` header allows.
 fn refusal(status: &Status, accept: Option<&HeaderValue>) -> Response<Body> {
     let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or_default();
     rest::status_response_for(status, accept)

@@ -1,7 +1,7 @@
 //! Authentication: from a client certificate or a bearer token to a [`UserInfo`].
 //!
-//! The TLS layer has verified a certificate's signature before it comes here. Requests without either are refused,
-//! except for what anybody may ask to find out that the server is there: version and health.
+//! The TLS layer has verified a certificate's signature before it comes here. Requests without
+//! certificate and token are rejected, except for the public paths: version and health.
 
 use std::collections::BTreeMap;
 
@@ -14,38 +14,38 @@ use crate::UserInfo;
 use crate::auth::request_header::RequestHeaders;
 use crate::auth::tokens::Tokens;
 
-/// Paths served to callers who do not say who they are: those of `system:public-info-viewer`. Single checks below them
-/// (`/readyz/ping`) are not, as upstream.
+/// Paths served to unauthenticated clients: those of `system:public-info-viewer`. Single checks
+/// below them (`/readyz/ping`) are not, as upstream.
 const PUBLIC_PATHS: [&str; 5] = ["/version", "/version/", "/healthz", "/livez", "/readyz"];
 
 /// Subject attribute that carries a user's uid.
 const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
-/// Extra that says which credential a user came with.
+/// Extra that identifies the credential of a user.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// Knows bearer tokens.
+/// Authenticates requests by client certificate, front proxy or bearer token.
 pub struct Authenticator {
     static_tokens: BTreeMap<String, UserInfo>,
     issued: Option<std::sync::Arc<Tokens>>,
     front_proxy: Option<FrontProxy>,
 }
 
-/// Proxies that may say on whose behalf they send a request.
+/// Proxies that authenticate users and forward their requests.
 pub struct FrontProxy {
     /// Common names of their client certificates.
     pub names: Vec<String>,
-    /// How they say it.
+    /// Headers in which they name the user.
     pub headers: RequestHeaders,
 }
 
-/// What an `Authorization` header says.
+/// The content of an `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bearer<'a> {
     /// No bearer token in it.
     None,
     /// A token.
     Token(&'a str),
-    /// Two blanks before the token: not understood, and worth telling.
+    /// Two blanks before the token: not valid, and worth a warning.
     Misspelt,
 }
 
@@ -55,14 +55,15 @@ impl Authenticator {
         Authenticator { static_tokens, issued, front_proxy: None }
     }
 
-    /// The same, which also believes front proxies.
+    /// This authenticator, which also trusts front proxies.
     #[must_use]
     pub fn with_front_proxy(mut self, proxy: FrontProxy) -> Authenticator {
         self.front_proxy = Some(proxy);
         self
     }
 
-    /// The user a front proxy speaks for, if `certificate_user` is one and names somebody; takes the headers out.
+    /// The user named in the front-proxy headers, if `certificate_user` is a front proxy; removes
+    /// the headers.
     fn proxied(&self, certificate_user: &UserInfo, headers: &mut HeaderMap) -> Option<UserInfo> {
         let proxy = self.front_proxy.as_ref().filter(|proxy| proxy.names.contains(&certificate_user.name))?;
         let text = |value: &http::HeaderValue| std::str::from_utf8(value.as_bytes()).ok().map(str::to_owned);
@@ -77,8 +78,9 @@ impl Authenticator {
         Some(user)
     }
 
-    /// Who sends a request: by its connection's certificate, else by bearer token. The `Authorization` header is
-    /// removed once it was accepted. Nobody is let in as `system:anonymous` for version and health only.
+    /// Authenticates a request by its connection's certificate, else by bearer token. Removes the
+    /// `Authorization` header once it was accepted. A request without credentials becomes
+    /// `system:anonymous` on the public paths only.
     pub fn authenticate(
         &self,
         certificate_user: Option<UserInfo>,
@@ -110,7 +112,7 @@ impl Authenticator {
         Ok(with_authenticated_group(user))
     }
 
-    /// Whose token this is.
+    /// The user a static or issued token authenticates, if any.
     pub fn token_user(&self, token: &str) -> Option<UserInfo> {
         self.static_tokens
             .get(token)
@@ -134,7 +136,7 @@ pub fn bearer_token(header: &str) -> Bearer<'_> {
     }
 }
 
-/// What the subprotocol with a token in it begins with.
+/// Prefix of the WebSocket subprotocol that carries a token.
 const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The token browsers send as a WebSocket subprotocol, as they cannot set other headers, and the subprotocols besides it.
@@ -171,12 +173,12 @@ pub fn websocket_token(headers: &HeaderMap) -> Result<Option<(String, String)>, 
     Ok(Some((token, others.join(","))))
 }
 
-/// The user a client certificate (DER) stands for: common name is the name, organizations are the groups. `None`
-/// without a common name.
+/// The user of a client certificate (DER): the common name is the name, organizations are the
+/// groups. `None` without a common name.
 pub fn x509_user(der: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
-    // Of several common names the last counts, as in Go.
+    // The last of several common names counts, as in Go.
     let name = subject.iter_common_name().last()?.as_str().ok()?.to_owned();
     if name.is_empty() {
         return None;
@@ -190,7 +192,7 @@ pub fn x509_user(der: &[u8]) -> Option<UserInfo> {
     Some(UserInfo { name, uid, groups, extra })
 }
 
-/// Adds `system:authenticated`, unless the user is nobody or has it.
+/// Adds `system:authenticated`, unless the user is unauthenticated or already has the group.
 pub fn with_authenticated_group(mut user: UserInfo) -> UserInfo {
     let known = user.in_group("system:authenticated") || user.in_group("system:unauthenticated");
     if user.name != "system:anonymous" && !known {

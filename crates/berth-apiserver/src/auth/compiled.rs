@@ -1,7 +1,7 @@
-//! What the stored roles and bindings come to, kept until one of them changes.
+//! Cache of compiled roles and bindings, dropped when one of them changes.
 //!
-//! A request of a user with an aggregated role would otherwise read every role of the cluster, which takes longer than
-//! anything else about it.
+//! Without it, a request of a user with an aggregated role would read every role of the cluster,
+//! which takes longer than the rest of the request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,23 +9,23 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::rbac::{Binding, Rule};
 
-/// Namespaces and roles that are kept; who asks about more of them pays for it.
+/// Maximum number of cached namespaces, and of cached roles; a full cache is emptied.
 const KEPT_MAX: usize = 4096;
-/// Longer than any name there can be; asking about others keeps nothing.
+/// Longer than any valid name; results for longer keys are not cached.
 const KEY_MAX: usize = 512;
 
 type Rules = Result<Arc<Vec<Rule>>, String>;
 
-/// Bindings and rules as they were worked out last.
+/// Cached bindings and rules.
 pub(crate) struct Compiled {
-    /// Another number after every change of a role or binding, before it can be read.
+    /// Change counter of roles and bindings, increased before a change becomes readable.
     changes: Arc<AtomicU64>,
     kept: RwLock<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// The number before any of this was read.
+    /// Value of the change counter before any cached entry was read.
     at: u64,
     bindings: HashMap<String, Arc<Vec<Binding>>>,
     rules: HashMap<String, Rules>,
@@ -61,7 +61,7 @@ impl Compiled {
         map: impl FnOnce(&Kept) -> &HashMap<String, T>,
         read: impl FnOnce() -> T,
     ) -> T {
-        // Before anything is read: what is read then is at least as new.
+        // Read the counter first: what is read afterwards is at least as new.
         let now = self.changes.load(Ordering::Acquire);
         {
             let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl Compiled {
         if kept.at < now {
             *kept = Kept { at: now, ..Kept::default() };
         }
-        // Somebody may have read something newer meanwhile.
+        // Another thread may have cached newer entries meanwhile.
         if kept.at == now && key.len() <= KEY_MAX {
             let map = map_mut(&mut kept);
             if map.len() >= KEPT_MAX {

@@ -1,7 +1,8 @@
-//! Nobody may give away what they do not have: whoever writes a role must hold all its rules, whoever writes a binding
-//! must hold the rules of the role it refers to, unless allowed to `escalate` or `bind`.
+//! Prevents privilege escalation. A user that writes a role must hold all its rules, and a user
+//! that writes a binding must hold the rules of its role, unless allowed to `escalate` or `bind`.
 //!
-//! An admission plugin of the server itself, after Kubernetes' "privilege escalation prevention and bootstrapping".
+//! A built-in admission plugin, after Kubernetes' "privilege escalation prevention and
+//! bootstrapping".
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::packed;
@@ -13,7 +14,7 @@ use super::{Attributes, MASTERS, RBAC_GROUP, StoredPolicies, decide};
 use crate::admission::{AdmissionPlugin, AdmissionRequest, Operation};
 use crate::strategy::same;
 
-/// Refuses roles and bindings that would give more than their writer has.
+/// Rejects roles and bindings that would grant more than their writer has.
 pub struct EscalationCheck;
 
 impl AdmissionPlugin for EscalationCheck {
@@ -54,7 +55,8 @@ fn check_role(request: &AdmissionRequest<'_>, role: &Value) -> Result<(), Status
     }
     let rules: Vec<Rule> = role["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
     refuse_uncovered(request, &rules)?;
-    // Who may decide what is selected may decide everything; who takes the selection away lets in what it kept out.
+    // A user that chooses the selection of an aggregation rule can obtain every rule. Removing the
+    // selection lets in the rules that it kept out.
     let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
     if aggregates(role) || request.old_object.as_deref().is_some_and(aggregates) {
         let all = || vec!["*".to_owned()];
@@ -70,8 +72,9 @@ fn check_role(request: &AdmissionRequest<'_>, role: &Value) -> Result<(), Status
     Ok(())
 }
 
-/// Whether an update changes nothing but what the garbage collector must be able to change for an object to go at all. Everything
-/// else is a grant: a label may have rules that stay as they are aggregated into a role that others have.
+/// Whether an update changes only fields that the garbage collector must change to delete an
+/// object. Every other change is a grant: a label can aggregate unchanged rules into a role that
+/// other users have.
 fn is_left_to_the_collector(request: &AdmissionRequest<'_>, object: &Value) -> bool {
     let Some(old) = &request.old_object else { return false };
     let rest = |object: &Value| {
@@ -99,12 +102,12 @@ fn check_binding(request: &AdmissionRequest<'_>, binding: &Value) -> Result<(), 
     let policies = StoredPolicies(request.objects);
     match rules_of(&policies, reference("kind"), reference("name"), request.namespace) {
         Ok(rules) => refuse_uncovered(request, &rules),
-        // A role that may be created later with any rules.
+        // The missing role might be created later with any rules.
         Err(_) => Err(Status::not_found(&GroupResource::new(RBAC_GROUP, resource), reference("name"))),
     }
 }
 
-/// All rules that the writer has where the object is.
+/// All rules that the writer holds in the object's namespace.
 fn owned(request: &AdmissionRequest<'_>) -> Vec<Rule> {
     rules_for(&StoredPolicies(request.objects), request.user, request.namespace).0
 }

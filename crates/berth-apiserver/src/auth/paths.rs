@@ -1,8 +1,8 @@
-//! Paths anybody who was let in may ask for, whatever roles say: health, mostly.
+//! Paths that every authenticated user may request without a role: health, mostly.
 
 use std::collections::BTreeSet;
 
-/// Paths that are always allowed, exact or, with `*` at the end, everything that begins like them.
+/// Always-allowed paths: exact, or a prefix when `*` is at the end.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedPaths {
     exact: BTreeSet<String>,
@@ -31,7 +31,7 @@ impl AllowedPaths {
         Ok(allowed)
     }
 
-    /// The paths every server answers: is it there, does it live, is it ready.
+    /// The health paths that every server allows: health, liveness, readiness.
     pub fn health() -> &'static AllowedPaths {
         static HEALTH: std::sync::LazyLock<AllowedPaths> = std::sync::LazyLock::new(|| {
             AllowedPaths::new(&["/healthz", "/livez", "/readyz"]).expect("these paths are well-formed")
@@ -39,7 +39,7 @@ impl AllowedPaths {
         &HEALTH
     }
 
-    /// Whether a path is among them.
+    /// Whether `path` is allowed.
     pub fn allows(&self, path: &str) -> bool {
         let bare = path.strip_prefix('/').unwrap_or(path);
         self.exact.contains(bare) || self.prefixes.iter().any(|prefix| bare.starts_with(prefix))

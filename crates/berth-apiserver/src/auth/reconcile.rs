@@ -1,5 +1,6 @@
-//! Bringing stored default roles and bindings up to those of this version: what is missing is added, what somebody
-//! added stays (unless extras are to go), and objects that say so are left alone.
+//! Updates stored default roles and bindings to those of this version. Missing rules and subjects
+//! are added; additions by users stay (unless extras are to be removed). Objects that opt out are
+//! left alone.
 //!
 //! Behaviour after Kubernetes' reconciliation of its default roles (conformance suites `rbac-reconcile-*`).
 
@@ -8,15 +9,16 @@ use serde_json::{Map, Value, json};
 
 use super::rbac::{Rule, uncovered};
 
-/// Set to `false` by who wants a default object left as it is.
+/// Annotation; `false` opts a default object out of updates.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Whether a stored object may be brought up to date.
+/// Whether a stored object may be updated.
 pub fn is_wanted(stored: &Value) -> bool {
     meta::annotation(stored, AUTOUPDATE) == Some("true")
 }
 
-/// `actual` brought up to `wanted`, of whichever kind they are; `None` when nothing is missing. Extras stay.
+/// `actual` updated to `wanted`, whichever kind they are; `None` when nothing is missing. Extras
+/// stay.
 pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
     match meta::kind(wanted) {
         "ClusterRole" | "Role" => role(wanted, actual, false),
@@ -25,7 +27,8 @@ pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
     }
 }
 
-/// A role brought up to what it should be; `None` when it is. An aggregated role's rules follow from its selectors.
+/// A role updated to `wanted`; `None` when it needs no update. The rules of an aggregated role
+/// follow from its selectors.
 pub fn role(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Value> {
     let mut updated = actual.clone();
     let mut changed = add_missing_keys(&mut updated, wanted, "labels");
@@ -65,7 +68,8 @@ pub fn role(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Value>
     changed.then_some(updated)
 }
 
-/// A binding brought up to what it should be; `None` when it is, or when it binds another role: that cannot be changed.
+/// A binding updated to `wanted`; `None` when it needs no update, or when it binds another role,
+/// which is immutable.
 pub fn binding(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Value> {
     if wanted.get("roleRef") != actual.get("roleRef") {
         return None;
@@ -81,7 +85,7 @@ pub fn binding(wanted: &Value, actual: &Value, remove_extra: bool) -> Option<Val
     Some(updated)
 }
 
-/// What only `a` and what only `b` has, each once, in order.
+/// The elements only in `a`, and those only in `b`: each once, in order.
 pub fn difference(a: &[Value], b: &[Value]) -> (Vec<Value>, Vec<Value>) {
     let only = |own: &[Value], other: &[Value]| {
         own.iter().fold(Vec::new(), |mut only, item| {
@@ -94,7 +98,7 @@ pub fn difference(a: &[Value], b: &[Value]) -> (Vec<Value>, Vec<Value>) {
     (only(a, b), only(b, a))
 }
 
-/// Adds the wanted labels or annotations that are not there; those that are keep their values.
+/// Adds missing labels or annotations; existing ones keep their values.
 fn add_missing_keys(updated: &mut Value, wanted: &Value, field: &str) -> bool {
     let Some(wanted) = wanted.pointer(&format!("/metadata/{field}")).and_then(Value::as_object) else { return false };
     let own = meta::metadata_mut(updated).entry(field).or_insert_with(|| Value::Object(Map::new()));

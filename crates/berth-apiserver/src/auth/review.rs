@@ -10,12 +10,12 @@ use super::tokens::{BoundKind, BoundObject, ISSUER, TokenSubject, Tokens};
 use super::{Attributes, MASTERS, StoredPolicies, decide, rbac};
 use crate::{Objects, RequestInfo, ResourceInfo, UserInfo};
 
-/// How long tokens are good when nobody says, and the bounds of what may be asked for.
+/// Default lifetime of tokens, and the bounds of a requested lifetime, in seconds.
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
-/// Answers a create of a review kind; the answer is the object with its `status`.
+/// Answers a create of a review kind: the object with its `status`.
 pub fn answer(
     objects: &Objects,
     tokens: Option<&Tokens>,
@@ -59,7 +59,7 @@ pub fn answer(
     Ok(body)
 }
 
-/// Whose token it is, for those who are sent one.
+/// TokenReview: the user of a token, for servers that received it from a client.
 fn token_review(tokens: Option<&Tokens>, body: &Value) -> Result<Value, Status> {
     let token = body.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
     if token.is_empty() {
@@ -79,7 +79,7 @@ fn token_review(tokens: Option<&Tokens>, body: &Value) -> Result<Value, Status> 
     })
 }
 
-/// Checks that a TokenRequest is about the stored service account, and fills in what it leaves out.
+/// Checks that a TokenRequest is for the stored service account, and fills in missing fields.
 pub(crate) fn complete_token_request(account: &Value, body: &mut Value) -> Result<(), Status> {
     let kind = GroupKind::new("authentication.k8s.io", "TokenRequest");
     let path = field::Path::new("metadata");
@@ -271,7 +271,7 @@ fn access(objects: &Objects, kind: &GroupKind, body: &Value, user: UserInfo) -> 
     Ok(status)
 }
 
-/// What the user may do in a namespace: `kubectl auth can-i --list`.
+/// The rules that apply to a user in a namespace: `kubectl auth can-i --list`.
 fn rules(objects: &Objects, namespace: &str, user: &UserInfo) -> Value {
     let (mut rules, errors) = rbac::rules_for(&StoredPolicies(objects), user, namespace);
     if user.in_group(MASTERS) {

@@ -1,10 +1,12 @@
-//! Service-account tokens: JSON Web Tokens the server signs for itself (ES256), with the claims Kubernetes' tokens have.
+//! Service account tokens: JSON Web Tokens that the server signs (ES256), with the claims of
+//! Kubernetes' tokens.
 //!
-//! A token is good until it expires or its service account (or the pod, Secret or node it is bound to) is gone or was made anew. Others
-//! can verify tokens too: the public key is served as a JSON Web Key Set ([`TokenKey::key_set`]).
+//! A token is valid until it expires, or until its service account (or the pod, Secret or node it
+//! is bound to) is deleted or recreated. Other programs can verify tokens too: the public key is
+//! served as a JSON Web Key Set ([`TokenKey::key_set`]).
 //!
-//! Tokens in Secrets of type `kubernetes.io/service-account-token` do not expire; they are good as long as that Secret
-//! holds them ([`Tokens::fill_secret`]).
+//! Tokens in Secrets of type `kubernetes.io/service-account-token` do not expire. They are valid
+//! as long as that Secret holds them ([`Tokens::fill_secret`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,9 +30,9 @@ const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
 pub const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 /// Annotation that names a token Secret's service account.
 pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
-/// Annotation that says which one of that name.
+/// Annotation with the uid of a token Secret's service account.
 pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
-/// Verified tokens that are remembered: checking a signature costs as much as a small read.
+/// Maximum number of verified tokens to cache: checking a signature costs as much as a small read.
 const REMEMBERED_MAX: usize = 1024;
 
 /// The key pair tokens are signed with (ECDSA, P-256). Clones share it.
@@ -46,14 +48,14 @@ struct Pair {
 }
 
 impl fmt::Debug for TokenKey {
-    /// Which key it is, not what it is.
+    /// Prints the key's id, never the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TokenKey").field(&self.0.id).finish()
     }
 }
 
 impl TokenKey {
-    /// The key in a PKCS#8 document; `None` when there is none of the right kind in it.
+    /// The key in a PKCS#8 document; `None` unless it holds an ECDSA P-256 key.
     pub fn from_pkcs8(document: &[u8]) -> Option<TokenKey> {
         let random = SystemRandom::new();
         let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
@@ -81,7 +83,7 @@ impl TokenKey {
         }]})
     }
 
-    /// A name for a token that no other one has (a version 4 UUID).
+    /// A unique token id (a version 4 UUID).
     fn new_id(&self) -> String {
         let mut bytes = [0; 16];
         self.0.random.fill(&mut bytes).expect("the key was made with the same randomness");
@@ -97,7 +99,7 @@ impl TokenKey {
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
     }
 
-    /// The claims of a token with this key's signature.
+    /// The claims of a token signed with this key.
     fn claims(&self, token: &str) -> Option<Value> {
         let (signed, signature) = token.rsplit_once('.')?;
         let payload = signed.strip_prefix(&self.0.header)?.strip_prefix('.')?;
@@ -113,7 +115,7 @@ pub struct Tokens {
     key: TokenKey,
     clock: Clock,
     objects: Option<Objects>,
-    /// Claims of tokens whose signature was checked.
+    /// Claims of tokens whose signature was verified, by token.
     verified: Mutex<BTreeMap<String, Arc<Value>>>,
 }
 
@@ -132,10 +134,10 @@ pub struct TokenSubject<'a> {
     pub node: Option<(String, String)>,
 }
 
-/// An object a token ends with.
+/// An object that a token is bound to: the token is valid while the object exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundObject {
-    /// What it is.
+    /// Its kind.
     pub kind: BoundKind,
     /// Its name; in the account's namespace, unless it is a node.
     pub name: String,
@@ -174,7 +176,7 @@ impl BoundKind {
         }
     }
 
-    /// Where objects of the kind are that accounts of `namespace` can be bound to.
+    /// Namespace of bound objects of this kind for accounts of `namespace`: empty for nodes.
     pub fn namespace(self, namespace: &str) -> &str {
         if self == BoundKind::Node { "" } else { namespace }
     }
@@ -195,7 +197,7 @@ struct Claims {
     exp: i64,
     iat: i64,
     iss: String,
-    /// Which token it is. Those of older versions have none.
+    /// Id of the token. Tokens of older versions have none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     jti: String,
     #[serde(rename = "kubernetes.io")]
@@ -223,8 +225,8 @@ struct Reference {
 }
 
 impl Tokens {
-    /// `key` signs; `clock` says when tokens are issued and end; `objects`, if given, must still hold a token's service
-    /// account and pod.
+    /// Signs with `key`; issue and expiry times come from `clock`. A token's service account and
+    /// bound object must still exist in `objects`, if given.
     pub fn new(key: TokenKey, clock: Clock, objects: Option<Objects>) -> Tokens {
         Tokens { key, clock, objects, verified: Mutex::default() }
     }
@@ -234,7 +236,8 @@ impl Tokens {
         self.key.key_set()
     }
 
-    /// A token valid for `seconds`, and when it ends. Without audiences it is for this server.
+    /// Issues a token valid for `seconds`, and returns it with its expiry. Without audiences it is
+    /// for this server.
     pub fn issue(&self, subject: &TokenSubject<'_>, audiences: &[String], seconds: i64) -> (String, jiff::Timestamp) {
         let now = (self.clock)();
         let exp = now.as_second().saturating_add(seconds);
@@ -264,8 +267,8 @@ impl Tokens {
         (self.key.sign(&claims), jiff::Timestamp::from_second(exp).unwrap_or(jiff::Timestamp::MAX))
     }
 
-    /// Whose token this is. It must be for one of `audiences`, or for this server when none are given. The error says
-    /// why it is not accepted.
+    /// The user of a token. The token must be for one of `audiences`, or for this server when none
+    /// are given. The error is the reason why the token is not accepted.
     pub fn verify(&self, token: &str, audiences: Option<&[String]>) -> Result<Verified, String> {
         let claims = self.claims(token).ok_or("invalid bearer token")?;
         let own = [ISSUER.to_owned()];
@@ -287,7 +290,8 @@ impl Tokens {
         if !self.exists("serviceaccounts", &namespace, &serviceaccount.name, &serviceaccount.uid) {
             return gone();
         }
-        // A pod's node is for those who want to know; it is what a token is bound to only when there is no pod.
+        // The node of a pod-bound token is informational. A token is bound to its node only
+        // without a pod.
         let bound_node = node.as_ref().filter(|_| pod.is_none());
         for (resource, namespace, bound) in
             [("pods", &*namespace, pod.as_ref()), ("secrets", &*namespace, secret.as_ref()), ("nodes", "", bound_node)]
@@ -313,7 +317,8 @@ impl Tokens {
         Ok(Verified { user, audiences: matching })
     }
 
-    /// The claims of a token whose signature holds. What else must hold is asked anew each time.
+    /// The claims of a token with a valid signature, which is cached. Everything else is checked
+    /// on each call.
     fn claims(&self, token: &str) -> Option<Arc<Value>> {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(claims) = verified.get(token) {
@@ -333,7 +338,8 @@ impl Tokens {
         })
     }
 
-    /// A token of a Secret: good while the Secret holds it and is its service account's.
+    /// Verifies a Secret's token: valid while the Secret holds it and belongs to its service
+    /// account.
     fn verify_secret(&self, token: &str, claims: &Value, wanted: &[String]) -> Result<Verified, String> {
         let text = |claim: &str| claims[format!("{SECRET_ISSUER}/{claim}")].as_str().unwrap_or_default();
         let (namespace, name) = (text("namespace"), text("service-account.name"));
@@ -358,9 +364,9 @@ impl Tokens {
         Ok(Verified { user: Account { namespace, name, uid, ..Account::default() }.user(), audiences })
     }
 
-    /// Fills in a Secret of type `kubernetes.io/service-account-token` what it lacks: the token of the account it names,
-    /// the account's uid, its namespace, and the authority to trust. A Secret that names no account that exists is left as
-    /// it is.
+    /// Fills in the missing data of a Secret of type `kubernetes.io/service-account-token`: the
+    /// token of the account it names, the account's uid, its namespace, and the CA certificate. A
+    /// Secret that names no existing account is left as it is.
     pub(crate) fn fill_secret(&self, secret: &mut Value, objects: &Objects) {
         let (namespace, own_name) = (meta::namespace(secret).to_owned(), meta::name(secret).to_owned());
         let name = secret["metadata"]["annotations"][ACCOUNT_NAME].as_str().unwrap_or_default().to_owned();
@@ -414,10 +420,10 @@ pub fn is_token_of(secret: &Value, account: &Value) -> bool {
         && annotation(ACCOUNT_UID) == meta::uid(account)
 }
 
-/// What names of service accounts' users begin with.
+/// Prefix of service accounts' user names.
 const USER_PREFIX: &str = "system:serviceaccount:";
 
-/// The user name of a service account; `None` when there can be no account of that namespace and name.
+/// The user name of a service account; `None` if the namespace or name is invalid.
 pub fn service_account_user_name(namespace: &str, name: &str) -> Option<String> {
     let valid = names::is_dns1123_label(namespace).is_empty() && names::is_dns1123_subdomain(name).is_empty();
     valid.then(|| format!("{USER_PREFIX}{namespace}:{name}"))
@@ -429,12 +435,12 @@ pub fn split_service_account(user: &str) -> Option<(&str, &str)> {
     service_account_user_name(namespace, name).is_some().then_some((namespace, name))
 }
 
-/// The wanted audiences that a token has too; a token for one of them is acceptable.
+/// The audiences in both lists; one match makes a token acceptable.
 pub fn matching_audiences(wanted: &[String], token: &[String]) -> Vec<String> {
     wanted.iter().filter(|audience| token.contains(audience)).cloned().collect()
 }
 
-/// A service account, and what a token of it is bound to; what is not known is empty.
+/// A service account with the object its token is bound to; unknown fields are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Account<'a> {
     /// Namespace of the account.
@@ -479,7 +485,7 @@ impl Account<'_> {
     }
 }
 
-/// A service account as a user, with the groups all of them and all of its namespace are in.
+/// A service account as a user, in the groups of all service accounts and of its namespace.
 pub fn service_account_user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     UserInfo {
         name: format!("{USER_PREFIX}{namespace}:{name}"),

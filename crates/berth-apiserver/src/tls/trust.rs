@@ -1,8 +1,8 @@
-//! What the listener shows to clients, and whose certificates it believes.
+//! The listener's serving certificates, and verification of client certificates.
 //!
-//! In the handshake a client only proves that it has the key of the certificate it shows. Who signed that is looked at
-//! afterwards, as kube-apiserver does it: whoever comes with a stranger's certificate, or with one that has ended, is
-//! answered 401 instead of being cut off, and a bearer token beside it still counts.
+//! In the handshake a client only proves that it has the key of its certificate. Its issuer is
+//! verified afterwards, as in kube-apiserver: a client with an untrusted or expired certificate
+//! gets a 401 instead of a closed connection, and a bearer token beside it still counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use crate::UserInfo;
 use crate::auth::authn::x509_user;
 use crate::pki::{Identity, Pki};
 
-/// What a listener shows and whom it believes.
+/// The serving certificates of a listener and the authorities it trusts.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// Authorities whose client certificates are believed, PEM, one after the other. One that is itself signed by another
-    /// is enough.
+    /// Trusted authorities of client certificates: concatenated PEM. An intermediate authority is
+    /// enough.
     pub client_authorities_pem: String,
-    /// What clients are shown: the server's certificate, then those between it and the authority clients know.
+    /// Serving certificate, followed by any intermediates.
     pub serving: Identity,
-    /// Shown instead to clients that ask for [`OWN_NAME`].
+    /// Serving certificate for clients that request the server name [`OWN_NAME`].
     pub own: Option<Identity>,
 }
 
-/// The name under which the server can be had with a certificate of its own authority, whatever it shows otherwise.
+/// Server name (SNI) under which the server always serves a certificate of its own authority.
 pub const OWN_NAME: &str = "berth-apiserver";
 
 impl Certificates {
-    /// Believes and shows what the cluster's own authority signed.
+    /// Trusts the cluster's own authority, and serves `serving`.
     pub fn of(pki: &Pki, serving: Identity) -> Certificates {
         Certificates { client_authorities_pem: pki.authority_pem().to_owned(), serving, own: None }
     }
@@ -44,24 +44,24 @@ impl Certificates {
 
 /// Certificates ready for use.
 pub(super) struct Trust {
-    /// How connections are opened.
+    /// TLS configuration of new connections.
     pub(super) config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// What a connection's client showed.
+/// The client certificate of a connection.
 #[derive(Clone)]
 pub(super) enum Shown {
-    /// Nothing.
+    /// No certificate.
     Nothing,
-    /// A certificate that is believed, until it ends (seconds since 1970).
+    /// A trusted certificate, with its expiry (seconds since 1970).
     Believed { user: UserInfo, until: i64 },
-    /// One that is not.
+    /// An untrusted or expired certificate.
     Strange,
 }
 
 impl Trust {
-    /// The error says what cannot be used.
+    /// Builds the TLS configuration. The error names the unusable certificate or key.
     pub(super) fn new(certificates: &Certificates) -> Result<Trust, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -86,7 +86,7 @@ impl Trust {
         Ok(Trust { config: Arc::new(config), verifier })
     }
 
-    /// Who a client is that showed these certificates, its own first.
+    /// Authenticates a client by its certificate chain, the client's own certificate first.
     pub(super) fn client(&self, shown: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> Shown {
         let Some((leaf, between)) = shown.and_then(<[_]>::split_first) else { return Shown::Nothing };
         let seconds = u64::try_from(now.as_second()).unwrap_or_default();
@@ -97,7 +97,7 @@ impl Trust {
         }
         match (x509_user(leaf), end(leaf)) {
             (Some(user), Some(until)) => Shown::Believed { user, until },
-            // Without a common name it says nothing about who this is.
+            // A certificate without a common name names no user.
             _ => Shown::Nothing,
         }
     }
@@ -125,7 +125,7 @@ fn certified(identity: &Identity, provider: &CryptoProvider) -> Result<Arc<Certi
     certified.map(Arc::new).map_err(|error| format!("serving certificate and its key: {error}"))
 }
 
-/// Chooses the certificate to show.
+/// Chooses the serving certificate by the requested server name.
 #[derive(Debug)]
 struct Serving {
     usual: Arc<CertifiedKey>,
@@ -139,7 +139,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Lets in whoever has the key of the certificate shown, or shows none.
+/// Accepts clients without a certificate, and those that have their certificate's key.
 #[derive(Debug)]
 struct HasTheKey(Arc<dyn ClientCertVerifier>);
 
@@ -184,9 +184,10 @@ impl ClientCertVerifier for HasTheKey {
     }
 }
 
-/// Whether the key was shown to be there. A certificate that cannot be read (one of X.509 version 1, say) has no key to ask
-/// for: it makes nobody of its client, whoever signed it, because [`Trust::client`] cannot read it either, and the client
-/// is told so instead of being cut off.
+/// Accepts the handshake if the key's signature is valid. A certificate that cannot be parsed
+/// (X.509 version 1, say) has no key to verify. It is accepted here: such a certificate
+/// authenticates no user, whoever signed it, because [`Trust::client`] cannot parse it either. The
+/// client then gets an error response instead of a closed connection.
 fn answerable(
     proven: Result<HandshakeSignatureValid, Error>,
     certificate: &CertificateDer<'_>,
