@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::rbac::{Binding, Rule};
 
 /// Maximum number of cached namespaces, and of cached roles; a full cache is emptied.
-const KEPT_MAX: usize = 4096;
+const CACHED_MAX: usize = 4096;
 /// Longer than any valid name; results for longer keys are not cached.
 const KEY_MAX: usize = 512;
 
@@ -20,11 +20,11 @@ type Rules = Result<Arc<Vec<Rule>>, String>;
 pub(crate) struct Compiled {
     /// Change counter of roles and bindings, increased before a change becomes readable.
     changes: Arc<AtomicU64>,
-    kept: RwLock<Kept>,
+    cached: RwLock<Cached>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Cached {
     /// Value of the change counter before any cached entry was read.
     at: u64,
     bindings: HashMap<String, Arc<Vec<Binding>>>,
@@ -33,12 +33,12 @@ struct Kept {
 
 impl Compiled {
     pub(crate) fn new(changes: Arc<AtomicU64>) -> Compiled {
-        Compiled { changes, kept: RwLock::default() }
+        Compiled { changes, cached: RwLock::default() }
     }
 
     /// The bindings of a namespace (empty: of the cluster).
     pub(crate) fn bindings(&self, namespace: &str, read: impl FnOnce() -> Vec<Binding>) -> Arc<Vec<Binding>> {
-        self.kept(namespace, |kept| &mut kept.bindings, |kept| &kept.bindings, || Arc::new(read()))
+        self.cached(namespace, |cached| &mut cached.bindings, |cached| &cached.bindings, || Arc::new(read()))
     }
 
     /// The rules of a role.
@@ -51,35 +51,35 @@ impl Compiled {
     ) -> Rules {
         let namespace = if kind == "Role" { namespace } else { "" };
         let key = format!("{kind}/{namespace}/{name}");
-        self.kept(&key, |kept| &mut kept.rules, |kept| &kept.rules, || read().map(Arc::new))
+        self.cached(&key, |cached| &mut cached.rules, |cached| &cached.rules, || read().map(Arc::new))
     }
 
-    fn kept<T: Clone>(
+    fn cached<T: Clone>(
         &self,
         key: &str,
-        map_mut: impl FnOnce(&mut Kept) -> &mut HashMap<String, T>,
-        map: impl FnOnce(&Kept) -> &HashMap<String, T>,
+        map_mut: impl FnOnce(&mut Cached) -> &mut HashMap<String, T>,
+        map: impl FnOnce(&Cached) -> &HashMap<String, T>,
         read: impl FnOnce() -> T,
     ) -> T {
         // Read the counter first: what is read afterwards is at least as new.
         let now = self.changes.load(Ordering::Acquire);
         {
-            let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-            if kept.at == now
-                && let Some(known) = map(&kept).get(key)
+            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            if cached.at == now
+                && let Some(known) = map(&cached).get(key)
             {
                 return known.clone();
             }
         }
         let value = read();
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.at < now {
-            *kept = Kept { at: now, ..Kept::default() };
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        if cached.at < now {
+            *cached = Cached { at: now, ..Cached::default() };
         }
         // Another thread may have cached newer entries meanwhile.
-        if kept.at == now && key.len() <= KEY_MAX {
-            let map = map_mut(&mut kept);
-            if map.len() >= KEPT_MAX {
+        if cached.at == now && key.len() <= KEY_MAX {
+            let map = map_mut(&mut cached);
+            if map.len() >= CACHED_MAX {
                 map.clear();
             }
             map.insert(key.to_owned(), value.clone());
