@@ -186,16 +186,16 @@ where
         let mut workloads: BTreeMap<ObjectKey, Known<Workload>> = BTreeMap::new();
         for step in plan.steps {
             match step {
-                Step::Event(told) => {
+                Step::Event(event) => {
                     if let Some(known) = main.as_ref().and_then(|key| objects.get(key)) {
-                        self.recorder.event(&known.state, told.event_type, &told.reason, &told.message);
+                        self.recorder.event(&known.state, event.event_type, &event.reason, &event.message);
                     }
                 }
-                Step::EventAbout(about, told) => {
-                    self.recorder.event(&*about, told.event_type, &told.reason, &told.message);
+                Step::EventAbout(about, event) => {
+                    self.recorder.event(&*about, event.event_type, &event.reason, &event.message);
                 }
-                Step::WorkloadEvent(workload, told) => {
-                    self.recorder.event(&*workload, told.event_type, &told.reason, &told.message);
+                Step::WorkloadEvent(workload, event) => {
+                    self.recorder.event(&*workload, event.event_type, &event.reason, &event.message);
                 }
                 Step::Patch(after) => self.write_object(&mut objects, *after, Part::Main).await?,
                 Step::PatchStatus(after) => self.write_object(&mut objects, *after, Part::Status).await?,
@@ -208,9 +208,9 @@ where
                         Err(error) => {
                             if let Some(object) = object {
                                 if berth_runtime::is_already_exists(&error) {
-                                    self.tell_conflict(object, &api, &workload.name_any()).await;
+                                    self.report_conflict(object, &api, &workload.name_any()).await;
                                 }
-                                self.tell_refused(object, &format!("Workload {}", workload.name_any()), &error);
+                                self.report_refused(object, &format!("Workload {}", workload.name_any()), &error);
                             }
                             return Err(error.into());
                         }
@@ -240,7 +240,7 @@ where
     }
 
     /// Says on a job that the name of its Workload is taken, if it is by somebody else's. The cache may only lag.
-    async fn tell_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
+    async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
         let Ok(Some(taken)) = api.get_opt(name).await else { return };
         let owner = controller_of(&taken.metadata);
         if owner.is_some_and(|owner| Some(owner.uid.as_str()) == object.meta().uid.as_deref()) {
@@ -256,7 +256,7 @@ where
 
     /// Says on an object that is held since the controllers were away why it stays so, if the API refused what they would make
     /// of it.
-    fn tell_unsettled(&self, object: &J, error: &kube::Error) {
+    fn report_unsettled(&self, object: &J, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!(
                 "It is held since it was made while the controllers were away, and what they would make of it now is refused: {}; \
@@ -269,7 +269,7 @@ where
 
     /// Says on an object what the API refuses, without which the object goes on waiting: a policy, a quota or a webhook
     /// may be in the way.
-    fn tell_refused(&self, object: &J, what: &str, error: &kube::Error) {
+    fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!("The API server refuses {what}: {}", berth_runtime::brief(error));
             self.recorder.event(
@@ -294,9 +294,9 @@ where
         let result = write(&self.api_of(&after), &self.objects, known, after, part).await;
         if let (Err(error), Some(before)) = (&result, known.get(&key)) {
             if held::is_unsettled(&before.state) {
-                self.tell_unsettled(&before.state, error);
+                self.report_unsettled(&before.state, error);
             } else {
-                self.tell_refused(&before.state, &format!("a change of this {}", J::kind(&())), error);
+                self.report_refused(&before.state, &format!("a change of this {}", J::kind(&())), error);
             }
         }
         Ok(result?)

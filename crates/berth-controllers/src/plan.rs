@@ -13,11 +13,11 @@ use berth_runtime::EventType;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<J> {
     /// Tell people something about the object.
-    Event(Told),
+    Event(NewEvent),
     /// Tell people something about another object of the kind.
-    EventAbout(Box<J>, Told),
+    EventAbout(Box<J>, NewEvent),
     /// Tell people something about a workload.
-    WorkloadEvent(Box<Workload>, Told),
+    WorkloadEvent(Box<Workload>, NewEvent),
     /// Write the object's metadata and spec.
     Patch(Box<J>),
     /// Write the object's status.
@@ -36,7 +36,7 @@ pub enum Step<J> {
 
 /// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct NewEvent {
     /// Normal or Warning.
     pub event_type: EventType,
     /// CamelCase reason.
@@ -45,15 +45,15 @@ pub struct Told {
     pub message: String,
 }
 
-impl Told {
+impl NewEvent {
     /// Something expected.
     pub fn normal(reason: &str, message: impl Into<String>) -> Self {
-        Told { event_type: EventType::Normal, reason: reason.to_owned(), message: message.into() }
+        NewEvent { event_type: EventType::Normal, reason: reason.to_owned(), message: message.into() }
     }
 
     /// Something a person may want to look at.
     pub fn warning(reason: &str, message: impl Into<String>) -> Self {
-        Told { event_type: EventType::Warning, reason: reason.to_owned(), message: message.into() }
+        NewEvent { event_type: EventType::Warning, reason: reason.to_owned(), message: message.into() }
     }
 }
 
@@ -85,7 +85,7 @@ impl<J> Plan<J> {
     /// Does it say already that something is wrong?
     pub fn warns(&self) -> bool {
         self.steps.iter().any(|step| match step {
-            Step::Event(told) | Step::EventAbout(_, told) => told.event_type == EventType::Warning,
+            Step::Event(event) | Step::EventAbout(_, event) => event.event_type == EventType::Warning,
             _ => false,
         })
     }
@@ -128,7 +128,7 @@ pub enum PlanError {
 impl PlanError {
     /// What is said on the object because of it: what stops a look must not stop it in silence. Nothing for what passes by itself,
     /// and for what the plan tells in its own words.
-    pub fn told(&self) -> Option<Told> {
+    pub fn event(&self) -> Option<NewEvent> {
         let reason = match self {
             PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,
             PlanError::CyclicOwnership => events::CYCLIC_OWNERSHIP,
@@ -139,6 +139,6 @@ impl PlanError {
             | PlanError::OwnerNotFound
             | PlanError::NestingTooDeep => return None,
         };
-        Some(Told::warning(reason, self.to_string()))
+        Some(NewEvent::warning(reason, self.to_string()))
     }
 }

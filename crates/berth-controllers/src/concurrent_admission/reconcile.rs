@@ -15,7 +15,7 @@ use super::variants::{asks_for_other_pods, follow, make};
 use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
 use crate::conditions;
 use crate::jobs::reconcile::Context;
-use crate::plan::{Plan, Step, Told};
+use crate::plan::{NewEvent, Plan, Step};
 use crate::workload::status::{self, Eviction};
 
 /// Reason of a parent's eviction: the variant it ran as was evicted.
@@ -107,15 +107,15 @@ impl<'a> Family<'a> {
         self.plan.steps.push(Step::PatchStatus(Box::new(self.variants[at].clone())));
     }
 
-    fn tell(&mut self, at: usize, reason: &str, message: impl Into<String>) {
+    fn report(&mut self, at: usize, reason: &str, message: impl Into<String>) {
         let about = Box::new(self.variants[at].clone());
-        self.plan.steps.push(Step::EventAbout(about, Told::normal(reason, message)));
+        self.plan.steps.push(Step::EventAbout(about, NewEvent::normal(reason, message)));
     }
 
     fn delete(&mut self, variant: Workload, why: &str) {
         let message = format!("Variant Workload {:?} deleted; {why}", ObjectKey::of(&variant).to_string());
         self.plan.steps.push(Step::DeleteWorkload(Box::new(variant)));
-        self.plan.steps.push(Step::Event(Told::normal(events::DELETED_VARIANT, message)));
+        self.plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_VARIANT, message)));
     }
 
     // -- which variants there are --------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ impl<'a> Family<'a> {
             let variant = make(&self.parent, flavor, self.context.gates);
             let message = format!("Variant Workload {:?} created", ObjectKey::of(&variant).to_string());
             self.plan.steps.push(Step::CreateWorkload(Box::new(variant)));
-            self.plan.steps.push(Step::Event(Told::normal(events::CREATED_VARIANT, message)));
+            self.plan.steps.push(Step::Event(NewEvent::normal(events::CREATED_VARIANT, message)));
         }
     }
 
@@ -232,7 +232,7 @@ impl<'a> Family<'a> {
             let back_off = self.parent.status.as_ref().and_then(|status| status.requeue_state.clone());
             status::status_mut(&mut self.variants[at]).requeue_state = back_off;
             self.write_status(at);
-            self.tell(at, &status::eviction_event(&evicted.reason), evicted.message.clone());
+            self.report(at, &status::eviction_event(&evicted.reason), evicted.message.clone());
         }
     }
 
@@ -277,7 +277,7 @@ impl<'a> Family<'a> {
                 Some(why) if active => {
                     self.variants[at].spec.active = Some(false);
                     self.write(at);
-                    self.tell(at, events::DEACTIVATED_VARIANT, format!("Variant Workload deactivated due to {why}"));
+                    self.report(at, events::DEACTIVATED_VARIANT, format!("Variant Workload deactivated due to {why}"));
                 }
                 None if !active && self.may_return(at) => {
                     self.variants[at].spec.active = Some(true);
@@ -286,7 +286,7 @@ impl<'a> Family<'a> {
                         None => "no other Variant being admitted".to_owned(),
                         Some(other) => self.why_ahead(other, policy),
                     };
-                    self.tell(at, events::ACTIVATED_VARIANT, format!("Variant Workload activated due to {why}"));
+                    self.report(at, events::ACTIVATED_VARIANT, format!("Variant Workload activated due to {why}"));
                 }
                 _ => {}
             }
@@ -433,7 +433,7 @@ impl<'a> Family<'a> {
                 turns::open(&mut self.variants[at], self.context.now);
                 self.write_status(at);
                 let message = format!("Opened preemption gate for variant workload {:?}", self.key(at));
-                self.tell(at, events::PREEMPTION_UNGATED_VARIANT, message);
+                self.report(at, events::PREEMPTION_UNGATED_VARIANT, message);
                 self.plan.look_again(TURN);
             }
         }

@@ -23,7 +23,7 @@ use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, rea
 use crate::conditions;
 use crate::config::Config;
 use crate::gates::{Gate, Gates};
-use crate::plan::{Plan, PlanError, Step, Told};
+use crate::plan::{NewEvent, Plan, PlanError, Step};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::stores::{Owner, Stores, controller_of};
@@ -58,12 +58,12 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     };
     if held::is_unsettled(job) {
         match held::settle_job(context, job) {
-            Ok((settled, told)) => {
+            Ok((settled, event)) => {
                 plan.steps.push(Step::Patch(Box::new(settled)));
-                plan.steps.extend(told.map(Step::Event));
+                plan.steps.extend(event.map(Step::Event));
             }
             Err(error) => {
-                plan.steps.extend(error.told().map(Step::Event));
+                plan.steps.extend(error.event().map(Step::Event));
                 return plan.fail(error);
             }
         }
@@ -83,9 +83,9 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
                 let message = format!(
                     "Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {DEPTH_MAX}"
                 );
-                plan.steps.push(Step::Event(Told::warning(events::JOB_NESTING_TOO_DEEP, message)));
+                plan.steps.push(Step::Event(NewEvent::warning(events::JOB_NESTING_TOO_DEEP, message)));
             }
-            plan.steps.extend(error.told().map(Step::Event));
+            plan.steps.extend(error.event().map(Step::Event));
             return plan.fail(error);
         }
     };
@@ -196,14 +196,14 @@ impl<J: Job> Reconcile<'_, J> {
 
     /// What stops a look at a job that is not over is said on the job.
     fn complain(mut self, error: PlanError) -> Plan<J> {
-        if let Some(told) = error.told().filter(|_| self.job.finished().is_none() && !self.plan.warns()) {
-            self.tell(told);
+        if let Some(event) = error.event().filter(|_| self.job.finished().is_none() && !self.plan.warns()) {
+            self.report(event);
         }
         self.plan.fail(error)
     }
 
-    fn tell(&mut self, told: Told) {
-        self.plan.steps.push(Step::Event(told));
+    fn report(&mut self, event: NewEvent) {
+        self.plan.steps.push(Step::Event(event));
     }
 
     fn write_status(&mut self, workload: &Workload) {
@@ -270,7 +270,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
             let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
             self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-            self.tell(Told::normal(events::DELETED_WORKLOAD, message));
+            self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
         }
         if deleted > 0 {
             return Err(match (&matching, &update) {
@@ -296,7 +296,7 @@ impl<J: Job> Reconcile<'_, J> {
                 "Workload {name}, which {} names, is not there; the job stays suspended until it is made",
                 labels::PREBUILT_WORKLOAD
             );
-            self.tell(Told::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
+            self.report(NewEvent::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
             return Err(PlanError::PrebuiltWorkloadNotFound);
         };
         let mut workload = (*workload).clone();
@@ -325,7 +325,7 @@ impl<J: Job> Reconcile<'_, J> {
             if status::finish(&mut workload, finished::OUT_OF_SYNC, OUT_OF_SYNC, self.context.now) {
                 self.write_status(&workload);
             }
-            // Why the job stays as it is, is told by what becomes of a finished Workload.
+            // The next reconcile reports that the Workload finished, and with it why the job stays suspended.
             return Ok(Next::Stop);
         }
         Ok(Next::Go(Some(workload)))
@@ -444,7 +444,7 @@ impl<J: Job> Reconcile<'_, J> {
         updated.spec.active = active;
         let message = format!("Updated not matching Workload for suspended job: {}", ObjectKey::of(&updated));
         self.plan.steps.push(Step::PatchWorkload(Box::new(updated.clone())));
-        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
         Ok(updated)
     }
 
@@ -464,7 +464,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn create(&mut self, workload: Workload) {
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.tell(Told::normal(events::CREATED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::CREATED_WORKLOAD, message));
     }
 
     fn construct(&mut self, pod_sets: Vec<PodSet>) -> Result<Workload, PlanError> {
@@ -515,7 +515,7 @@ impl<J: Job> Reconcile<'_, J> {
 
     fn priority_error(&mut self, error: priority::PriorityError) -> PlanError {
         if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-            self.tell(Told::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
+            self.report(NewEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
         }
         PlanError::Other(error.to_string())
     }
@@ -555,7 +555,7 @@ impl<J: Job> Reconcile<'_, J> {
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.tell(Told::normal(events::FINISHED_WORKLOAD, message));
+                self.report(NewEvent::normal(events::FINISHED_WORKLOAD, message));
             }
             return Ok(());
         }
@@ -568,7 +568,7 @@ impl<J: Job> Reconcile<'_, J> {
                     how.reason,
                     how.message
                 );
-                self.tell(Told::warning(events::WORKLOAD_FINISHED, message));
+                self.report(NewEvent::warning(events::WORKLOAD_FINISHED, message));
             }
             return Ok(());
         }
@@ -602,7 +602,7 @@ impl<J: Job> Reconcile<'_, J> {
                 return Ok(());
             }
             if let Some(messages) = start::check_messages(&workload) {
-                self.tell(Told::normal(events::UPDATED_ADMISSION_CHECK, messages));
+                self.report(NewEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
             }
             return Ok(());
         }
@@ -643,7 +643,7 @@ impl<J: Job> Reconcile<'_, J> {
         workload.spec.priority_class_ref = priority.class;
         let message = format!("Updated workload priority class: {}", ObjectKey::of(workload));
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
         Ok(true)
     }
 
@@ -660,7 +660,7 @@ impl<J: Job> Reconcile<'_, J> {
             None => workload.annotations_mut().remove(KEY),
         };
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal(events::UPDATED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::UPDATED_WORKLOAD, message));
         true
     }
 
@@ -682,7 +682,7 @@ impl<J: Job> Reconcile<'_, J> {
             let elapsed = Duration::try_from(elapsed).unwrap_or_default();
             if elapsed >= after {
                 self.plan.steps.push(Step::Delete(Box::new(self.job.clone())));
-                self.tell(Told::normal(events::DELETED, "Deleted job: deactivation retention period expired"));
+                self.report(NewEvent::normal(events::DELETED, "Deleted job: deactivation retention period expired"));
             } else {
                 self.plan.look_again(after - elapsed);
             }
@@ -708,7 +708,7 @@ impl<J: Job> Reconcile<'_, J> {
                 let queue =
                     workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
                 let message = format!("Admitted by clusterQueue {}", queue.unwrap_or_default());
-                self.tell(Told::normal(events::STARTED, message));
+                self.report(NewEvent::normal(events::STARTED, message));
             }
             Err(error) if error.is_permanent() => {
                 if status::finish(&mut workload, finished::FAILED_TO_START, &error.to_string(), self.context.now) {
@@ -744,7 +744,7 @@ impl<J: Job> Reconcile<'_, J> {
         if !self.job.is_suspended() {
             self.job.suspend();
             self.plan.steps.push(Step::Patch(Box::new(self.job.clone())));
-            self.tell(Told::normal(events::STOPPED, message));
+            self.report(NewEvent::normal(events::STOPPED, message));
         }
         if !self.job.can_be_restored() {
             return false;

@@ -197,10 +197,10 @@ impl Reconciler for Controller {
                 Step::Create { check, templates, request } => {
                     self.create(&workload, &check, templates, &request).await?;
                 }
-                Step::Status { workload: wanted, told } => {
+                Step::Status { workload: wanted, events } => {
                     self.write(&workload, &wanted).await?;
-                    for told in told {
-                        self.recorder.event(workload.as_ref(), told.event_type, &told.reason, &told.message);
+                    for event in events {
+                        self.recorder.event(workload.as_ref(), event.event_type, &event.reason, &event.message);
                     }
                 }
             }
@@ -251,7 +251,8 @@ impl Controller {
                 );
                 Ok(())
             }
-            // An earlier try got this far, and the watch says so or will. What is somebody else's is in the way, which is told.
+            // An earlier attempt created the request, and the watch has delivered or will deliver it. A request
+            // of another owner is a conflict, which is reported below.
             Err(Failure::Request(error))
                 if berth_runtime::is_already_exists(&error) && is_own(known().as_deref(), workload) =>
             {

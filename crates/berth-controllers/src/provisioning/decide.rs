@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use super::requests::{self, Needed};
 use crate::conditions;
 use crate::gates::{Gate, Gates};
-use crate::plan::Told;
+use crate::plan::NewEvent;
 use crate::workload::{checks, status};
 
 /// Retries when the configuration does not say.
@@ -60,7 +60,7 @@ pub enum Step {
         /// The workload as it should be.
         workload: Box<Workload>,
         /// Events about it.
-        told: Vec<Told>,
+        events: Vec<NewEvent>,
     },
 }
 
@@ -85,14 +85,14 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     let states = workload.status.as_ref().map_or(&[][..], |status| &status.admission_checks);
     let mut kept: Vec<String> = Vec::new();
     let mut changed = workload.clone();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut creates = Vec::new();
     for (check, config) in &view.checks {
         let Some(state) = states.iter().find(|state| state.name == *check) else { continue };
         let latest = requests::latest(&view.requests, &name, check);
         let Some(config) = config else {
             kept.extend(latest.map(|(_, request)| request.name_any()));
-            set(&mut changed, update(state, CheckState::Pending, "the check is not active"), view, &mut told);
+            set(&mut changed, update(state, CheckState::Pending, "the check is not active"), view, &mut events);
             continue;
         };
         if !requests::is_needed(workload, config)? {
@@ -101,7 +101,7 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
                     &mut changed,
                     update(state, CheckState::Ready, "the provisioning request is not needed"),
                     view,
-                    &mut told,
+                    &mut events,
                 );
             }
             continue;
@@ -118,7 +118,7 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
             Some((number, request)) => {
                 kept.push(request.name_any());
                 if let Some(new) = from_request(workload, state, number, request, config, &needed) {
-                    set(&mut changed, new, view, &mut told);
+                    set(&mut changed, new, view, &mut events);
                 }
             }
             // Once it was ready the nodes were there; a request that vanished is not made again.
@@ -135,7 +135,7 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     steps.extend(unneeded.cloned().map(Step::Delete));
     steps.extend(creates);
     if changed != *workload {
-        steps.push(Step::Status { workload: Box::new(changed), told });
+        steps.push(Step::Status { workload: Box::new(changed), events });
     }
     Ok(steps)
 }
@@ -153,7 +153,7 @@ fn update(state: &AdmissionCheckState, verdict: CheckState, message: &str) -> Ad
     }
 }
 
-fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, told: &mut Vec<Told>) {
+fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, events: &mut Vec<NewEvent>) {
     let states = &mut status::status_mut(workload).admission_checks;
     let old = states.iter().find(|state| state.name == new.name).map(|state| state.state);
     if let Some(old) = old.filter(|old| *old != new.state) {
@@ -161,7 +161,7 @@ fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, told:
         if !new.message.is_empty() {
             message.push_str(&format!(" with message: {}", new.message));
         }
-        told.push(Told::normal(events::ADMISSION_CHECK_UPDATED, message));
+        events.push(NewEvent::normal(events::ADMISSION_CHECK_UPDATED, message));
     }
     checks::set_state(states, new, view.now);
 }

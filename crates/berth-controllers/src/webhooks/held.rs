@@ -16,7 +16,7 @@ use crate::jobs::Job;
 use crate::jobs::ancestors::{POD, managed_ancestor};
 use crate::jobs::described::set_at;
 use crate::jobs::reconcile::{self, Context};
-use crate::plan::{PlanError, Told};
+use crate::plan::{NewEvent, PlanError};
 
 /// The gates the policy adds to pods. Others that an annotation may name are somebody else's.
 const GATES: [&str; 2] = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
@@ -67,7 +67,7 @@ pub(super) fn undo_pod(object: &mut Value) {
 ///
 /// # Errors
 /// When its owner is not known (yet), or it cannot be read.
-pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Told>), PlanError> {
+pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<NewEvent>), PlanError> {
     let mut settled = job.clone();
     if !job.is_suspended() {
         // Somebody let go of it meanwhile; from here on it is a job like any other that runs without a workload.
@@ -85,7 +85,7 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<To
     let mut object = serde_json::to_value(job).map_err(failed)?;
     default_job::<J>(&mut object, &namespace, context.config, context.gates, &lookup)
         .map_err(|errors| PlanError::Other(field::aggregate(&errors)))?;
-    let mut told = None;
+    let mut event = None;
     if let Some(steps) = J::MANAGED_BY
         && job.managed_by().is_none()
         && remove_at(&mut object, steps).is_some()
@@ -95,9 +95,9 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<To
              to other clusters, and this one is queued for this cluster; to have it sent, delete it and make it again",
             steps.join(".")
         );
-        told = Some(Told::warning(events::MANAGED_BY_MISSING, message));
+        event = Some(NewEvent::warning(events::MANAGED_BY_MISSING, message));
     }
-    Ok((serde_json::from_value(object).map_err(failed)?, told))
+    Ok((serde_json::from_value(object).map_err(failed)?, event))
 }
 
 /// Removes the field at the end of these steps.
@@ -223,17 +223,17 @@ mod tests {
             .expect("a check"),
         );
         let stored: BatchJob = read(job(json!({labels::QUEUE_NAME: "q"}), None, "false"));
-        let (settled, told) = with_context(&stores, |context| settle_job(context, &stored)).expect("settled");
+        let (settled, event) = with_context(&stores, |context| settle_job(context, &stored)).expect("settled");
         assert_eq!(settled.managed_by(), None);
         assert!(settled.is_suspended() && !is_unsettled(&settled), "it is queued");
-        let told = told.expect("its author is told");
-        assert!(told.message.starts_with("spec.managedBy was not set"), "{}", told.message);
+        let event = event.expect("its author is event");
+        assert!(event.message.starts_with("spec.managedBy was not set"), "{}", event.message);
         // One that said it itself is left alone, and a new one is handed over.
         let mut by_author = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         by_author["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
         let by_author: BatchJob = read(by_author);
-        let (settled, told) = with_context(&stores, |context| settle_job(context, &by_author)).expect("settled");
-        assert_eq!((settled.managed_by(), told), (Some("kueue.x-k8s.io/multikueue"), None));
+        let (settled, event) = with_context(&stores, |context| settle_job(context, &by_author)).expect("settled");
+        assert_eq!((settled.managed_by(), event), (Some("kueue.x-k8s.io/multikueue"), None));
         let mut new = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
         let lookup =

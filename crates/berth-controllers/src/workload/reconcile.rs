@@ -22,7 +22,7 @@ use crate::conditions;
 use crate::config::WaitForPodsReady;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
-use crate::plan::{Plan, Step, Told};
+use crate::plan::{NewEvent, Plan, Step};
 use crate::selector;
 use crate::stores::controller_of;
 use crate::translate::requests::adjust;
@@ -69,8 +69,8 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::PatchStatus(Box::new(self.workload.clone())));
     }
 
-    fn tell(&mut self, told: Told) {
-        self.plan.steps.push(Step::Event(told));
+    fn report(&mut self, event: NewEvent) {
+        self.plan.steps.push(Step::Event(event));
     }
 
     fn decide(&mut self) {
@@ -126,7 +126,7 @@ impl Reconcile<'_> {
             self.write();
         }
         self.plan.steps.push(Step::Delete(Box::new(self.workload.clone())));
-        self.tell(Told::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
+        self.report(NewEvent::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
     }
 
     /// Nobody owns it (any more). Returns whether that was the end of it.
@@ -214,7 +214,7 @@ impl Reconcile<'_> {
                 true => eviction::DEACTIVATED.to_owned(),
                 false => format!("{}{cause}", eviction::DEACTIVATED_DUE_TO),
             };
-            self.tell(Told::normal(&status::eviction_event(&reason), message));
+            self.report(NewEvent::normal(&status::eviction_event(&reason), message));
         }
         true
     }
@@ -357,7 +357,7 @@ impl Reconcile<'_> {
             status::sync_admitted(&mut self.workload, self.context.gates, self.context.now);
         }
         self.write_status();
-        self.tell(Told::normal(&status::eviction_event(reason), message));
+        self.report(NewEvent::normal(&status::eviction_event(reason), message));
     }
 
     // -- gates and checks ----------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ impl Reconcile<'_> {
                 let message = format!("Admission is gated by: {gates}");
                 self.unset(admission::ADMISSION_GATED, admission::ADMISSION_GATED, &message);
                 if !was_gated {
-                    self.tell(Told::normal(
+                    self.report(NewEvent::normal(
                         events::ADMISSION_GATED,
                         format!("Workload admission is gated by: {gates}"),
                     ));
@@ -394,7 +394,7 @@ impl Reconcile<'_> {
                     "AdmissionGatedBy cleared, waiting for quota reservation",
                 );
                 let message = "Admission gate cleared, workload is now admissible";
-                self.tell(Told::normal(events::ADMISSION_GATE_CLEARED, message));
+                self.report(NewEvent::normal(events::ADMISSION_GATE_CLEARED, message));
                 true
             }
             None => false,
@@ -441,7 +441,7 @@ impl Reconcile<'_> {
                 status::sync_admitted(&mut self.workload, gates, now);
             }
             self.write_status();
-            self.tell(Told::warning(events::ADMISSION_CHECK_REJECTED, format!("Deactivated due to {text}")));
+            self.report(NewEvent::warning(events::ADMISSION_CHECK_REJECTED, format!("Deactivated due to {text}")));
             return true;
         }
         if let Some((plural, list)) = described(&checks::in_state(&self.workload, CheckState::Retry)) {
@@ -457,7 +457,7 @@ impl Reconcile<'_> {
                 let queue = queue.map(|admission| admission.cluster_queue.clone()).unwrap_or_default();
                 let seconds = status::seconds_since_reservation(&self.workload, now);
                 let message = format!("Admitted by ClusterQueue {queue}, wait time since reservation was {seconds}s");
-                self.tell(Told::normal(events::ADMITTED, message));
+                self.report(NewEvent::normal(events::ADMITTED, message));
             }
             return true;
         }
@@ -497,7 +497,7 @@ impl Reconcile<'_> {
         status::status_mut(&mut self.workload).accumulated_past_execution_time_seconds = None;
         self.write_status();
         let message = format!("The maximum execution time ({limit}s) exceeded");
-        self.tell(Told::warning(events::MAXIMUM_EXECUTION_TIME_EXCEEDED, message));
+        self.report(NewEvent::warning(events::MAXIMUM_EXECUTION_TIME_EXCEEDED, message));
         true
     }
 

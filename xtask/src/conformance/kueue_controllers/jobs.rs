@@ -154,7 +154,7 @@ fn find<'a>(workloads: &'a mut [Workload], like: &Workload) -> Option<&'a mut Wo
     workloads.iter_mut().find(|workload| workload.name_any() == like.name_any())
 }
 
-pub(super) fn event(namespace: &str, name: &str, told: &berth_controllers::plan::Told) -> Value {
+pub(super) fn event(namespace: &str, name: &str, told: &berth_controllers::plan::NewEvent) -> Value {
     json!({
         "key": {"namespace": namespace, "name": name},
         "eventType": format!("{:?}", told.event_type),

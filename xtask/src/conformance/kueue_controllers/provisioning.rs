@@ -76,9 +76,9 @@ fn reconcile(case: &Case) -> Verdict {
                         );
                         existing.push(Arc::new(*request));
                     }
-                    Step::Status { workload, told } => {
+                    Step::Status { workload, events } => {
                         after = *workload;
-                        for told in told {
+                        for told in events {
                             tell(&told.reason, told.message);
                         }
                     }

@@ -21,7 +21,7 @@ use crate::conditions;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::jobs::{naming, readiness, sanitize, start};
-use crate::plan::{Plan, PlanError, Step, Told};
+use crate::plan::{NewEvent, Plan, PlanError, Step};
 use crate::podset::{self, PodSetInfo};
 use crate::priority;
 use crate::stores::{Owner, Stores, controller_of};
@@ -156,22 +156,22 @@ impl Look<'_> {
         self.with_workload((*workload).clone())
     }
 
-    fn tell(&mut self, told: Told) {
-        self.plan.steps.push(Step::Event(told));
+    fn report(&mut self, event: NewEvent) {
+        self.plan.steps.push(Step::Event(event));
     }
 
     /// What stops a look is said on a pod that waits for it.
     fn complain(&mut self, error: &PlanError) {
-        if let Some(told) = error.told().filter(|_| !self.plan.warns()) {
-            self.tell_waiting(told);
+        if let Some(event) = error.event().filter(|_| !self.plan.warns()) {
+            self.report_waiting(event);
         }
     }
 
     /// Says something on the first pod that is still to run.
-    fn tell_waiting(&mut self, told: Told) {
+    fn report_waiting(&mut self, event: NewEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
-        self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), told));
+        self.plan.steps.push(Step::EventAbout(Box::new((**about).clone()), event));
     }
 
     fn write_status(&mut self, workload: &Workload) {
@@ -199,14 +199,14 @@ impl Look<'_> {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
                 // The next pod, or a change of one, brings another look.
-                self.tell_waiting(Told::warning(events::ERR_WORKLOAD_COMPOSE, message));
+                self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
         };
         let workload = self.construct(pod_sets)?;
         let message = format!("Created Workload: {}", ObjectKey::of(&workload));
         self.plan.steps.push(Step::CreateWorkload(Box::new(workload)));
-        self.tell(Told::normal(events::CREATED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::CREATED_WORKLOAD, message));
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Look<'_> {
             }
             Err(error) => {
                 if let priority::PriorityError::WorkloadPriorityClassNotFound(_) = &error {
-                    self.tell(Told::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
+                    self.report(NewEvent::warning(events::WORKLOAD_PRIORITY_CLASS_NOT_FOUND, error.to_string()));
                 }
                 return Err(PlanError::Other(error.to_string()));
             }
@@ -300,7 +300,7 @@ impl Look<'_> {
         }
         let message = format!("Deleted not matching Workload: {}", ObjectKey::of(&gone));
         self.plan.steps.push(Step::DeleteWorkload(Box::new(gone)));
-        self.tell(Told::normal(events::DELETED_WORKLOAD, message));
+        self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
     }
 
     // -- living with one -----------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ impl Look<'_> {
             if status::finish(&mut workload, reason, &finished.message, now) {
                 self.write_status(&workload);
                 let message = format!("Workload '{}' is declared finished", ObjectKey::of(&workload));
-                self.tell(Told::normal(events::FINISHED_WORKLOAD, message));
+                self.report(NewEvent::normal(events::FINISHED_WORKLOAD, message));
             }
             self.finalize_all();
             return Ok(());
@@ -343,8 +343,8 @@ impl Look<'_> {
             self.finalize(pod);
             if !group::is_deleting(pod) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-                let told = Told::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
-                self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+                let event = NewEvent::normal(events::EXCESS_POD_DELETED, "Excess pod deleted");
+                self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
             }
         }
         for pod in &surplus.replaced {
@@ -353,13 +353,13 @@ impl Look<'_> {
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-            self.tell(Told::normal(events::OWNER_REFERENCES_ADDED, message));
+            self.report(NewEvent::normal(events::OWNER_REFERENCES_ADDED, message));
         }
         if self.follow_labels(&mut workload)? {
             return Ok(());
         }
         if self.sync_status(&mut workload, surplus.absent) {
-            self.tell_kept(&surplus.kept);
+            self.report_kept(&surplus.kept);
             self.write_status(&workload);
             return Ok(());
         }
@@ -384,7 +384,7 @@ impl Look<'_> {
             return Ok(());
         }
         if let Some(messages) = start::check_messages(&workload) {
-            self.tell(Told::normal(events::UPDATED_ADMISSION_CHECK, messages));
+            self.report(NewEvent::normal(events::UPDATED_ADMISSION_CHECK, messages));
         }
         Ok(())
     }
@@ -422,30 +422,30 @@ impl Look<'_> {
         self.finalize_lost(|pod| !is_of_run(pod));
         let name = self.group.name();
         for pod in pods.iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
-            let told = if is_of_run(pod) {
+            let event = if is_of_run(pod) {
                 let message = format!("The workload of {name} has finished ({how}): the pod is not started any more");
-                Told::warning(events::WORKLOAD_FINISHED, message)
+                NewEvent::warning(events::WORKLOAD_FINISHED, message)
             } else {
                 let message = format!(
                     "{name} has finished ({how}), and this pod was no part of it: it waits until the pods of that run are \
                      deleted ({}), or is to be made again in a group of another name",
                     some_of(&of_run)
                 );
-                Told::warning(events::POD_GROUP_FINISHED, message)
+                NewEvent::warning(events::POD_GROUP_FINISHED, message)
             };
-            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }
 
     /// A pod that is being deleted while its place is open says what keeps it.
-    fn tell_kept(&mut self, kept: &[Arc<Pod>]) {
+    fn report_kept(&mut self, kept: &[Arc<Pod>]) {
         let name = self.group.name();
         for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
             let message = format!(
                 "The pod is kept until another takes its place in {name}; deleting the group's Workload ends the group"
             );
-            let told = Told::normal(events::WAITING_FOR_REPLACEMENT, message);
-            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+            let event = NewEvent::normal(events::WAITING_FOR_REPLACEMENT, message);
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }
 
@@ -453,7 +453,7 @@ impl Look<'_> {
     fn wake(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
-            Err(message) => return self.tell_waiting(Told::warning(events::ERR_WORKLOAD_COMPOSE, message)),
+            Err(message) => return self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
         };
         sanitize(&mut pod_sets);
         let sizes =
@@ -497,7 +497,10 @@ impl Look<'_> {
             return Ok(false);
         }
         self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
-        self.tell(Told::normal(events::UPDATED_WORKLOAD, format!("Updated workload: {}", ObjectKey::of(workload))));
+        self.report(NewEvent::normal(
+            events::UPDATED_WORKLOAD,
+            format!("Updated workload: {}", ObjectKey::of(workload)),
+        ));
         Ok(true)
     }
 
@@ -534,7 +537,7 @@ impl Look<'_> {
         let infos = match start::infos(self.context, &workload, false) {
             Ok(infos) => infos,
             Err(error) if error.is_permanent() => {
-                // Its end is told on the pods with the next look.
+                // The next reconcile reports on the pods that the workload finished.
                 if status::finish(&mut workload, finished::FAILED_TO_START, &error.to_string(), self.context.now) {
                     self.write_status(&workload);
                 }
@@ -567,8 +570,8 @@ impl Look<'_> {
         }
         for pod in started {
             self.plan.steps.push(Step::Patch(Box::new(pod.clone())));
-            let told = Told::normal(events::STARTED, format!("Admitted by clusterQueue {queue}"));
-            self.plan.steps.push(Step::EventAbout(Box::new(pod), told));
+            let event = NewEvent::normal(events::STARTED, format!("Admitted by clusterQueue {queue}"));
+            self.plan.steps.push(Step::EventAbout(Box::new(pod), event));
         }
     }
 
@@ -594,7 +597,7 @@ impl Look<'_> {
             for pod in self.group.pods().iter().filter(|pod| !group::is_deleting(pod)) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
             }
-            self.tell(Told::normal(events::DELETED, "Deleted pods: deactivation retention period expired"));
+            self.report(NewEvent::normal(events::DELETED, "Deleted pods: deactivation retention period expired"));
         }
     }
 
@@ -609,8 +612,8 @@ impl Look<'_> {
                 self.plan.steps.push(Step::PatchStatus(Box::new(marked)));
             }
             self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
-            let told = Told::normal(events::STOPPED, message);
-            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), told));
+            let event = NewEvent::normal(events::STOPPED, message);
+            self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }
 
