@@ -1,5 +1,5 @@
-//! Carries plans out: the difference between what was known and what should be is sent as a merge patch that only
-//! applies to the version that was looked at. Answers go into the caches at once, so the next reconcile reads them.
+//! Carries plans out. The difference between the known and the wanted state of an object is sent as a merge patch that
+//! applies to the known version only. Answers go into the caches at once, so the next reconcile reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -32,10 +32,10 @@ pub enum Part {
     Status,
 }
 
-/// The field manager writes are made as.
+/// Field manager of all writes.
 pub const FIELD_MANAGER: &str = "berth-controllers";
 
-/// Longest text of an event.
+/// Longest message of an event, in bytes.
 const EVENT_MESSAGE_MAX: usize = 1024;
 
 /// Sends the difference between two states of an object. Returns the server's answer, or nothing when there was no
@@ -50,7 +50,7 @@ pub async fn patch<K>(
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + PartialEq,
 {
-    // Most plans change nothing: that is seen cheapest before anything is written down.
+    // Most plans change nothing; comparing is cheaper than serializing.
     if before == after {
         return Ok(None);
     }
@@ -239,39 +239,39 @@ where
         }
     }
 
-    /// Says on a job that the name of its Workload is taken, if it is by somebody else's. The cache may only lag.
+    /// Reports on a job that the name of its Workload is taken by a Workload of another owner. A Workload of the job's own
+    /// means only that the cache lags.
     async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
         let Ok(Some(taken)) = api.get_opt(name).await else { return };
         let owner = controller_of(&taken.metadata);
         if owner.is_some_and(|owner| Some(owner.uid.as_str()) == object.meta().uid.as_deref()) {
             return;
         }
-        let whose = owner.map_or("nobody".to_owned(), |owner| format!("{} {}", owner.kind, owner.name));
-        let message = format!(
-            "Workload {name} is there already and belongs to {whose}; it is made for this {} once that one is deleted",
-            J::kind(&())
-        );
+        let owner =
+            owner.map_or("has no owner".to_owned(), |owner| format!("is owned by {} {}", owner.kind, owner.name));
+        let message =
+            format!("Workload {name} already exists and {owner}; delete it to let this {} be queued", J::kind(&()));
         self.recorder.event(object, EventType::Warning, events::WORKLOAD_NAME_CONFLICT, &message);
     }
 
-    /// Says on an object that is held since the controllers were away why it stays so, if the API refused what they would make
-    /// of it.
+    /// Reports on an object that was held while the controllers were unavailable why it stays held, if the API server
+    /// rejected the write that releases it.
     fn report_unsettled(&self, object: &J, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!(
-                "It is held since it was made while the controllers were away, and what they would make of it now is refused: {}; \
-                 delete it and make it again",
+                "Held because it was created while the controllers were unavailable; releasing it was rejected: {}; delete it \
+                 and create it again",
                 berth_runtime::message(error)
             );
             self.recorder.event(object, EventType::Warning, events::STAYS_HELD, &truncate(&message, EVENT_MESSAGE_MAX));
         }
     }
 
-    /// Says on an object what the API refuses, without which the object goes on waiting: a policy, a quota or a webhook
-    /// may be in the way.
+    /// Reports on an object that the API server rejected a write, without which the object keeps waiting. A policy, a quota
+    /// or a webhook may be the cause.
     fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
-            let message = format!("The API server refuses {what}: {}", berth_runtime::brief(error));
+            let message = format!("The API server rejected {what}: {}", berth_runtime::brief(error));
             self.recorder.event(
                 object,
                 EventType::Warning,
@@ -354,12 +354,12 @@ fn is_gone<K: Resource>(answer: &K) -> bool {
     meta.deletion_timestamp.is_some() && !has_grace && answer.finalizers().is_empty()
 }
 
-/// Refused for what it was. An API that is busy, or an object that has changed, is no refusal.
+/// Whether the API server rejected the content of a write. A busy API server, or a conflict, does not count.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
 }
 
-/// Deletes an object unless it was replaced by another of the same name; dependents go in the background.
+/// Deletes an object unless another object of the same name replaced it; dependents are deleted in the background.
 pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,

@@ -12,11 +12,11 @@ use berth_runtime::EventType;
 /// One step of a plan about an object of kind `J`, others of its kind, and workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<J> {
-    /// Tell people something about the object.
+    /// Record an event about the object.
     Event(NewEvent),
-    /// Tell people something about another object of the kind.
+    /// Record an event about another object of the kind.
     EventAbout(Box<J>, NewEvent),
-    /// Tell people something about a workload.
+    /// Record an event about a workload.
     WorkloadEvent(Box<Workload>, NewEvent),
     /// Write the object's metadata and spec.
     Patch(Box<J>),
@@ -24,7 +24,7 @@ pub enum Step<J> {
     PatchStatus(Box<J>),
     /// Delete the object.
     Delete(Box<J>),
-    /// Make a workload.
+    /// Create a workload.
     CreateWorkload(Box<Workload>),
     /// Write a workload's metadata and spec.
     PatchWorkload(Box<Workload>),
@@ -34,7 +34,7 @@ pub enum Step<J> {
     DeleteWorkload(Box<Workload>),
 }
 
-/// The content of an event.
+/// The content of an event to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEvent {
     /// Normal or Warning.
@@ -46,25 +46,25 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Something expected.
+    /// An event of type Normal.
     pub fn normal(reason: &str, message: impl Into<String>) -> Self {
         NewEvent { event_type: EventType::Normal, reason: reason.to_owned(), message: message.into() }
     }
 
-    /// Something a person may want to look at.
+    /// An event of type Warning.
     pub fn warning(reason: &str, message: impl Into<String>) -> Self {
         NewEvent { event_type: EventType::Warning, reason: reason.to_owned(), message: message.into() }
     }
 }
 
-/// Steps, then perhaps a complaint or a wish to look again.
+/// Steps, then an error or the delay of the next reconcile, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<J> {
-    /// What to do, in order; later steps need earlier ones to have worked.
+    /// Steps in order; each runs only if those before it succeeded.
     pub steps: Vec<Step<J>>,
-    /// What is wrong; the reconcile is tried again with backoff after the steps were done.
+    /// Why the reconcile failed; it is retried with backoff after the steps are carried out.
     pub error: Option<PlanError>,
-    /// Look again after this long.
+    /// Reconcile again after this long.
     pub requeue_after: Option<Duration>,
 }
 
@@ -75,14 +75,14 @@ impl<J> Default for Plan<J> {
 }
 
 impl<J> Plan<J> {
-    /// Ends the plan with a complaint.
+    /// The plan, ending in this error.
     #[must_use]
     pub fn fail(mut self, error: PlanError) -> Self {
         self.error = Some(error);
         self
     }
 
-    /// Does it say already that something is wrong?
+    /// Whether it holds an event of type Warning about an object of kind `J`.
     pub fn warns(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Event(event) | Step::EventAbout(_, event) => event.event_type == EventType::Warning,
@@ -90,7 +90,7 @@ impl<J> Plan<J> {
         })
     }
 
-    /// Asks for another look, keeping the earliest wish.
+    /// Requests another reconcile after this long; the earliest request counts.
     pub fn look_again(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |known| known.min(after)));
     }
@@ -102,22 +102,22 @@ pub enum PlanError {
     /// The Workload a job names does not exist.
     #[error("prebuilt workload not found")]
     PrebuiltWorkloadNotFound,
-    /// None of the job's workloads is like the job; they were deleted.
+    /// None of the job's workloads matches the job; they were deleted.
     #[error("no matching workloads")]
     NoMatchingWorkloads,
-    /// The job had more workloads than one; the others were deleted.
+    /// The job had more than one workload; the others were deleted.
     #[error("extra workloads")]
     ExtraWorkloads,
     /// An owner in the chain above the job is not known (yet).
     #[error("workload owner not found")]
     OwnerNotFound,
-    /// The chain of owners above the job goes on beyond where it is followed.
+    /// The chain of owners above the job is longer than the controllers follow.
     #[error("managed owners chain limit reached")]
     NestingTooDeep,
     /// Owners own each other.
     #[error("cyclic ownership")]
     CyclicOwnership,
-    /// What a job asks for cannot be made out.
+    /// The job's request cannot be read.
     #[error("{0}")]
     Unclear(String),
     /// Anything else, in words.
@@ -126,8 +126,8 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// What is said on the object because of it: what stops a look must not stop it in silence. Nothing for what passes by itself,
-    /// and for what the plan tells in its own words.
+    /// The event that reports this error on the object, so that no reconcile stops in silence. `None` for
+    /// errors that pass by themselves, and for those the plan reports in its own words.
     pub fn event(&self) -> Option<NewEvent> {
         let reason = match self {
             PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,

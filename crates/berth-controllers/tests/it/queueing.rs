@@ -360,7 +360,7 @@ async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too
     cluster.pass(2).await;
     let told = cluster.events("team", "taken").await;
     let conflict = format!(
-        "WorkloadNameConflict: Workload {name} is there already and belongs to nobody; it is made for this Job once that one is deleted"
+        "WorkloadNameConflict: Workload {name} already exists and has no owner; delete it to let this Job be queued"
     );
     assert!(told.contains(&conflict), "{told:?}");
     cluster.delete(&others).await;
