@@ -1,10 +1,10 @@
-//! An ordered set that keeps its first member at hand: most queues have one class waiting, and most events concern one
-//! queue, and need no tree for it.
+//! An ordered set that stores its first member inline: most queues have one class waiting, and
+//! most events concern one queue, so neither needs a tree.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// An ordered set; without allocation while it has one member at most.
+/// An ordered set that allocates nothing while it has at most one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderedSet<T> {
     first: Option<T>,
@@ -19,17 +19,17 @@ impl<T> Default for OrderedSet<T> {
 }
 
 impl<T: Ord> OrderedSet<T> {
-    /// The first in order.
+    /// The first member in order.
     pub fn first(&self) -> Option<&T> {
         self.first.as_ref()
     }
 
-    /// In order.
+    /// The members in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
 
-    /// The first one that is not before this.
+    /// The first member at or after `from`.
     pub fn first_from(&self, from: &T) -> Option<&T> {
         self.first().filter(|first| *first >= from).or_else(|| self.rest.range(from..).next())
     }
@@ -52,7 +52,7 @@ impl<T: Ord> OrderedSet<T> {
         }
     }
 
-    /// Takes a member out.
+    /// Removes a member.
     pub fn remove(&mut self, item: &T) {
         if self.first.as_ref() == Some(item) {
             self.first = self.rest.pop_first();

@@ -1,4 +1,4 @@
-//! Whether a pod set can use a flavor at all (§8.4), quota aside.
+//! Whether a pod set can use a flavor at all (§8.4), whatever its quota.
 
 use super::{Ask, AskedPodSet};
 use crate::decision::Finding;
@@ -7,12 +7,12 @@ use crate::model::{Labels, NodeAffinity, PodTemplate, Requirement, ResourceFlavo
 use crate::world::World;
 use crate::world::queue::Group;
 
-/// Why a flavor is passed over.
+/// Why a flavor is skipped.
 #[derive(Debug)]
 pub(crate) enum Rejection {
-    /// It is not among those the workload may use; not counted as an attempt.
+    /// The workload may not use the flavor; not counted as an attempt.
     Skipped(Finding),
-    /// It cannot serve the pods.
+    /// The flavor cannot serve the pods.
     Unsuitable(Finding),
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn reject(
     None
 }
 
-/// The first taint that keeps pods away and that none of the tolerations covers.
+/// The first taint with effect NoSchedule or NoExecute that none of the tolerations covers.
 pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]) -> Option<&'a Taint> {
     taints.iter().find(|taint| {
         taint.effect != TaintEffect::PreferNoSchedule
@@ -76,12 +76,14 @@ pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]
     })
 }
 
-/// A taint as messages print it: Go's formatting of the struct, whose last field is the time it was added.
+/// A taint as messages print it: Go's formatting of the struct, whose last field is the time it
+/// was added.
 fn taint_text(taint: &Taint) -> String {
     format!("{{{} {} {} <nil>}}", taint.key, taint.value, taint.effect.as_str())
 }
 
-/// Node selector and required affinity against the labels of the flavor, looking only at keys the flavor defines.
+/// Node selector and required affinity against the labels of the flavor, looking only at keys the
+/// flavor defines.
 fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
     let labels = &flavor.node_labels;
     let selected = template
@@ -95,7 +97,8 @@ fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
 fn matches_affinity(affinity: &NodeAffinity, labels: &Labels) -> bool {
     let Some(terms) = &affinity.required else { return true };
     let known = |requirement: &&Requirement| labels.contains_key(&requirement.key);
-    // A term without any relevant expression says nothing about this flavor: some node of it may match.
+    // A term without any relevant expression says nothing about this flavor: some node of it may
+    // match.
     if terms.iter().any(|term| !term.expressions.iter().any(|requirement| labels.contains_key(&requirement.key))) {
         return true;
     }

@@ -1,7 +1,9 @@
-//! Flavor assignment: which flavor each resource of each pod set would get, and how well that works (§8).
+//! Flavor assignment: the flavor that each resource of each pod set would get, and how well that
+//! fits (§8).
 //!
-//! [`search`] walks the flavors of a resource group, [`filter`] says which of them a pod set can use at all, [`reduce`]
-//! looks for a smaller number of pods. An assignment changes nothing: it is an answer, which the cycle then acts on.
+//! [`search`] walks the flavors of a resource group, [`filter`] decides which of them a pod set
+//! can use at all, and [`reduce`] looks for a smaller number of pods. An assignment changes
+//! nothing; the cycle acts on it.
 
 pub(crate) mod filter;
 pub(crate) mod reduce;
@@ -22,14 +24,14 @@ use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
 
-/// Length of what is usually said about a pod set, so that its text is allocated once.
+/// Usual length of a pod set's message, so that its text is allocated once.
 const MESSAGE_USUAL: usize = 160;
 
-/// Searches of one round at most: pod sets with many flavors may have more combinations than anybody should wait for behind
-/// them.
+/// Maximum number of searches in one round: pod sets with many flavors may have more combinations
+/// than the workloads behind them should wait for.
 const SEARCHES_MAX: usize = 1024;
 
-/// What an assignment is asked for.
+/// The request for an assignment.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub queue: QueueId,
@@ -37,18 +39,18 @@ pub(crate) struct Ask {
     pub pod_sets: Arc<[AskedPodSet]>,
     /// Flavors the search may use, per pod set and resource (§5.6 step 1).
     pub pinned: Option<Pins>,
-    /// The elastic slice that makes room (§13.2).
+    /// The elastic slice that the workload replaces; its quota becomes free (§13.2).
     pub replaced: Option<WorkloadId>,
     /// Use the flavors of the admission it holds instead of searching (§8.2).
     pub second_pass: bool,
-    /// Start where the last search ended (§8.12).
+    /// Start at the flavor where the last search ended (§8.12).
     pub resume: bool,
 }
 
 /// Nominated flavors, per pod set name and resource.
 pub(crate) type Pins = BTreeMap<Name, BTreeMap<ResourceId, FlavorId>>;
 
-/// One pod set of an ask.
+/// One pod set of an [`Ask`].
 #[derive(Debug, Clone)]
 pub(crate) struct AskedPodSet {
     pub info: Arc<PodSetInfo>,
@@ -57,7 +59,7 @@ pub(crate) struct AskedPodSet {
     pub requests: Arc<[(ResourceId, i64)]>,
 }
 
-/// The answer.
+/// The assignment: flavors, usage, and how well the workload is served.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Assignment {
     pub pod_sets: Vec<PodSetOutcome>,
@@ -69,11 +71,11 @@ pub(crate) struct Assignment {
     pub scan: ScanState,
     /// It fits once the victims of another entry have left (§5.6 step 1).
     pub deferred: bool,
-    /// Searches for victims on the way.
+    /// Searches for victims that were made for it.
     pub searches: Vec<Searched>,
 }
 
-/// What was found for one pod set.
+/// The assignment of one pod set.
 #[derive(Debug, Clone)]
 pub(crate) struct PodSetOutcome {
     pub name: Name,
@@ -81,11 +83,12 @@ pub(crate) struct PodSetOutcome {
     pub requests: Arc<[(ResourceId, i64)]>,
     pub flavors: Vec<FlavorChoice>,
     pub findings: Vec<Finding>,
-    /// What the pods ask of a topology cannot be served by the flavors that were chosen.
+    /// Set if the flavors that were chosen cannot serve the pods' topology request.
     pub error: Option<TopologyProblem>,
     pub attempts: Vec<FlavorAttempt>,
     pub topology: Option<TopologyAssignment>,
-    /// Its topology is chosen in a second pass (§14.3): `Some(true)` pending, `Some(false)` chosen now.
+    /// Its topology is chosen in a second pass (§14.3): `Some(true)` pending, `Some(false)` chosen
+    /// now.
     pub delayed: Option<bool>,
 }
 
@@ -96,24 +99,25 @@ pub(crate) struct FlavorChoice {
     pub flavor: FlavorId,
     pub fr: FrId,
     pub mode: AssignmentMode,
-    /// Index of the last flavor looked at, −1 when that was the last there is (§8.12).
+    /// Index of the last flavor tried, −1 when it was the last one of the group (§8.12).
     pub tried: i32,
 }
 
-/// How far a search through the flavors got (§8.12).
+/// Progress of a search through the flavors (§8.12).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ScanState {
-    /// Per pod set and resource, the last flavor tried, where others come after it.
+    /// Per pod set and resource, the last flavor tried, if more flavors follow it.
     tried: Vec<(usize, ResourceId, usize)>,
     generation: u64,
     cycle: u64,
     class: Option<ClassId>,
-    /// Searches since one began at the first flavors, this one included.
+    /// Number of searches since the last one that began at the first flavors, this one included.
     searches: usize,
-    /// Where an earlier one of them ended: the last whose number is a power of two.
+    /// Where an earlier search ended: the latest whose number is a power of two.
     mark: Vec<(usize, ResourceId, usize)>,
-    /// It ended where that one did. Pod sets that reach their last flavor in different searches, each starting over while the
-    /// other ends, have gone through all their combinations by then, and would go through them again for ever.
+    /// True if this search ended where the marked one did. Pod sets may reach their last flavor in
+    /// different searches, each starting over while the other ends. By then they have tried all
+    /// their combinations, and would repeat them for ever.
     is_over: bool,
 }
 
@@ -123,20 +127,21 @@ impl ScanState {
         ScanState { generation, cycle, class, ..ScanState::default() }
     }
 
-    /// Notes the search before this one, if it went on from one, once all it tried is noted.
+    /// Notes the search that this one continued, if any, once everything it tried is noted.
     pub fn goes_on_from(&mut self, earlier: Option<&ScanState>) {
         self.searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
         self.mark = earlier.map(|earlier| earlier.mark.clone()).unwrap_or_default();
-        // A round is seen to be one however long it takes to get into it (Brent, 1980).
+        // This detects a cycle however long it takes to enter it (Brent, 1980).
         self.is_over = self.searches > 1 && self.tried == self.mark || self.searches >= SEARCHES_MAX;
         if self.searches.is_power_of_two() {
             self.mark = self.tried.clone();
         }
     }
 
-    /// Notes the last flavor tried for a pod set and resource; −1 when that was the last there is.
+    /// Notes the last flavor tried for a pod set and resource; −1 when it was the last one of the
+    /// group.
     pub fn note(&mut self, pod_set: usize, resource: ResourceId, tried: i32) {
-        // From the last one the next search starts over, as it does where nothing is noted.
+        // After the last flavor the next search starts over, as it does without a note.
         if let Ok(tried) = usize::try_from(tried) {
             self.tried.push((pod_set, resource, tried));
         }
@@ -181,7 +186,7 @@ impl PodSetOutcome {
         self.flavors.iter().map(|choice| choice.mode).min().unwrap_or(AssignmentMode::Fit)
     }
 
-    /// Writes down what was found, sorted. Nothing if nothing was.
+    /// Writes the findings, sorted. Writes nothing if there are none.
     fn write_reasons(&self, text: &mut String) {
         match (&self.error, self.findings.as_slice()) {
             (Some(error), _) => text.push_str(&error.to_string()),
@@ -194,7 +199,7 @@ impl PodSetOutcome {
         }
     }
 
-    /// Gives away the attempts, and what was found apart from them.
+    /// Takes the attempts and the other findings.
     fn take_considered(&mut self) -> PodSetConsidered {
         let attempts = std::mem::take(&mut self.attempts);
         let apart = |finding: &&Finding| !attempts.iter().any(|attempt| attempt.findings.contains(finding));
@@ -254,7 +259,7 @@ impl Assignment {
         frs
     }
 
-    /// The flavors chosen, to be pinned when the assignment is worked out again (§5.6 step 1).
+    /// The flavors chosen, to be pinned when the assignment is computed again (§5.6 step 1).
     pub fn pins(&self) -> Pins {
         self.pod_sets
             .iter()
@@ -287,7 +292,7 @@ impl Assignment {
         Admission { cluster_queue: world.queue(queue).name.clone(), pod_sets: pod_sets.collect() }
     }
 
-    /// Gives away what was tried, for whoever asks.
+    /// Takes the record of what was tried, for explanations.
     pub fn take_considered(&mut self, world: &World) -> Considered {
         Considered {
             pod_sets: self.pod_sets.iter_mut().map(PodSetOutcome::take_considered).collect(),
@@ -333,8 +338,8 @@ pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_set
     usage
 }
 
-/// How much of what an admitted pod set was given it still holds: pods that no longer need their quota give it back
-/// (§2.5).
+/// The part of an admitted pod set's quota that it still holds: pods that no longer need their
+/// quota give it back (§2.5).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     assigned: i32,
@@ -360,14 +365,14 @@ pub(crate) fn asked_pod_set(info: &Arc<PodSetInfo>, count: i32) -> AskedPodSet {
     AskedPodSet { info: info.clone(), count, requests }
 }
 
-/// What a simulation of preemption for one flavor-resource says (§8.6).
+/// Result of a simulated preemption for one flavor-resource (§8.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Simulated {
     pub mode: PreemptionMode,
     pub level: u32,
 }
 
-/// Answers whether preemption could make room for an amount of one flavor-resource.
+/// Decides whether preemption could free an amount of one flavor-resource.
 pub(crate) trait Oracle {
     fn simulate(&mut self, world: &mut World, ask: &Ask, fr: FrId, amount: i64) -> Simulated;
 }

@@ -23,7 +23,7 @@ pub(crate) struct Grade {
 impl Grade {
     const WORST: Grade = Grade { mode: PreemptionMode::NoFit, level: u32::MAX };
 
-    /// What the API calls it.
+    /// The grade in the API's terms.
     pub fn assignment_mode(self) -> AssignmentMode {
         match self.mode {
             PreemptionMode::NoFit => AssignmentMode::NoFit,
@@ -69,7 +69,8 @@ impl Grade {
     }
 }
 
-/// Assigns flavors to every pod set of an ask. Topology is not looked at; see [`crate::topology`].
+/// Assigns flavors to every pod set of an ask. Topology is not considered; see
+/// [`crate::topology`].
 pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Oracle) -> Assignment {
     let record = world.record(ask.workload);
     let scan = if ask.resume { record.scan.clone() } else { None };
@@ -105,7 +106,8 @@ struct Found {
 }
 
 impl Found {
-    /// Why nothing was found: flavors are alternatives, so the least severe of their reasons counts (§8.13).
+    /// Why no flavor was found: flavors are alternatives, so the least severe of their reasons
+    /// counts (§8.13).
     fn no_fit_reason(&self) -> PendingReason {
         least_severe(&self.attempts)
     }
@@ -123,7 +125,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The pod sets that get their flavors together with this one, if it is the first of them (§8.1).
+    /// The pod sets that get their flavors together with this one, if it is the first of them
+    /// (§8.1).
     fn members(&self, world: &World, first: usize) -> Option<Vec<AskedPodSet>> {
         let group_of = |set: &'_ AskedPodSet| set.info.topology.as_ref().and_then(|request| request.group.clone());
         let sets = &self.ask.pod_sets;
@@ -193,7 +196,7 @@ impl Search<'_> {
                 }
             }
         }
-        // Groups are needed together: what is worst about them is what has to be fixed first (§8.13).
+        // All groups are needed: the most severe failure has to be fixed first (§8.13).
         failures.into_iter().min_by_key(Found::no_fit_reason).unwrap_or(found)
     }
 
@@ -215,7 +218,7 @@ impl Search<'_> {
         let start = self.scan.map_or(0, |scan| scan.next_flavor(first, resource));
         let mut found = Found::default();
         let mut best: Option<(Grade, usize)> = None;
-        // The choices of the best flavor, and those of the one that is looked at.
+        // The choices of the best flavor so far, and those of the current one.
         let (mut best_choices, mut choices) = (Vec::new(), Vec::with_capacity(wanted.len()));
         let mut last = start;
         for at in start..group.flavors.len() {
@@ -247,7 +250,8 @@ impl Search<'_> {
             let mut borrowing = 0;
             for &(resource, amount) in wanted {
                 let Some(fr) = group.fr(at, resource) else { continue };
-                // One that cannot be had is enough to pass the flavor over; what else is short there is said with it.
+                // One unavailable resource is enough to skip the flavor; what else is short there
+                // is reported with it.
                 let is_out = grade.mode == PreemptionMode::NoFit;
                 let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
                 push_exactly(&mut findings, judged.finding);
@@ -291,7 +295,8 @@ impl Search<'_> {
         };
         let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
         let flavor = group.flavors[slot].flavor;
-        // Resources of one flavor may borrow from different levels, and the best for most need not be the highest (§8.8).
+        // Resources of one flavor may borrow from different levels, and the best for most need not
+        // be the highest (§8.8).
         found.borrowing = best_choices.iter().map(|(.., grade)| grade.level).max().unwrap_or(0);
         found.flavors = best_choices
             .into_iter()
@@ -303,7 +308,8 @@ impl Search<'_> {
         found
     }
 
-    /// Judges one resource on one flavor against quota (§8.5). Once the flavor is out, nobody is looked for to preempt.
+    /// Evaluates one resource on one flavor against quota (§8.5). Once the flavor is ruled out, no
+    /// search for victims is made.
     #[expect(clippy::too_many_arguments, reason = "one question, asked in one place")]
     fn judge(
         &mut self,
@@ -387,7 +393,7 @@ impl Search<'_> {
                 );
                 let grouped = set.info.topology.as_ref().is_some_and(|request| request.group.is_some());
                 if set.requests.is_empty() && grouped {
-                    // A leader that asks for nothing goes where its workers go.
+                    // A leader without requests gets the flavor of its workers.
                     let is_tas = |choice: &&FlavorChoice| {
                         world.flavor(choice.flavor).is_some_and(|flavor| flavor.topology.is_some())
                     };
@@ -426,7 +432,7 @@ impl Search<'_> {
     }
 }
 
-/// Adds to a list that seldom holds more than one: without room for more.
+/// Adds to a list that seldom holds more than one item, without spare capacity.
 fn push_exactly<T>(list: &mut Vec<T>, item: Option<T>) {
     if list.capacity() == 0 {
         list.reserve_exact(usize::from(item.is_some()));
@@ -446,7 +452,7 @@ impl Judged {
     }
 }
 
-/// What keeps a workload that would borrow from preempting (§8.5).
+/// The policy that forbids preemption by a workload that would borrow, if any (§8.5).
 fn bars_preemption_while_borrowing(policies: &PreemptionPolicies, fair_sharing: bool) -> Option<PreemptionBar> {
     if policies.borrow_within_cohort != BorrowWithinCohort::Never {
         return None;
@@ -458,7 +464,8 @@ fn bars_preemption_while_borrowing(policies: &PreemptionPolicies, fair_sharing: 
     }
 }
 
-/// What the replaced elastic slice holds of a resource on this flavor, or the other flavor it holds it on (§8.5).
+/// Amount of a resource that the replaced elastic slice holds on this flavor, or the other flavor
+/// on which it holds the resource (§8.5).
 fn replaced_amount(
     world: &World,
     replaced: WorkloadId,
@@ -500,7 +507,8 @@ fn merge_attempt(attempts: &mut Vec<FlavorAttempt>, attempt: FlavorAttempt) {
     }
 }
 
-/// Why nothing fits (§8.13): alternatives count by the least severe, co-requisites by the most severe.
+/// Why nothing fits (§8.13): alternatives count by the least severe, co-requisites by the most
+/// severe.
 pub(crate) fn no_fit_reason(assignment: &Assignment) -> Option<PendingReason> {
     if assignment.mode() != AssignmentMode::NoFit {
         return None;

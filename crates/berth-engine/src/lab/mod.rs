@@ -1,8 +1,9 @@
-//! Single questions to an engine: what would be assigned, who would be preempted, how much is left.
+//! Single questions to an engine: what it would assign, which workloads it would preempt, how much
+//! quota is left.
 //!
-//! A cycle answers all of them together. Here they can be asked alone, of the same code, without anything being decided:
-//! by people who want to know why, by what-if tools, and by recorded cases of single functions. Nothing asked here
-//! changes an engine, except what is named so ([`Lab::add_usage`], [`Lab::hide`]).
+//! A cycle answers all of them together. Here recorded cases of single functions, tests and
+//! benches ask them separately, of the same code, and nothing is decided. Nothing here changes an
+//! engine, except where the name says so ([`Lab::add_usage`], [`Lab::hide`]).
 
 mod questions;
 mod topology;
@@ -46,7 +47,8 @@ impl Engine {
     }
 }
 
-/// A stub for the simulation of preemption: what to answer per flavor and resource; `(Preempt, 0)` for others.
+/// A stub for the simulation of preemption: what to answer per flavor and resource; `(Preempt, 0)`
+/// for others.
 pub type SimulationTable = BTreeMap<(Name, Name), (PreemptionMode, u32)>;
 
 /// How to work out an assignment.
@@ -92,7 +94,7 @@ pub struct PodSetReport {
     pub reasons: Vec<String>,
     /// What made it impossible to say.
     pub error: Option<String>,
-    /// Flavors looked at.
+    /// Flavors tried.
     pub attempts: Vec<FlavorAttempt>,
     /// Domains.
     pub topology: Option<TopologyAssignment>,
@@ -152,7 +154,7 @@ impl Lab<'_> {
         (world.flavor_name(fr.flavor).clone(), world.resource_name(fr.resource).clone())
     }
 
-    /// Takes up quota of a queue for nobody in particular.
+    /// Adds usage to a queue that no workload accounts for.
     pub fn add_usage(&mut self, queue: &str, amounts: &FlavorAmounts) {
         let amounts = self.amounts(amounts);
         if let Some(id) = self.queue(queue) {
@@ -161,7 +163,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Gives that quota back.
+    /// Removes usage added by [`Lab::add_usage`].
     pub fn remove_usage(&mut self, queue: &str, amounts: &FlavorAmounts) {
         let amounts = self.amounts(amounts);
         if let Some(id) = self.queue(queue) {
@@ -170,7 +172,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Takes places in a flavor's topology for nobody in particular.
+    /// Adds usage to a flavor's topology that no workload accounts for.
     pub fn add_places(&mut self, flavor: &Name, assignment: &TopologyAssignment, per_pod: &ResourceList) {
         let flavor = self.engine.world.flavor_id(flavor);
         let mut places = Places::default();
@@ -180,21 +182,21 @@ impl Lab<'_> {
         topologies.add_usage(&places);
     }
 
-    /// Imagines a workload away until [`Lab::unhide`].
+    /// Assumes a workload gone until [`Lab::unhide`].
     pub fn hide(&mut self, workload: &WorkloadKey) {
         if let Some(id) = self.engine.world.workloads.id(workload) {
             self.engine.world.hide(id);
         }
     }
 
-    /// Takes [`Lab::hide`] back.
+    /// Undoes [`Lab::hide`].
     pub fn unhide(&mut self, workload: &WorkloadKey) {
         if let Some(id) = self.engine.world.workloads.id(workload) {
             self.engine.world.unhide(id);
         }
     }
 
-    /// What a queue could still take, and what it could take if nothing were in use.
+    /// Amount available to a queue, and the amount available if nothing were in use.
     pub fn available(&mut self, queue: &str, flavor: &Name, resource: &Name) -> Option<(Amount, Amount)> {
         let fr = self.fr(flavor, resource);
         let world = &self.engine.world;
@@ -213,7 +215,7 @@ impl Lab<'_> {
         Some(report)
     }
 
-    /// True if a queue may be looked at in a cycle.
+    /// True if cycles consider a queue.
     pub fn is_schedulable(&self, queue: &str) -> bool {
         self.queue(queue).is_some_and(|id| self.engine.world.is_schedulable(id))
     }
@@ -249,7 +251,8 @@ impl Lab<'_> {
         report
     }
 
-    /// The dominant resource share of a cohort or cluster queue, with an amount added at a cluster queue first.
+    /// The dominant resource share of a cohort or cluster queue, with an amount added at a cluster
+    /// queue first.
     pub fn share_with(&mut self, node: (&str, bool), queue: &str, added: &FlavorAmounts) -> Option<WeightedShare> {
         let added = self.amounts(added);
         let target = match node {
@@ -272,12 +275,12 @@ impl Lab<'_> {
         self.engine.world.share(node).is_borrowing_on(&requested)
     }
 
-    /// Counts changes that make a queue's workloads start their search over (§7.8).
+    /// Number of changes that make a queue's workloads start their search over (§7.8).
     pub fn generation(&self, queue: &str) -> Option<u64> {
         Some(self.engine.world.queue(self.queue(queue)?).generation)
     }
 
-    /// Works out the assignment of a known workload in a queue, for its full counts.
+    /// Computes the assignment of a known workload in a queue, for its full counts.
     pub fn assign(
         &mut self,
         workload: &WorkloadKey,
@@ -362,7 +365,8 @@ impl Lab<'_> {
         }
     }
 
-    /// Whom a workload would preempt in a queue, given what it asks for and which of that is short.
+    /// Workloads that a workload would preempt in a queue, given its request and which part of
+    /// that is short.
     pub fn targets(
         &mut self,
         workload: &WorkloadKey,
@@ -415,7 +419,8 @@ impl Lab<'_> {
         ))
     }
 
-    /// The order in which fair sharing asks queues for victims; `drops[i]` leaves the i-th out afterwards (§10.6).
+    /// The order in which fair sharing asks queues for victims; `drops[i]` leaves the i-th out
+    /// afterwards (§10.6).
     pub fn victim_queue_order(
         &mut self,
         preemptor: &WorkloadKey,
@@ -453,7 +458,8 @@ impl Lab<'_> {
         order
     }
 
-    /// Candidates in the order they would be preempted (§9.5), each with the queue it is taken to run in.
+    /// Candidates in the order they would be preempted (§9.5), each with the queue it is taken to
+    /// run in.
     pub fn candidate_order(&mut self, own: &str, candidates: &[(WorkloadKey, Name)], now: Time) -> Vec<WorkloadKey> {
         let own_name = Name::from(own);
         let own = self.engine.world.queue_id(&own_name);
@@ -483,7 +489,7 @@ impl Lab<'_> {
         Some(self.engine.world.record(self.engine.world.workloads.id(workload)?).priority)
     }
 
-    /// What is kept for a workload that must preempt and found nobody (§5.9).
+    /// Amounts reserved for a workload that must preempt and has no targets (§5.9).
     pub fn amounts_to_reserve(&mut self, queue: &str, usage: &FlavorAmounts, borrows: bool) -> FlavorAmounts {
         let usage = self.amounts(usage);
         let Some(id) = self.queue(queue) else { return FlavorAmounts::new() };
@@ -500,9 +506,9 @@ impl Lab<'_> {
             .is_some_and(|id| world.local(world.record(id).local).ledger.penalties.contains_key(&id))
     }
 
-    /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per pod set, or why nowhere.
-    /// A workload with failed nodes keeps the rest of its placement, and an elastic one what it is given of an `earlier`
-    /// slice's, per pod set.
+    /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per
+    /// pod set, or why nowhere. A workload with failed nodes keeps the rest of its placement, and
+    /// an elastic one what it is given of an `earlier` slice's, per pod set.
     pub fn place(
         &mut self,
         workload: &WorkloadKey,
@@ -527,7 +533,8 @@ impl Lab<'_> {
         crate::topology::assign::places_in(&mut self.engine.world, &ask, flavor, earlier)
     }
 
-    /// Drops what is kept from one question about topology to the next only to save work: no answer may change.
+    /// Drops what is kept from one question about topology to the next only to save work: no
+    /// answer may change.
     pub fn forget_counts(&mut self) {
         self.engine.world.topologies.forget_counts();
     }

@@ -1,4 +1,5 @@
-//! Questions about topology for an assignment that is given: what has to be placed, and what it takes of which domain.
+//! Questions about topology for a given assignment: what has to be placed, and which amounts of
+//! which domain it takes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::model::{ResourceList, TopologyAssignment, WorkloadKey};
 use crate::topology::Places;
 use crate::topology::request::build;
 
-/// A pod set with the flavors it was given.
+/// A pod set with the flavors assigned to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GivenPodSet {
     /// Name.
@@ -39,8 +40,8 @@ pub struct ToPlace {
 pub type PodsInDomain = (Name, Vec<Name>, ResourceList, i64);
 
 impl Lab<'_> {
-    /// What is used of each domain of a flavor's topology, by the values assignments name the domain with; pods count as
-    /// resource `pods`. Domains nobody uses are left out.
+    /// Usage of each domain of a flavor's topology, by the values with which assignments name the
+    /// domain. Pods count as resource `pods`; unused domains are left out.
     pub fn used_domains(&mut self, flavor: &Name) -> BTreeMap<Vec<Name>, ResourceList> {
         let flavor = self.engine.world.flavor_id(flavor);
         self.engine.world.topologies.used_domains(flavor)
@@ -60,7 +61,8 @@ impl Lab<'_> {
         })
     }
 
-    /// What an assignment takes of the nodes beyond what an earlier one of the same workload holds (§5.8).
+    /// What an assignment takes of the nodes beyond what an earlier one of the same workload holds
+    /// (§5.8).
     pub fn net_places(
         &mut self,
         workload: &WorkloadKey,

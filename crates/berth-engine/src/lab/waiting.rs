@@ -50,8 +50,8 @@ impl Lab<'_> {
         (requeued.added, requeued.active)
     }
 
-    /// Ends a popped workload's cycle as one in which it got as far as `status`: back into its queue, and what there is to
-    /// say about that (§5.10).
+    /// Ends a popped workload's cycle as one in which it got as far as `status`: back into its
+    /// queue, and what there is to say about that (§5.10).
     pub fn put_back(
         &mut self,
         workload: &WorkloadKey,
@@ -72,7 +72,8 @@ impl Lab<'_> {
         outcome.decisions.pop()
     }
 
-    /// Records how far the search through a workload's flavors got: per pod set, index per resource.
+    /// Records how far the search through a workload's flavors got: per pod set, index per
+    /// resource.
     pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return };
         let world = &mut self.engine.world;
@@ -94,7 +95,8 @@ impl Lab<'_> {
             .then(|| self.engine.world.record(preemptor).key().clone())
     }
 
-    /// Makes a queue remember a workload as the one that waits for preemptions it started, or nobody.
+    /// Makes a queue remember a workload as the one that waits for preemptions it started, or
+    /// none.
     pub fn set_preemptor(&mut self, queue: &str, workload: Option<&WorkloadKey>) {
         let Some(queue) = self.queue(queue) else { return };
         let id = workload.and_then(|key| self.engine.world.workloads.id(key));
@@ -102,22 +104,23 @@ impl Lab<'_> {
         self.engine.pending_queues.get_or_insert(queue).preemptor = preemptor;
     }
 
-    /// Why workloads like this one are set aside unseen, if they are.
+    /// The reason why a workload's class is inadmissible, if it is.
     pub fn inadmissible_class_reason(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
         let class = world.record(world.workloads.id(workload)?).class;
         self.engine.pending_queues.get(self.queue(queue)?)?.no_fit_reason(class)
     }
 
-    /// Gives what was set aside in a queue's tree another chance. How many workloads that moved.
+    /// Moves the inadmissible workloads of a queue's tree back to the heap; returns the number
+    /// moved.
     pub fn flush(&mut self, queue: &str, now: Time) -> usize {
         let Some(id) = self.queue(queue) else { return 0 };
         let root = self.engine.world.tree.node(self.engine.world.queue(id).node).root;
         self.engine.pending_queues.flush(&mut self.engine.world, root, now)
     }
 
-    /// Carries out every flush that was asked for, whether or not its time has come: one pass per tree. Of every tree
-    /// that has no cycle, how many workloads moved.
+    /// Carries out every requested flush, due or not, one pass per tree. Returns the number of
+    /// workloads moved, for each tree without a cycle.
     pub fn flush_requested(&mut self, now: Time) -> Vec<usize> {
         let mut moved = Vec::new();
         for root in self.engine.pending_queues.due_flushes(Time(i64::MAX)) {
@@ -135,7 +138,7 @@ impl Lab<'_> {
         due.into_iter().map(|id| self.engine.world.record(id).key().clone()).collect()
     }
 
-    /// True if a workload is to be looked at again while it holds quota.
+    /// True if a second pass is scheduled for a workload.
     pub fn awaits_second_pass(&self, workload: &WorkloadKey) -> bool {
         self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.pending_queues.second_pass.awaits(id))
     }
@@ -156,7 +159,7 @@ impl Lab<'_> {
         })
     }
 
-    /// True if no back-off keeps a workload from being looked at (§4.6).
+    /// True if a workload has no back-off, or it has expired (§4.6).
     pub fn is_backoff_over(&self, workload: &WorkloadKey, now: Time) -> bool {
         let world = &self.engine.world;
         world.workloads.id(workload).is_some_and(|id| crate::waiting::is_backoff_over(&world.record(id).facts, now))

@@ -23,7 +23,8 @@ pub struct PodSetTotal {
 }
 
 impl Lab<'_> {
-    /// The usage by which a local queue is ordered (§16.4); `None` if nothing was ever heard of it.
+    /// The usage by which a local queue is ordered (§16.4); `None` if nothing was ever heard of
+    /// it.
     pub fn local_usage(&self, namespace: &str, name: &str) -> Option<f64> {
         let world = &self.engine.world;
         let id = world.local_ids.get(&(Name::from(namespace), Name::from(name)))?;
@@ -37,7 +38,8 @@ impl Lab<'_> {
         replaced_slice(world, &entry).map(|id| world.record(id).key().clone())
     }
 
-    /// True if what an earlier life of the process recorded of a local queue's usage is part of its ledger (§16.5).
+    /// True if the usage that an earlier run of the process recorded is part of a local queue's
+    /// ledger (§16.5).
     pub fn is_record_accounted(&self, namespace: &str, name: &str) -> bool {
         let world = &self.engine.world;
         let id = world.local_ids.get(&(Name::from(namespace), Name::from(name)));
@@ -74,14 +76,14 @@ impl Lab<'_> {
         Some(world.record(world.workloads.id(workload)?).order_time)
     }
 
-    /// Are two workloads alike to every decision (§4.8)?
+    /// True if two workloads are equivalent to every decision (§4.8).
     pub fn same_class(&self, a: &WorkloadKey, b: &WorkloadKey) -> bool {
         let world = &self.engine.world;
         let class = |key: &WorkloadKey| world.workloads.id(key).map(|id| world.record(id).class);
         class(a).is_some() && class(a) == class(b)
     }
 
-    /// Must a workload be looked at again although it holds quota (§17.6)?
+    /// True if a workload that holds quota needs a second pass (§17.6).
     pub fn needs_second_pass(&self, workload: &WorkloadKey) -> bool {
         let world = &self.engine.world;
         let id = world.workloads.id(workload);

@@ -1,5 +1,6 @@
-//! Usage as it would be if some of it were given back, beside the tree's own: what a cycle's victims will leave behind is
-//! asked about for every entry, and taking all of them out of the tree for each would cost their number every time.
+//! Usage as it would be with some of it removed, kept beside the tree's own. Every entry of a
+//! cycle asks what its victims will release; removing all of them from the tree for each entry
+//! would cost their number every time.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use super::tree::{Cell, QuotaTree};
 use crate::amount::Amount;
 use crate::ids::{FrId, NodeId};
 
-/// Usage of the cells that would be different; that of all others is the tree's.
+/// Usage of the cells that differ from the tree's.
 #[derive(Debug, Default)]
 pub(crate) struct Imagined {
     usage: HashMap<(NodeId, FrId), Amount>,
@@ -29,12 +30,12 @@ impl Imagined {
         self.log.push(((id, fr), before));
     }
 
-    /// What a node could take (§7.3).
+    /// Amount available to a node (§7.3).
     pub fn available(&self, tree: &QuotaTree, id: NodeId, fr: FrId) -> Amount {
         tree.available_of(id, &|id| self.cell(tree, id, fr))
     }
 
-    /// Gives amounts back at a queue here, and only here.
+    /// Removes amounts at a queue here, not in the tree.
     pub fn remove(&mut self, tree: &QuotaTree, queue: NodeId, amounts: &FrAmounts) {
         for &(fr, amount) in amounts {
             let mut at = Some(queue);
@@ -49,11 +50,12 @@ impl Imagined {
         }
     }
 
-    /// Takes up amounts at a queue that the tree is about to take up too.
+    /// Adds amounts at a queue that the tree is about to add too.
     pub fn add(&mut self, tree: &QuotaTree, queue: NodeId, amounts: &FrAmounts) {
         for &(fr, amount) in amounts {
             let mut climbing = Some(Amount::Bounded(amount));
-            // The tree's own usage may change all the way up: here it stays as far as nothing climbs.
+            // The tree's usage may change up to the root; here it must stay the same where nothing
+            // climbs.
             for id in tree.path_to_root(queue) {
                 let cell = self.cell(tree, id, fr);
                 self.set(id, fr, cell.usage + climbing.unwrap_or(Amount::ZERO));
@@ -62,12 +64,12 @@ impl Imagined {
         }
     }
 
-    /// A point to [go back](Self::rollback) to.
+    /// A state to [roll back](Self::rollback) to.
     pub fn mark(&self) -> usize {
         self.log.len()
     }
 
-    /// Goes back to a mark; the tree must be as it was then.
+    /// Rolls back to a mark; the tree must be as it was then.
     pub fn rollback(&mut self, mark: usize) {
         for (cell, before) in self.log.drain(mark..).rev() {
             match before {

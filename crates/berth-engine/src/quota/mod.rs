@@ -1,7 +1,8 @@
 //! Quota over the tree of cohorts (§7): what each node owns, lends, borrows and uses.
 //!
-//! [`tree`] holds the nodes and keeps usage up to date in time proportional to the depth of the tree; [`share`] derives
-//! the dominant resource share from it (§10.1); [`imagined`] answers what would be if something were given back.
+//! [`tree`] holds the nodes and updates usage in time proportional to the depth of the tree;
+//! [`share`] derives the dominant resource share from it (§10.1); [`imagined`] computes usage with
+//! some of it removed.
 
 mod imagined;
 pub(crate) mod share;

@@ -1,4 +1,5 @@
-//! Properties of the quota tree on random trees and usage, against a reference that is slow and obvious.
+//! Properties of the quota tree on random trees and usage, checked against a slow, obvious
+//! reference.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,8 @@ struct Plan {
     lending: Option<i64>,
 }
 
-/// A random platform: cohorts first (each under an earlier one), then queues, then usage that comes and goes.
+/// A random platform: cohorts first (each under an earlier one), then queues, then usage that
+/// comes and goes.
 #[derive(Debug, Clone)]
 struct Platform {
     cohorts: Vec<Plan>,
@@ -69,7 +71,7 @@ struct Step {
     alive: bool,
     quota: Plan,
     usage: Option<(usize, i64)>,
-    /// Whether anybody looks at the tree before the next change.
+    /// Whether the tree is refreshed before the next change.
     refresh: bool,
 }
 
@@ -122,7 +124,7 @@ fn build(platform: &Platform) -> (QuotaTree, Vec<NodeId>, Vec<NodeId>) {
     (tree, cohorts, queues)
 }
 
-/// The definitions of §7, straight down, with everything worked out anew at every step.
+/// The definitions of §7, computed anew at every step.
 struct Reference<'a> {
     platform: &'a Platform,
     used: BTreeMap<usize, i64>,
@@ -192,8 +194,8 @@ impl Reference<'_> {
     }
 }
 
-/// So many cases, the same every time: a change is judged by itself, not by the draw. `BERTH_PROPERTY_CASES` asks for so many
-/// others.
+/// Runs `cases` cases, the same every time, so that a change is tested and not the random draw.
+/// `BERTH_PROPERTY_CASES` sets another number.
 fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig {
@@ -300,7 +302,7 @@ proptest! {
         let (mut tree, _, queues) = build(&platform);
         for (queue, amount, _) in &platform.usage {
             let id = queues[*queue];
-            // Only what fits is taken, as a scheduler does.
+            // Only usage that fits is added, as a scheduler does.
             if Amount::Bounded(*amount) <= tree.available(id, fr()) {
                 tree.add_usage(id, fr(), *amount);
             }

@@ -1,8 +1,9 @@
-//! Dominant resource share: how much a node of the cohort tree takes beyond its own, relative to what could be lent
-//! (§10.1), and which of two shares is larger (§10.2).
+//! Dominant resource share: the usage of a node of the cohort tree above its own quota, relative
+//! to what could be lent (§10.1), and the comparison of two shares (§10.2).
 //!
-//! A share is kept as the integers it is made of and compared by cross-multiplying, so that equal fairness is equal
-//! whatever the amounts. Upstream divides as floating point; orders differ only where two ratios agree to 53 bits.
+//! A share is stored as integers and compared by cross-multiplying, so that equal ratios are equal
+//! whatever the amounts. Kueue divides in floating point; orders differ only where two ratios
+//! agree to 53 bits.
 
 use std::cmp::Ordering;
 
@@ -14,7 +15,8 @@ use crate::ids::{FrId, NodeId, ResourceId};
 /// The dominant resource share of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Share {
-    /// Borrowed and lendable amount of the dominant resource; (0, 1) when no resource gives a ratio.
+    /// Borrowed and lendable amount of the dominant resource; (0, 1) when no resource gives a
+    /// ratio.
     borrowed: i64,
     lendable: i64,
     /// The resource the ratio stems from.
@@ -32,10 +34,10 @@ impl Share {
         Share { borrowed, lendable, dominant: None, weight_milli, borrowed_frs }
     }
 
-    /// The share of a node as the tree stands (§10.1).
+    /// The current share of a node (§10.1).
     ///
-    /// `resource_of` tells the resource of a flavor-resource and `earlier` whether a resource's name sorts before
-    /// another's; equal ratios report the one that sorts first.
+    /// `resource_of` returns the resource of a flavor-resource, and `earlier` whether a resource's
+    /// name sorts before another's. Of equal ratios, the one that sorts first is reported.
     pub fn of_node(
         tree: &QuotaTree,
         node: NodeId,
@@ -125,7 +127,8 @@ impl Share {
         }
     }
 
-    /// The share as a number: the ratio in thousandths, divided by the weight; infinite for a borrower of weight zero.
+    /// The share as a number: the ratio in thousandths, divided by the weight; infinite for a
+    /// borrower of weight zero.
     pub fn precise(&self) -> f64 {
         if self.borrowed == 0 {
             return 0.0;
@@ -152,7 +155,8 @@ impl Share {
     }
 }
 
-/// Compares a/(b*c) with d/(e*f), all positive denominators; exact unless the products exceed 128 bits.
+/// Compares a/(b*c) with d/(e*f), all positive denominators; exact unless the products exceed 128
+/// bits.
 fn compare_ratios(left: (i64, i64, i64), right: (i64, i64, i64)) -> Ordering {
     // A weight of zero with nothing borrowed is a share of zero.
     let weight = |weight: i64| i128::from(weight.max(1));

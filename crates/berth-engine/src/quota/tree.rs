@@ -1,12 +1,17 @@
 //! The tree of cluster queues and cohorts with quota and usage per flavor and resource (§7).
 //!
-//! Leaves are cluster queues, inner nodes cohorts. Usage enters at a leaf and climbs only as far as it exceeds what each
-//! node keeps for itself, so adding or removing a workload costs its flavor-resources times the depth. Changes of
-//! configuration are noted; [`QuotaTree::refresh`] then moves what hangs elsewhere now, and derives the nodes again that
-//! changed or lost or gained a child, with everything above them, once per batch of changes.
 //!
-//! Decisions try things out on the live tree: after [`QuotaTree::mark`] every change of usage is logged, and
-//! [`QuotaTree::rollback`] restores the exact values, also where saturated arithmetic could not be reversed.
+//! Leaves are cluster queues, inner nodes cohorts. Usage enters at a leaf and climbs only as far
+//! as it exceeds what each node keeps for itself, so adding or removing a workload costs its
+//! number of flavor-resources times the depth.
+//!
+//! Changes of configuration are only noted. [`QuotaTree::refresh`] then moves nodes to their new
+//! parents, and recomputes the nodes that changed, or lost or gained a child, with everything
+//! above them, once per batch of changes.
+//!
+//! Decisions try changes on the live tree: after [`QuotaTree::mark`] every change of usage is
+//! logged, and [`QuotaTree::rollback`] restores the exact values, even if saturated arithmetic
+//! could not be reversed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -26,29 +31,31 @@ pub(crate) struct NodeQuota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cell {
     pub quota: NodeQuota,
-    /// False where only usage exists (a workload runs on a flavor that was taken out of the quota).
+    /// False where only usage exists (a workload runs on a flavor that was taken out of the
+    /// quota).
     pub declared: bool,
     /// Quota of the node and what its children lend it.
     pub subtree: Amount,
     /// Part of `subtree` that others cannot take.
     pub guaranteed: Amount,
-    /// Usage of a queue; for a cohort, usage its children could not cover by what they keep for themselves.
+    /// Usage of a queue; for a cohort, usage its children could not cover by what they keep for
+    /// themselves.
     pub usage: Amount,
 }
 
 impl Cell {
-    /// What the node can still use of its own without asking its parent.
+    /// Amount the node can still use without borrowing from its parent.
     fn local_available(&self) -> Amount {
         (self.guaranteed - self.usage).or_zero()
     }
 
-    /// The part of an amount that the parent has to provide when it is taken up here (§7.5).
+    /// The part of an added amount that the parent has to provide (§7.5).
     pub(super) fn climbs_when_added(&self, amount: Amount) -> Option<Amount> {
         let local = self.local_available();
         (amount > local).then(|| amount - local)
     }
 
-    /// The part of an amount that the parent gets back when it is given back here (§7.5).
+    /// The part of a removed amount that the parent gets back (§7.5).
     pub(super) fn climbs_when_removed(&self, amount: Amount) -> Option<Amount> {
         let stored_above = self.usage - self.guaranteed;
         (stored_above > Amount::ZERO).then(|| amount.min(stored_above))
@@ -64,7 +71,7 @@ pub(crate) struct TreeNode {
     pub queue: Option<QueueId>,
     /// Exists: as an object, or because another node names it.
     pub alive: bool,
-    /// Parent by configuration, and who names this one.
+    /// Parent by configuration, and the nodes that name this one as theirs.
     pub declared_parent: Option<NodeId>,
     declared_children: Vec<NodeId>,
     /// Parent in effect: none at the root and none anywhere on or below a cycle.
@@ -74,7 +81,8 @@ pub(crate) struct TreeNode {
     /// On or below a cycle of cohorts.
     pub cyclic: bool,
     pub root: NodeId,
-    /// 0 for queues and childless cohorts, 1 for cohorts of queues only, else one more than the highest child cohort.
+    /// 0 for queues and childless cohorts, 1 for cohorts of queues only, else one more than the
+    /// highest child cohort.
     pub height: u32,
     pub fair_weight_milli: i64,
     cells: Vec<(FrId, Cell)>,
@@ -87,7 +95,7 @@ impl TreeNode {
     }
 }
 
-/// A point in the log to go back to.
+/// A position in the undo log to roll back to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Mark(usize);
@@ -188,7 +196,7 @@ impl QuotaTree {
         changed
     }
 
-    /// Brings parents, heights, subtree quotas and cohort usage in line with what changed.
+    /// Recomputes parents, heights, subtree quotas and cohort usage after changes.
     pub fn refresh(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -226,7 +234,7 @@ impl QuotaTree {
         below
     }
 
-    /// Hangs a node where it belongs. The parents that lost and gained it.
+    /// Moves a node to its parent; returns the parents that lost and gained it.
     fn hang(&mut self, id: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let (cyclic, parent) = self.place(id);
         let node = &mut self.nodes[id.index()];
@@ -247,13 +255,13 @@ impl QuotaTree {
         [before, parent].into_iter().flatten()
     }
 
-    /// Where a child is among the children of a parent, or where it would have to be.
+    /// Index of a child among the children of a parent, or the index where it would be inserted.
     fn child_at(&self, parent: NodeId, child: NodeId) -> Result<usize, usize> {
         let key = |id: NodeId| (&self.node(id).name, self.node(id).is_queue, id);
         self.node(parent).children.binary_search_by(|id| key(*id).cmp(&key(child)))
     }
 
-    /// Finds the root of a node that was hung elsewhere, or below one that was.
+    /// Updates the root of a node that was moved, or that is below one that was.
     fn note_root(&mut self, id: NodeId) {
         let root = self.path_to_root(id).last().unwrap_or(id);
         let node = &mut self.nodes[id.index()];
@@ -268,7 +276,7 @@ impl QuotaTree {
         }
     }
 
-    /// The state of all nodes' roots: another one when one has changed.
+    /// Version of all nodes' roots: it changes when a root changes.
     pub fn roots_version(&self) -> u64 {
         self.roots_version
     }
@@ -320,7 +328,8 @@ impl QuotaTree {
         node.children = children;
         node.height = height;
         if !node.is_queue {
-            // A cohort's usage and inherited flavor-resources are entirely derived; only its own quotas persist.
+            // A cohort's usage and inherited flavor-resources are entirely derived; only its own
+            // quotas persist.
             node.cells.retain(|(_, cell)| cell.quota != NodeQuota::default() || cell.declared);
             for (_, cell) in &mut node.cells {
                 cell.subtree = cell.quota.nominal;
@@ -348,12 +357,12 @@ impl QuotaTree {
         cells.binary_search_by_key(&fr, |(id, _)| *id).map_or_else(|_| Cell::default(), |at| cells[at].1)
     }
 
-    /// What a node could still take; negative when more is in use than there is (§7.3).
+    /// Amount available to a node; negative when usage exceeds the quota (§7.3).
     pub fn available(&self, id: NodeId, fr: FrId) -> Amount {
         self.available_of(id, &|id| self.cell(id, fr))
     }
 
-    /// The same with cells told by `cell_of`.
+    /// [`QuotaTree::available`] with the cells that `cell_of` returns.
     pub(super) fn available_of(&self, id: NodeId, cell_of: &impl Fn(NodeId) -> Cell) -> Amount {
         let cell = cell_of(id);
         let Some(parent) = self.node(id).parent else {
@@ -368,7 +377,7 @@ impl QuotaTree {
         cell.local_available() + from_parent
     }
 
-    /// What a node could take if nothing at all were in use (§7.4).
+    /// Amount available to a node if nothing were in use (§7.4).
     pub fn potential(&self, id: NodeId, fr: FrId) -> Amount {
         let cell = self.cell(id, fr);
         let Some(parent) = self.node(id).parent else {
@@ -381,7 +390,8 @@ impl QuotaTree {
         }
     }
 
-    /// The node at or above this one whose quota or borrowing limit sets what is [available](Self::available) here.
+    /// The node at or above this one whose quota or borrowing limit sets what is
+    /// [available](Self::available) here.
     pub fn limits_available(&self, id: NodeId, fr: FrId) -> NodeId {
         let Some(parent) = self.node(id).parent else { return id };
         let cell = self.cell(id, fr);
@@ -392,7 +402,8 @@ impl QuotaTree {
         if by_limit { id } else { self.limits_available(parent, fr) }
     }
 
-    /// The node at or above this one whose quota or borrowing limit sets what is [potentially there](Self::potential).
+    /// The node at or above this one whose quota or borrowing limit sets what is [potentially
+    /// there](Self::potential).
     pub fn limits_potential(&self, id: NodeId, fr: FrId) -> NodeId {
         let Some(parent) = self.node(id).parent else { return id };
         let cell = self.cell(id, fr);
@@ -403,7 +414,7 @@ impl QuotaTree {
         if by_limit { id } else { self.limits_potential(parent, fr) }
     }
 
-    /// Takes up an amount at a queue; what exceeds its own share climbs (§7.5).
+    /// Adds usage at a queue; what exceeds its own quota climbs (§7.5).
     pub fn add_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
         let mut at = Some(id);
         let mut amount = Amount::Bounded(amount);
@@ -419,7 +430,7 @@ impl QuotaTree {
         }
     }
 
-    /// Gives back an amount at a queue (§7.5).
+    /// Removes usage at a queue (§7.5).
     pub fn remove_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
         let mut at = Some(id);
         let mut amount = Amount::Bounded(amount);
@@ -444,13 +455,13 @@ impl QuotaTree {
         }
     }
 
-    /// Starts trying something out.
+    /// Marks the current usage, for [`QuotaTree::rollback`].
     pub fn mark(&mut self) -> Mark {
         self.open_marks += 1;
         Mark(self.log.len())
     }
 
-    /// Ends trying something out: usage is again what it was at the mark. Marks nest.
+    /// Restores the usage of the mark. Marks nest.
     pub fn rollback(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             let undo = self.log.pop().expect("the log is longer than the mark");
@@ -459,8 +470,8 @@ impl QuotaTree {
         self.open_marks -= 1;
     }
 
-    /// True if the amount does not fit into what the node owns: above nominal for a queue, above the subtree's quota for
-    /// a cohort (§7.6).
+    /// True if the amount does not fit into what the node owns: above nominal for a queue, above
+    /// the subtree's quota for a cohort (§7.6).
     pub fn is_borrowing_with(&self, id: NodeId, fr: FrId, amount: Amount) -> bool {
         let cell = self.cell(id, fr);
         let own = if self.node(id).is_queue { cell.quota.nominal } else { cell.subtree };
@@ -475,12 +486,12 @@ impl QuotaTree {
         })
     }
 
-    /// What a node can still use without asking its parent.
+    /// Amount a node can still use without borrowing from its parent.
     pub fn local_available(&self, id: NodeId, fr: FrId) -> Amount {
         self.cell(id, fr).local_available()
     }
 
-    /// How high in the tree a request has to borrow, and whether reclaiming may help it (§7.7).
+    /// Level of the tree a request has to borrow from, and whether reclaiming may help it (§7.7).
     pub fn borrowing_level(&self, queue: NodeId, fr: FrId, amount: i64) -> (u32, bool) {
         let amount = Amount::Bounded(amount);
         let has_cohort = self.node(queue).parent.is_some();

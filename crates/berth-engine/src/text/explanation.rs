@@ -1,5 +1,5 @@
-//! An [`Explanation`] as a page of text: what a person who waits for a job wants to know first, then why, then the figures
-//! behind it. Same explanation, same bytes.
+//! An [`Explanation`] as a page of text: first the state of the workload, then the reasons, then
+//! the figures behind them. The same explanation gives the same bytes.
 
 use super::quantity;
 use crate::amount::Amount;
@@ -13,13 +13,14 @@ use crate::model::{Admission, PreemptionPolicy};
 use crate::status::WeightedShare;
 use crate::withheld::{WithheldCandidates, WithheldHolders};
 
-/// Names listed in one line at most.
+/// Maximum number of names in one line.
 const IN_LINE_MAX: usize = 5;
-/// Holders of a quota, and candidates of a search, listed at most.
+/// Maximum number of holders of a quota, and of candidates of a search, that are listed.
 const LISTED_MAX: usize = 10;
 
-/// An explanation for people: where the workload is and, if it waits, what was tried, what is short, who holds it, and who
-/// was considered for preemption. Lines end with a newline; details are indented under what they belong to.
+/// An explanation for people: the state of the workload and, if it waits, what was tried, what is
+/// short, which workloads hold that, and which were considered for preemption. Lines end with a
+/// newline; details are indented under what they belong to.
 pub fn explanation(explanation: &Explanation) -> String {
     let mut page = Page::default();
     let queue = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -85,7 +86,8 @@ pub fn explanation(explanation: &Explanation) -> String {
     page.text
 }
 
-/// What was tried for a workload, for people: the attempts per pod set and flavor, and the searches for victims.
+/// What was tried for a workload, for people: the attempts per pod set and flavor, and the
+/// searches for victims.
 pub fn considered(considered: &Considered) -> String {
     let mut page = Page::default();
     attempts(&mut page, considered);
@@ -138,7 +140,7 @@ fn held(page: &mut Page, admission: &Admission) {
     }
 }
 
-/// Why a workload waits nowhere, for people.
+/// Why a workload waits in no queue, for people.
 pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
     let (local, namespace) = (&explanation.local_queue, &explanation.workload.namespace);
     let cluster = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -391,13 +393,13 @@ fn withheld_holders_text(resource: &Name, own_queue: &str, group: &WithheldHolde
     )
 }
 
-/// Workloads of which the explanation has the number alone.
+/// A number of workloads whose names are withheld.
 fn unnamed(workloads: usize) -> String {
     format!("{} not named here", count(workloads, "workload"))
 }
 
-/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue` and what protects it if not, for
-/// people.
+/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue` and what
+/// protects it if not, for people.
 pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str) -> String {
     let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
     match preemptible {
@@ -442,7 +444,7 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
     }
 }
 
-/// What came of a search for victims, for people.
+/// Outcome of a search for victims, for people.
 pub fn outcome(outcome: SearchOutcome) -> &'static str {
     match outcome {
         SearchOutcome::Found => "enough victims were found",
@@ -458,7 +460,7 @@ fn candidate_text(candidate: &ConsideredVictim) -> String {
     format!("{workload} in ClusterQueue {cluster_queue}, priority {priority}: {}", fate(*what))
 }
 
-/// What a search for victims made of a candidate, for people.
+/// Outcome of a search for victims for one candidate, for people.
 pub fn fate(fate: VictimFate) -> String {
     match fate {
         VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),

@@ -1,4 +1,5 @@
-//! Words: amounts and findings as Kueue writes them in messages, and whole explanations for people.
+//! Texts: amounts and findings as Kueue writes them in messages, and whole explanations for
+//! people.
 
 mod explanation;
 
@@ -8,8 +9,8 @@ use crate::decision::{Exclusion, Finding, TopologyProblem, TopologyShortage};
 
 pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection};
 
-/// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and the like in binary
-/// units where they divide evenly, everything else in decimal units.
+/// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and
+/// the like in binary units where they divide evenly, everything else in decimal units.
 pub fn quantity(resource: &str, amount: i64) -> String {
     let (amount, suffix) = canonical(resource, amount);
     format!("{amount}{suffix}")
@@ -54,7 +55,8 @@ fn binary(amount: i64) -> (i64, &'static str) {
     (amount, SUFFIXES[at])
 }
 
-/// Digits of a number; what the formatting machinery does, for texts that are written a thousand times a cycle.
+/// Digits of a number; what the formatting machinery does, for texts that are written a thousand
+/// times a cycle.
 fn push_number(text: &mut String, number: i64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();

@@ -1,4 +1,5 @@
-//! Putting an assignment's pods somewhere (§8.14): on nodes as they are, on empty ones, and after victims have left.
+//! Places the pods of an assignment (§8.14): on nodes as they are, on empty nodes, and after
+//! victims have left.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +17,16 @@ use crate::preemption::Target;
 use crate::quota::FrAmounts;
 use crate::world::World;
 
-/// What an assignment's pods were looked for, and where they would go if no workload were there, if that was asked.
+/// The request for which places were searched, and where the pods would go if no workload were
+/// there, if that was computed.
 #[derive(Debug)]
 pub(crate) struct Sought {
     pub request: PlacementRequest,
     when_empty: Option<Found>,
 }
 
-/// Finds places for the pods of an assignment that fits by quota (§8.14). What was looked for, if anything was.
+/// Finds places for the pods of an assignment that fits by quota (§8.14). Returns the request, if
+/// there was anything to place.
 pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<Sought> {
     if !world.config.gates.topology_aware_scheduling || assignment.mode() == AssignmentMode::NoFit {
         return None;
@@ -76,7 +79,7 @@ pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -
     Some(Sought { request, when_empty })
 }
 
-/// Notes what was found about the nodes of a pod set's flavor, with the attempt at that flavor too.
+/// Adds a finding about the nodes of a pod set's flavor, also to the attempt at that flavor.
 fn note(world: &World, set: &mut PodSetOutcome, finding: Finding) {
     if set.findings.contains(&finding) {
         return;
@@ -111,8 +114,8 @@ fn take(assignment: &mut Assignment, found: Found) {
     }
 }
 
-/// Finds places for a workload that preempts, once its targets have left, or on empty nodes if there are none (§5.5
-/// step 3). Only so that they can be kept for it.
+/// Finds places for a workload that preempts, once its targets have left, or on empty nodes if
+/// there are no targets (§5.5 step 3). They serve only to be reserved.
 pub(crate) fn place_after(world: &mut World, assignment: &mut Assignment, sought: Sought, targets: &[Target]) {
     if sought.request.replaces_nodes() {
         return;
@@ -136,11 +139,12 @@ pub(crate) fn place_after(world: &mut World, assignment: &mut Assignment, sought
     }
 }
 
-/// What was found for each pod set: where it goes, or why nowhere.
+/// Per pod set, its domains, or the reason why it has none.
 type Found = Vec<(usize, Result<TopologyAssignment, Finding>)>;
 
-/// Places every group in order, each seeing what the earlier ones took. Nothing is placed in a flavor after a group that
-/// found no place there: what the later ones would see is not what there will be.
+/// Places every group in order; each sees the capacity that earlier ones took. After a group that
+/// found no place in a flavor, no later group is placed there: the capacity it would see is not
+/// the capacity there will be.
 fn place_all(world: &mut World, request: &PlacementRequest, empty: bool) -> Found {
     let mut found = Found::new();
     let mut failed: BTreeSet<FlavorId> = BTreeSet::new();
@@ -164,7 +168,7 @@ fn place_all(world: &mut World, request: &PlacementRequest, empty: bool) -> Foun
     found
 }
 
-/// The room an elastic slice gives back that is replaced.
+/// Capacity that the replaced elastic slice gives back.
 fn released(world: &World, request: &PlacementRequest, empty: bool) -> Overlay {
     let mut overlay = Overlay::default();
     let replaced = request.replaced.filter(|id| !empty && !world.hidden.contains(id));
@@ -176,7 +180,7 @@ fn released(world: &World, request: &PlacementRequest, empty: bool) -> Overlay {
     overlay
 }
 
-/// Where the pods of one group go, the leader's apart.
+/// The domains of one group's workers, and those of its leader.
 fn place_group(
     topologies: &mut Topologies,
     request: &PlacementRequest,
@@ -219,7 +223,7 @@ fn place_group(
 }
 
 impl GroupRequest {
-    /// What the group ends up with: what stays of an earlier placement and what was found.
+    /// The group's complete placement: retained pods and newly placed ones.
     fn with_kept(
         &self,
         topologies: &Topologies,
@@ -234,9 +238,9 @@ impl GroupRequest {
     }
 }
 
-/// True if all pods find places as things stand.
+/// True if all pods can be placed now.
 pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> bool {
-    // The usual case needs no names: one group, nothing kept.
+    // The usual case needs no domain names: one group, nothing retained.
     if let [group] = request.groups.as_slice()
         && let (Ok(wanted), None, None) = (&group.wanted, &group.retained, request.replaced)
         && !wanted.balanced
@@ -247,7 +251,8 @@ pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> boo
     place_all(world, request, false).iter().all(|(_, result)| result.is_ok())
 }
 
-/// Where the pods of a workload would go in one flavor, whatever its quota says; per pod set, or why nowhere.
+/// The domains of a workload's pods in one flavor, whatever its quota; per pod set, or why it has
+/// none.
 #[cfg(feature = "lab")]
 pub(crate) fn places_in(
     world: &mut World,

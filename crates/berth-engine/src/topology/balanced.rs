@@ -1,8 +1,10 @@
-//! Balanced placement (§14.8): the same number of pods, give or take, on as few domains as possible.
+//! Balanced placement (§14.8): the same number of pods, give or take, on as few domains as
+//! possible.
 //!
-//! Two levels are looked at: the preferred one, and the one below it if slices go deeper. Of the domains above the
-//! preferred level the one is chosen in which the emptiest domain used would still get the most slices (the threshold);
-//! domains that cannot take that many are left out, and of the rest the smallest set with the least spare room is used.
+//! Two levels are considered: the preferred one, and the one below it if slices go deeper. The
+//! search picks the domain above the preferred level in which the emptiest used domain would still
+//! get the most slices (the threshold). Domains that cannot take that many are dropped, and of the
+//! rest the smallest set with the least spare capacity is used.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,13 +13,13 @@ use super::count::{Capacity, sum_children};
 use super::placement::{Search, Share, Wanted};
 use super::tree::FlavorTree;
 
-/// What was chosen, and the capacities without the domains that were left out.
+/// The chosen shares, and the capacities without the domains that were dropped.
 pub(crate) struct Balanced {
     pub shares: Vec<Share>,
     pub capacities: Vec<Capacity>,
 }
 
-/// How taking the largest domains first would go.
+/// Result of taking the largest domains first.
 struct Greedy {
     used: usize,
     /// Domain that got the leader.
@@ -40,7 +42,7 @@ struct Candidate {
     used: usize,
 }
 
-/// Finds a balanced choice of domains; `None` where the ordinary search has to do.
+/// Finds a balanced choice of domains; `None` where the ordinary search has to be used.
 pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Option<Balanced> {
     let groups: Vec<Vec<usize>> = match wanted.level {
         0 => vec![tree.level_domains(0).collect()],
@@ -86,19 +88,22 @@ impl Balance<'_> {
         domains.iter().flat_map(|id| self.tree.domains[*id].children.clone()).collect()
     }
 
-    /// The domains pods are balanced over: those of the preferred level, or of the next one if slices go deeper.
+    /// The domains pods are balanced over: those of the preferred level, or of the next one if
+    /// slices go deeper.
     fn balanced_over(&self, domains: &[usize]) -> Vec<usize> {
         if self.wanted.level < self.wanted.slice_level { self.below(domains) } else { domains.to_vec() }
     }
 
-    /// What a group of siblings of the preferred level could do; `None` if not at least the threshold wanted.
+    /// Evaluates a group of siblings of the preferred level; `None` if it cannot reach the wanted
+    /// threshold.
     fn evaluate(&mut self, domains: Vec<usize>, least: i64) -> Option<Candidate> {
         let greedy = self.greedy(&self.balanced_over(&domains))?;
         let threshold = self.threshold(&greedy);
         if threshold < least {
             return None;
         }
-        // Domains above may put the leader elsewhere than those below did: then fewer slices each leave it room.
+        // The leader may go to another domain above than below: then a lower threshold leaves
+        // capacity for it everywhere.
         let beside_leader = greedy.leader.and(greedy.last).map(|last| self.capacities[last].slices_with_leader);
         let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
         let untried = beside_leader.map(|lower| (lower, self.capacities.clone()));
@@ -113,7 +118,7 @@ impl Balance<'_> {
         Some(Candidate { domains, threshold, used })
     }
 
-    /// Takes the largest domains until everything has a place; `None` if that is never.
+    /// Takes the largest domains until everything is placed; `None` if that is impossible.
     fn greedy(&self, domains: &[usize]) -> Option<Greedy> {
         let mut remaining = self.wanted.slices();
         let mut greedy = Greedy { used: 0, leader: None, last: None };
@@ -136,7 +141,7 @@ impl Balance<'_> {
         (remaining <= 0).then_some(greedy)
     }
 
-    /// Slices every domain used could get.
+    /// Number of slices that every used domain could get.
     fn threshold(&self, greedy: &Greedy) -> i64 {
         let mut threshold = self.wanted.slices() / i64::try_from(greedy.used.max(1)).unwrap_or(i64::MAX);
         if let Some(leader) = greedy.leader {
@@ -148,7 +153,8 @@ impl Balance<'_> {
         threshold
     }
 
-    /// Leaves out what cannot take the threshold: below the domains first, then the domains.
+    /// Drops domains that cannot take the threshold: first those below the given domains, then the
+    /// domains themselves.
     fn prune(&mut self, domains: &[usize], threshold: i64) {
         for &id in domains {
             if self.wanted.level < self.wanted.slice_level {
@@ -171,7 +177,8 @@ impl Balance<'_> {
         }
     }
 
-    /// The fewest domains that can take everything, of those the ones with the least room to spare.
+    /// The smallest set of domains that can take everything; among equal sizes, the one with the
+    /// least spare capacity.
     fn smallest_set(&self, domains: &[usize], by_entropy: bool) -> Option<Vec<usize>> {
         let size = self.greedy(domains)?.used;
         let needed = self.wanted.slices();
@@ -179,7 +186,8 @@ impl Balance<'_> {
         if by_entropy {
             order.sort_by(|a, b| self.entropy(*b).total_cmp(&self.entropy(*a)).then(a.cmp(b)));
         }
-        // Per number of domains: for each (leader placed, slices they hold), the domains that were found first.
+        // Per number of domains: for each (leader placed, slices they hold), the domains that were
+        // found first.
         type Found = BTreeMap<(bool, i64), Rc<Chain>>;
         let mut found: Vec<Found> = vec![Found::new(); size + 1];
         found[0].insert((false, 0), Rc::new(Chain { domain: usize::MAX, before: None }));
@@ -212,7 +220,7 @@ impl Balance<'_> {
         Some(chosen)
     }
 
-    /// How evenly a domain's room is spread over its children.
+    /// How evenly a domain's capacity is spread over its children.
     fn entropy(&self, id: usize) -> f64 {
         let slices = self.tree.domains[id].children.clone().map(|child| self.capacities[child].slices);
         #[expect(clippy::cast_precision_loss, reason = "slices in one domain are far below 2^52")]
@@ -221,7 +229,7 @@ impl Balance<'_> {
         parts.iter().map(|part| part / total).map(|share| -share * share.log2()).sum()
     }
 
-    /// The threshold for every domain, and what is left over in order.
+    /// Gives every domain the threshold, and the remainder to the domains in order.
     fn distribute(&self, domains: &[usize], threshold: i64) -> Option<Vec<Share>> {
         let count = i64::try_from(domains.len()).ok()?;
         let mut extra = self.wanted.slices() - count * threshold;

@@ -1,9 +1,10 @@
-//! How many pods each domain could hold: phase one of a placement (§14.5), and what kept nodes out of it.
+//! How many pods each domain could hold: phase one of a placement (§14.5), and the reasons that
+//! exclude nodes.
 //!
-//! Which nodes the pods may use at all is found out once; after that only the leaves whose usage changed since the last look
-//! are counted again, and only the domains above them are added up. A search for victims, which asks the same question after
-//! every candidate, pays for the candidate's nodes and not for the cluster's, and so does whoever asks next for pods of the
-//! same kind: [`super::count_cache`].
+//! Which nodes the pods may use at all is computed once. After that only the leaves whose usage
+//! changed are counted again, and only the domains above them are summed up. A search for victims
+//! repeats the same question after every candidate, and pays for the candidate's nodes, not for
+//! the cluster's. So does the next question for pods of the same kind: [`super::count_cache`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,12 +19,12 @@ use crate::decision::Exclusion;
 use crate::ids::Name;
 use crate::model::{Labels, Node, NodeAffinity, SelectorTerm, Taint};
 
-/// What a domain could hold.
+/// The pods and slices a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Capacity {
     pub pods: i64,
     pub slices: i64,
-    /// The same with the leader in the domain.
+    /// Pods and slices that fit beside the leader.
     pub pods_with_leader: i64,
     pub slices_with_leader: i64,
     /// 1 if the leader fits.
@@ -33,8 +34,8 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Sort key without a leader: better affinity, then larger (or, to fill gaps, smaller) in slices, then smaller in
-    /// pods.
+    /// Sort key without a leader: better affinity, then larger (or, to fill gaps, smaller) in
+    /// slices, then smaller in pods.
     pub fn rank(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices } else { -self.slices };
         (Reverse(0), Reverse(self.score), slices, self.pods)
@@ -47,7 +48,8 @@ impl Capacity {
     }
 }
 
-/// Usage to count besides what is known: what earlier pod sets of the same workload were given in this placement.
+/// Usage to count in addition to the ledger's: that of earlier pod sets of the same workload in
+/// this placement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overlay {
     rows: BTreeMap<RowId, Vec<(usize, i64)>>,
@@ -71,7 +73,7 @@ impl Overlay {
     }
 }
 
-/// Why the pods cannot use a leaf whatever room it has.
+/// Why the pods cannot use a leaf, whatever its free capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Bar {
     /// It lies outside the domain they must stay in.
@@ -87,18 +89,20 @@ enum Bar {
 #[derive(Debug, Clone)]
 pub(crate) struct Count {
     pub capacities: Vec<Capacity>,
-    /// The pods, and how they are counted: all of a request that [`Wanted::counts_alike`] looks at.
+    /// The pods, and how they are counted: all of a request that [`Wanted::counts_alike`] looks
+    /// at.
     pub of: Wanted,
-    /// As if no workload were placed.
+    /// True if it is counted as if no workload were placed.
     pub empty: bool,
     /// Leaves the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// The last change of usage, and of what nodes offer, that was looked at; `None` before the first count.
+    /// Numbers of the last changes of usage, and of node capacity, that were counted; `None`
+    /// before the first count.
     seen: Option<(u64, u64)>,
-    /// Open leaves counted with what was to be added to them: they are counted again next time.
+    /// Open leaves that were counted with an overlay: they are counted again next time.
     overlaid: Vec<usize>,
-    /// Domains above leaves to add up again.
+    /// Domains above the leaves that must be summed up again.
     stale: Vec<bool>,
 }
 
@@ -107,7 +111,7 @@ struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
-    /// Why its node does not take the leader as well, whatever room it has.
+    /// Why its node does not accept the leader, whatever its free capacity.
     leader: Option<Bar>,
 }
 
@@ -135,19 +139,19 @@ impl Count {
         count
     }
 
-    /// True if both say the same.
+    /// True if both counts are equal.
     #[cfg(debug_assertions)]
     pub fn agrees_with(&self, other: &Count) -> bool {
         self.capacities == other.capacities && self.open == other.open && self.barred == other.barred
     }
 
-    /// Counts what changed since the last time, with usage that counts besides what is known.
+    /// Counts again what changed since the last time, with the overlay's usage.
     pub fn refresh(&mut self, topologies: &Topologies, tree: &FlavorTree, overlay: &Overlay) {
         let now = (topologies.ledger.changes(), topologies.offers);
         let before = self.seen.replace(now);
         let overlaid = std::mem::take(&mut self.overlaid);
         let changed = match before {
-            // On an empty cluster only what nodes offer counts.
+            // For an empty cluster only the capacity of nodes counts.
             Some((_, offers)) if self.empty && offers == now.1 => Some(Vec::new()),
             Some((usage, _)) => topologies.ledger.changed_since(usage),
             None => None,
@@ -159,7 +163,7 @@ impl Count {
                 rows.dedup();
                 let leaves = rows.into_iter().filter_map(|row| tree.leaf_of_row(row));
                 let changed = leaves.filter_map(|leaf| self.open.binary_search_by_key(&leaf, |open| open.leaf).ok());
-                // A leaf may be counted with something besides what is known twice in a row.
+                // A leaf may have an overlay twice in a row.
                 let mut changed: Vec<usize> = changed.chain(overlaid).collect();
                 changed.sort_unstable();
                 changed.dedup();
@@ -193,7 +197,7 @@ impl Count {
         self.set_capacity(tree, leaf, capacity);
     }
 
-    /// Notes what a domain could hold; where that is new, the domain above it is added up again.
+    /// Sets a domain's capacity; if it changed, the domain above must be summed up again.
     fn set_capacity(&mut self, tree: &FlavorTree, id: usize, capacity: Capacity) {
         if self.capacities[id] != capacity {
             self.capacities[id] = capacity;
@@ -203,7 +207,8 @@ impl Count {
         }
     }
 
-    /// How many leaves cannot take a single pod, or the leader where none can, by reason, in the order of the reasons' texts.
+    /// How many leaves cannot take a single pod, or the leader where none can, by reason, in the
+    /// order of the reasons' texts.
     pub fn exclusions(
         &self,
         topologies: &Topologies,
@@ -241,7 +246,7 @@ impl Count {
     }
 }
 
-/// What is left of a leaf.
+/// The free amounts of a leaf.
 struct Left<'a> {
     base: &'a [i64],
     used: Option<&'a [i64]>,
@@ -272,7 +277,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Why the workers cannot use a leaf; else how much its node is preferred, and why it does not take their leader as well.
+/// Why the workers cannot use a leaf; otherwise the preference for its node, and the reason why it
+/// does not accept the leader.
 fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, Option<Bar>), Bar> {
     if let Some(required) = wanted.within
         && tree.ancestor(leaf, tree.domains[required].level) != required
@@ -294,7 +300,7 @@ fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize)
     Ok((score, wanted.leader.as_ref().and_then(|leader| turned_away(leader, node))))
 }
 
-/// Why pods cannot run on a node, whatever room it has (§14.5).
+/// Why pods cannot run on a node, whatever its free capacity (§14.5).
 fn turned_away(pods: &Pods, node: &Node) -> Option<Bar> {
     if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
         return Some(Bar::Taint(taint_text(taint)));
@@ -375,7 +381,7 @@ fn preferred_score(affinity: &NodeAffinity, node: &Node) -> i64 {
     affinity.preferred.iter().filter(|it| holds(&it.term, node)).map(|it| i64::from(it.weight)).sum()
 }
 
-/// True if all a term says holds for a node; a term that says nothing holds for none.
+/// True if a term matches a node; an empty term matches none.
 fn holds(term: &SelectorTerm, node: &Node) -> bool {
     let named = || Labels::from([(Name::from("metadata.name"), node.name.clone())]);
     (!term.expressions.is_empty() || !term.fields.is_empty())

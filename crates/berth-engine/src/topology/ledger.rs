@@ -1,19 +1,20 @@
-//! What workloads use of each domain: one row per domain, whoever serves it, with an undo log.
+//! The usage of each domain by workloads: one row per domain, whichever flavors it serves, with an
+//! undo log.
 //!
-//! Rows outlive the domains they stand for. A node that goes and comes back finds the usage of the workloads that still
-//! claim it, and a flavor's tree can be rebuilt without asking anybody what they hold.
+//! Rows outlive their domains. A node that is removed and returns finds the usage of the workloads
+//! that still claim it, and a flavor's tree can be rebuilt without recomputing usage.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::amounts::{Demand, Grid};
 use crate::ids::{FlavorId, Name};
 
-/// What a row of usage is about.
+/// The domain whose usage a row counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Claim {
     /// A domain of one flavor, by the values of all its levels.
     Domain(FlavorId, Vec<Name>),
-    /// A node, through whatever flavor.
+    /// A node, whichever flavor its usage is held through.
     Host(Name),
 }
 
@@ -21,7 +22,8 @@ pub(crate) enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowId(usize);
 
-/// Changes that are remembered by row. Whoever has not looked for longer looks at everything.
+/// Maximum number of recent changes that are remembered by row. A reader that is further behind
+/// reads all rows.
 const RECENT_MAX: usize = 4096;
 
 /// Usage per domain.
@@ -30,15 +32,15 @@ pub(crate) struct Ledger {
     rows: HashMap<Claim, RowId>,
     claims: Vec<Claim>,
     used: Grid,
-    /// Counts changes: whoever remembers the counter can ask what is new.
+    /// Number of changes: a reader that remembers it can ask for the rows changed since.
     changes: u64,
-    /// The rows that changed last, the latest at the end.
+    /// The rows that changed most recently, the latest at the end.
     recent: VecDeque<RowId>,
     log: Vec<(RowId, usize, i64)>,
     open_marks: u32,
 }
 
-/// A point in the log to go back to.
+/// A position in the undo log to roll back to.
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub(crate) struct Mark(usize);
@@ -48,7 +50,7 @@ impl Ledger {
         self.used.widen(width);
     }
 
-    /// The row of a domain, made now if it is new.
+    /// The row of a domain, created now if it is new.
     pub fn row(&mut self, claim: Claim) -> RowId {
         if let Some(&row) = self.rows.get(&claim) {
             return row;
@@ -64,7 +66,7 @@ impl Ledger {
         self.rows.get(claim).copied()
     }
 
-    /// What a row is about.
+    /// The domain whose usage a row counts.
     #[cfg(feature = "lab")]
     pub fn claim(&self, row: RowId) -> &Claim {
         &self.claims[row.0]
@@ -80,14 +82,15 @@ impl Ledger {
         self.changes
     }
 
-    /// The rows that changed after this change, some perhaps several times; `None` if that is too long ago to say.
+    /// The rows that changed after this change, some perhaps several times; `None` if that is too
+    /// long ago to know.
     pub fn changed_since(&self, change: u64) -> Option<Vec<RowId>> {
         let missed = usize::try_from(self.changes - change).ok()?;
         let first = self.recent.len().checked_sub(missed)?;
         Some(self.recent.range(first..).copied().collect())
     }
 
-    /// Adds (or, with a negative count, takes away) what pods use.
+    /// Adds the usage of pods, or subtracts it for a negative count.
     pub fn add(&mut self, row: RowId, demand: &Demand, count: i64) {
         self.touch(row);
         let used = self.used.row_mut(row.0);
@@ -99,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// Replaces what is used.
+    /// Replaces a row's usage.
     #[cfg(feature = "lab")]
     pub fn set(&mut self, row: RowId, cells: &[(usize, i64)]) {
         self.touch(row);

@@ -1,10 +1,12 @@
 //! Topology-aware scheduling: nodes, the domains they form, and which pods sit where (§14).
 //!
-//! [`nodes`] keeps what nodes have to offer, [`ledger`] what workloads use of each domain, [`tree`] groups a flavor's nodes
-//! into domains; all three hold amounts as dense rows over the columns of [`amounts`]. [`count`] and [`placement`] find
-//! domains for pods, [`kept`] keeps what was counted, [`balanced`] finds domains evenly, [`replace`] mends a placement that
-//! lost a node, and [`request`] turns pod sets of an assignment into what is looked for, [`assign`] finds it and puts it back.
-//! Usage is kept up to date with what workloads hold; trying things goes through marks, as in the quota tree.
+//! [`nodes`] holds the capacity of nodes, [`ledger`] the usage of each domain by workloads, and
+//! [`tree`] groups a flavor's nodes into domains. All three hold amounts as dense rows over the
+//! columns of [`amounts`]. [`count`] and [`placement`] find domains for pods, [`count_cache`]
+//! caches counts, [`balanced`] finds evenly filled domains, [`replace`] repairs a placement that
+//! lost a node, [`request`] turns the pod sets of an assignment into a placement request, and
+//! [`assign`] carries it out. Usage follows what workloads hold; changes are tried between marks,
+//! as in the quota tree.
 
 pub(crate) mod amounts;
 pub(crate) mod assign;
@@ -57,7 +59,7 @@ impl Places {
         self.list.is_empty()
     }
 
-    /// What is here beyond what is there (§5.8).
+    /// The places in `self` beyond those in the other list (§5.8).
     #[must_use]
     pub fn without(&self, held: &Places) -> Places {
         let mut left = self.clone();
@@ -80,7 +82,8 @@ impl Places {
     }
 }
 
-/// Domains per moved node from which on moving nodes one by one is cheaper than grouping all anew.
+/// Number of domains per moved node from which moving nodes one by one is cheaper than rebuilding
+/// the tree.
 const MOVES_PER_BUILD: usize = 50;
 
 /// Nodes, topologies and usage per domain.
@@ -92,14 +95,15 @@ pub(crate) struct Topologies {
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
     /// Trees of flavors that were asked for.
     trees: HashMap<FlavorId, FlavorTree>,
-    /// Nodes that have joined, left or moved since a tree was last asked for.
+    /// Nodes that joined, left or moved since a tree was last read.
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
-    /// What domains could hold, for whoever asks next.
+    /// Cached counts of what domains could hold.
     counts: CountCache,
-    /// Counts changes of what nodes that stay in their domain offer.
+    /// Number of changes in the capacity of nodes that stayed in their domain.
     offers: u64,
-    /// Usage of a node counts whatever flavor it is held through (`TASHandleOverlappingFlavors`).
+    /// True if usage of a node counts in all flavors that it serves
+    /// (`TASHandleOverlappingFlavors`).
     overlapping: bool,
 }
 
@@ -168,8 +172,8 @@ impl Topologies {
         true
     }
 
-    /// Brings the trees in line with a node's new state: where it stays in its domain that domain's room is counted again,
-    /// else it is moved when the tree is next asked for.
+    /// Updates the trees for a node's new state: if it stays in its domain, the domain's capacity
+    /// is counted again; else it is moved when the tree is next read.
     fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
         let only_amounts = matches!((before, after), (Some(before), Some(after))
             if *before == Node { allocatable: before.allocatable.clone(), ..after.clone() });
@@ -221,8 +225,8 @@ impl Topologies {
         true
     }
 
-    /// Builds the tree of a flavor unless it stands. The domains of a flavor; `None` if the flavor has no topology or that
-    /// does not exist.
+    /// Returns the domains of a flavor and builds the tree if needed; `None` if the flavor has no
+    /// topology or the topology does not exist.
     pub fn tree(&mut self, flavor: FlavorId) -> Option<&FlavorTree> {
         let moved = if self.moved.is_empty() { None } else { self.moved.remove(&flavor) };
         if self.trees.contains_key(&flavor) && moved.is_none() {
@@ -233,7 +237,8 @@ impl Topologies {
         let topology = self.topologies.get(spec.topology.as_ref()?)?;
         let moved = moved.unwrap_or_default();
         match self.trees.get_mut(&flavor) {
-            // A walk over all domains for each costs as much as sorting all anew for about this many.
+            // One walk over all domains per node costs as much as a new sort for about this many
+            // nodes.
             Some(tree) if moved.len() * MOVES_PER_BUILD <= tree.domains.len() => {
                 for node in moved {
                     let values = self.nodes.get(node).and_then(|node| domain_of(node, spec, topology));
@@ -266,8 +271,9 @@ impl Topologies {
         self.standing_tree(flavor).is_some_and(|tree| self.leaf(tree, flavor, values).is_some())
     }
 
-    /// Answers from how many of the pods wanted each domain could hold, with usage that counts besides what is known; with
-    /// `empty`, as if no workload were placed. `None` if the flavor has no domains.
+    /// Calls `answer` with the number of wanted pods that each domain could hold, with the
+    /// overlay's usage; with `empty`, as if no workload were placed. `None` if the flavor has no
+    /// domains.
     pub fn with_count<T>(
         &mut self,
         wanted: &Wanted,
@@ -291,20 +297,20 @@ impl Topologies {
         Some(answer)
     }
 
-    /// Drops what is kept only to save work.
+    /// Drops cached counts.
     #[cfg(feature = "lab")]
     pub fn forget_counts(&mut self) {
         self.counts.clear();
     }
 
-    /// What one pod takes, in columns.
+    /// The demand of one pod, in columns.
     pub fn demand(&mut self, per_pod: &ResourceList) -> Demand {
         let demand = self.columns.demand(per_pod);
         self.widen();
         demand
     }
 
-    /// Where the pods of an assignment to a flavor sit, added to a list of places.
+    /// Adds the places of an assignment's pods in a flavor to a list.
     pub fn add_places(
         &mut self,
         places: &mut Places,
@@ -333,7 +339,7 @@ impl Topologies {
         self.ledger.row(claim)
     }
 
-    /// The values of the domain a row is about.
+    /// The values of a row's domain.
     #[cfg(feature = "lab")]
     pub fn row_values(&self, row: RowId) -> Vec<Name> {
         match self.ledger.claim(row) {
@@ -342,14 +348,15 @@ impl Topologies {
         }
     }
 
-    /// What the pods of a place use each, without the implied one of `pods`.
+    /// Requests of each pod of a place, without the implied one of `pods`.
     #[cfg(feature = "lab")]
     pub fn requests(&self, demand: &Demand) -> ResourceList {
         demand.requests(&self.columns)
     }
 
-    /// What workloads use of each domain of a flavor, as assignments name it; domains nobody uses are left out. With
-    /// overlapping flavors a node's usage is the same through whichever flavor it is looked at (§14.1).
+    /// Usage of each domain of a flavor by workloads, under the name that assignments use; unused
+    /// domains are left out. With overlapping flavors a node's usage is the same in every flavor
+    /// it serves (§14.1).
     #[cfg(feature = "lab")]
     pub fn used_domains(&mut self, flavor: FlavorId) -> BTreeMap<Vec<Name>, ResourceList> {
         self.tree(flavor);
@@ -362,7 +369,7 @@ impl Topologies {
         used.filter(|(_, amounts): &(_, ResourceList)| !amounts.is_empty()).collect()
     }
 
-    /// Replaces what is known to be used of a node through all flavors.
+    /// Replaces the usage of a node through all flavors.
     #[cfg(feature = "lab")]
     pub fn set_host_usage(&mut self, host: Name, usage: &ResourceList) {
         let cells = self.columns.cells(usage);
@@ -383,7 +390,8 @@ impl Topologies {
         }
     }
 
-    /// True if the pods fit into what is left of their domains (§5.7), with usage that counts besides what is known.
+    /// True if the pods fit into the free capacity of their domains (§5.7), with the overlay's
+    /// usage.
     pub fn has_capacity(&mut self, places: &Places, overlay: &Overlay) -> bool {
         let mut order: Vec<&PlacedPods> = places.list.iter().collect();
         order.sort_by_key(|place| place.row);

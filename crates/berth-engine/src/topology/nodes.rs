@@ -1,4 +1,4 @@
-//! Nodes, and the pods outside topology-aware scheduling that take room on them.
+//! Nodes, and the pods outside topology-aware scheduling that use their capacity.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ pub(crate) struct Nodes {
     ids: HashMap<Name, NodeIx>,
     slots: Vec<Option<Node>>,
     allocatable: Grid,
-    /// What pods outside topology-aware scheduling use.
+    /// Usage by pods outside topology-aware scheduling.
     used: Grid,
     pods: BTreeMap<(Name, Name), (NodeIx, Vec<(usize, i64)>)>,
 }
@@ -52,7 +52,7 @@ impl Nodes {
         self.slots.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)))
     }
 
-    /// Notes a node's newest state. Its number, and what it was before.
+    /// Sets a node's newest state. Returns its number and its previous state.
     pub fn upsert(&mut self, node: Node, columns: &mut Columns) -> (NodeIx, Option<Node>) {
         let cells = columns.cells(&node.allocatable);
         self.widen(columns.width());
@@ -68,7 +68,8 @@ impl Nodes {
         Some((at, self.slots[at].take()?))
     }
 
-    /// True if a pod is noted as it is: most of what its updates say changes no node's room.
+    /// True if a pod is already known in this state: most updates of a pod do not change a node's
+    /// free capacity.
     pub fn has_pod(&self, pod: &NodePod, columns: &mut Columns) -> bool {
         let known = self.pods.get(&(pod.namespace.clone(), pod.name.clone()));
         known.is_some_and(|(at, cells)| {
@@ -76,7 +77,7 @@ impl Nodes {
         })
     }
 
-    /// Notes a pod; the node whose free room it changes.
+    /// Adds a pod; returns the node whose free capacity it changes.
     pub fn upsert_pod(&mut self, pod: NodePod, columns: &mut Columns) -> NodeIx {
         let demand = columns.demand(&pod.requests);
         self.widen(columns.width());
@@ -86,14 +87,14 @@ impl Nodes {
         at
     }
 
-    /// Forgets a pod; the node it was on.
+    /// Removes a pod; returns the node it was on.
     pub fn remove_pod(&mut self, namespace: &Name, name: &Name) -> Option<NodeIx> {
         let (at, cells) = self.pods.remove(&(namespace.clone(), name.clone()))?;
         add(self.used.row_mut(at), &cells, -1);
         Some(at)
     }
 
-    /// Adds what a node can allocate to workloads under topology-aware scheduling.
+    /// Adds the capacity a node has for workloads under topology-aware scheduling.
     pub fn add_free(&self, at: NodeIx, free: &mut [i64]) {
         let (allocatable, used) = (self.allocatable.row(at), self.used.row(at));
         for ((free, allocatable), used) in free.iter_mut().zip(allocatable).zip(used) {

@@ -25,18 +25,18 @@ pub(crate) struct Wanted {
     pub workers: Pods,
     pub count: i64,
     pub leader: Option<Pods>,
-    /// Level all pods should share a domain of.
+    /// Level at which all pods should share one domain.
     pub level: usize,
     pub required: bool,
-    /// No level is asked for: fill small gaps first.
+    /// True if no level is requested: the smallest gaps are filled first.
     pub unconstrained: bool,
     pub slice_level: usize,
     pub slice_size: i64,
     /// Inner layers of a multi-layer request: level and size.
     pub layers: Vec<(usize, i64)>,
-    /// Only domains within this one.
+    /// Domain that all pods must stay in, if any.
     pub within: Option<usize>,
-    /// Hosts that are out of the question.
+    /// Hosts that must not be used.
     pub excluded_hosts: Vec<Name>,
     /// Take the smallest domains first when unconstrained (`TASProfileMixed`).
     pub mixed_profile: bool,
@@ -47,8 +47,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// True if domains hold as many pods of this request as of the other: the same pods on the same nodes, in slices of the
-    /// same sizes.
+    /// True if domains hold as many pods of this request as of the other: the same pods on the
+    /// same nodes, in slices of the same sizes.
     pub fn counts_alike(&self, other: &Wanted) -> bool {
         self.flavor == other.flavor
             && self.workers == other.workers
@@ -65,8 +65,8 @@ impl Wanted {
         self.layers.iter().find(|(at, _)| *at == level).map(|(_, size)| *size)
     }
 
-    /// The unit pods are handed out in among domains of a level at or below the slice level: the size of the innermost
-    /// layer whose level is at or below it.
+    /// The unit in which pods are distributed among domains of a level at or below the slice
+    /// level: the size of the innermost layer whose level is at or below it.
     fn unit_at(&self, level: usize) -> i64 {
         self.layers.iter().filter(|(at, _)| *at >= level).map(|(_, size)| *size).max().unwrap_or(1)
     }
@@ -96,7 +96,7 @@ pub(crate) struct Share {
     pub leader: bool,
 }
 
-/// Finds a placement in domains that were counted; without a placement, how many slices would fit.
+/// Finds a placement in counted domains; without one, returns how many slices would fit.
 pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Result<Placement, Misfit> {
     if wanted.balanced
         && !wanted.required
@@ -168,8 +168,8 @@ impl Misfit {
     }
 }
 
-/// How many slices of each layer the best domain could hold: of those the search ended at, the one that takes most slices,
-/// the first on ties.
+/// How many slices of each layer the best domain could hold: of those the search ended at, the one
+/// that takes most slices, the first on ties.
 fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Vec<LayerShortage> {
     let ended_at = if wanted.required || wanted.unconstrained { wanted.level } else { 0 };
     let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -capacities[*id].slices) else { return Vec::new() };
@@ -187,7 +187,7 @@ fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) 
     shortages.collect()
 }
 
-/// Looks for domains in a tree that was counted.
+/// The search for domains in a counted tree.
 pub(crate) struct Search<'a> {
     pub tree: &'a FlavorTree,
     pub capacities: &'a [Capacity],
@@ -246,7 +246,8 @@ impl Search<'_> {
         let one = if self.wanted.least_free_capacity() {
             sorted.iter().copied().find(holds_all)
         } else {
-            // The tightest of the best affinity tier; only a required level looks at lesser tiers rather than going up.
+            // The tightest domain of the best affinity tier; only a required level considers lower
+            // tiers instead of going up.
             let tiers = if self.wanted.required { sorted.len() } else { 1 };
             sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
                 self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.capacities[*id].score)
@@ -299,8 +300,8 @@ impl Search<'_> {
         Ok(shares)
     }
 
-    /// The domain for the leader when no single one holds everything: the first that can take it without costing more
-    /// workers than there is slack for, else the first that can take it.
+    /// The domain for the leader when no single one holds everything: the first that can take it
+    /// without costing more workers than there is slack for, else the first that can take it.
     fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
         let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
         let capable = |id: &&usize| self.capacities[**id].leader > 0;
@@ -308,7 +309,8 @@ impl Search<'_> {
         sorted.iter().filter(capable).find(cheap).or_else(|| sorted.iter().find(capable)).copied()
     }
 
-    /// The domain with the smallest sufficient capacity, the first on ties, among those of one affinity score.
+    /// The domain with the smallest sufficient capacity, the first on ties, among those of one
+    /// affinity score.
     fn tightest(&self, domains: &[usize], needed: i64, unit: Unit, with_leader: bool, score: i64) -> Option<usize> {
         let mut best: Option<(i64, usize)> = None;
         for &id in domains {
@@ -324,7 +326,8 @@ impl Search<'_> {
         best.map(|(_, id)| id)
     }
 
-    /// The [`tightest`](Self::tightest) domain for everything, if the first in order could take that.
+    /// The [`tightest`](Self::tightest) domain for everything, if the first in order could take
+    /// that.
     fn takes_all(&self, domains: &[usize], amount: i64, unit: Unit) -> Option<usize> {
         let order = |id: &usize| (self.capacities[*id].rank(false), *id);
         let first = domains.iter().copied().min_by_key(order)?;
@@ -350,8 +353,8 @@ impl Search<'_> {
         Placement { workers, leader: shares.iter().find(|share| share.leader).map(|share| share.domain) }
     }
 
-    /// Goes one level down. A balanced placement keeps what each domain was given; else domains above the slice level are
-    /// chosen anew among all children.
+    /// Goes one level down. A balanced placement keeps each domain's share; otherwise domains
+    /// above the slice level are chosen anew among all children.
     fn descend(&self, level: usize, shares: &[Share], balanced: bool) -> Vec<Share> {
         let children = |share: &Share| self.tree.domains[share.domain].children.clone();
         if level < self.wanted.slice_level && !balanced {
@@ -375,7 +378,7 @@ impl Search<'_> {
     /// Spreads an amount over as few domains as possible.
     fn take(&self, domains: Vec<usize>, amount: i64, leader: bool, unit: Unit, size: i64) -> Vec<Share> {
         let least_free = self.wanted.least_free_capacity();
-        // Most often one domain takes all, and the others need not be put in order.
+        // Usually one domain takes everything, and the others need not be sorted.
         if !leader
             && !least_free
             && amount > 0
@@ -385,7 +388,8 @@ impl Search<'_> {
         }
         let mut shares = Vec::new();
         let mut remaining = amount;
-        // Also where units are slices of an inner layer, whose number per domain plays no part in the order.
+        // Also if units are slices of an inner layer: their number per domain does not affect the
+        // order.
         let mut sorted = self.sorted(domains);
         if leader {
             let Some(&first) = sorted.first() else { return shares };

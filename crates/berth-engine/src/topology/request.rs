@@ -1,5 +1,5 @@
-//! From pod sets to what has to be placed where: which flavors can serve a topology request, and what is looked for in them
-//! (§14.2–§14.4, §13.5, §15.3).
+//! Turns pod sets into placement requests: which flavors can serve a topology request, and what is
+//! searched for in them (§14.2–§14.4, §13.5, §15.3).
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::model::{CheckState, ResourceFlavor, TopologyAssignment, TopologyMode,
 use crate::world::World;
 use crate::world::queue::{FlavorSlot, Group};
 
-/// Pods that need places, in the order they get them.
+/// Groups of pods to place, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct PlacementRequest {
     pub groups: Vec<GroupRequest>,
-    /// The elastic slice whose room is free for this one (§13.2).
+    /// The elastic slice whose capacity is free for this one (§13.2).
     pub replaced: Option<WorkloadId>,
 }
 
 impl PlacementRequest {
-    /// True if failed nodes are replaced: nobody is preempted for that.
+    /// True if failed nodes are replaced: no workload is preempted for that.
     pub fn replaces_nodes(&self) -> bool {
         self.groups.iter().any(|group| group.mends)
     }
@@ -38,23 +38,23 @@ pub(crate) struct GroupRequest {
     pub leader: Option<usize>,
     /// What to look for; `Err` where the request itself is wrong.
     pub wanted: Result<Wanted, TopologyProblem>,
-    /// What stays of an earlier placement.
+    /// Pods of an earlier placement that stay.
     pub retained: Option<RetainedPlacement>,
     /// Failed nodes are replaced.
     pub mends: bool,
 }
 
-/// What stays of an earlier placement.
+/// Pods of an earlier placement that stay.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetainedPlacement {
     pub workers: TopologyAssignment,
     pub leader: Option<TopologyAssignment>,
-    /// Usage of these that is not counted as that of a workload in any other way.
+    /// Retained pods whose usage no workload accounts for, with the demand of each pod.
     assumed: Vec<(TopologyAssignment, Demand)>,
 }
 
 impl GroupRequest {
-    /// Pods of an earlier placement whose usage nobody else counts, with what each takes.
+    /// Retained pods whose usage no workload accounts for, with the demand of each pod.
     pub fn assumed(&self) -> &[(TopologyAssignment, Demand)] {
         self.retained.as_ref().map_or(&[], |retained| &retained.assumed)
     }
@@ -65,7 +65,7 @@ pub(crate) fn is_explicit(request: Option<&TopologyRequest>) -> bool {
     request.is_some_and(|request| request.mode.is_some() || !request.slices.is_empty())
 }
 
-/// True if every flavor of the queue has a topology: pods that ask for none are placed all the same.
+/// True if every flavor of the queue has a topology: pods without a request are placed as well.
 fn is_topology_only(world: &World, queue: QueueId) -> bool {
     let mut slots = world.queue(queue).config.slots().peekable();
     slots.peek().is_some() && slots.all(|slot| has_topology(world, slot))
@@ -122,9 +122,11 @@ fn is_grouped(set: &AskedPodSet) -> bool {
     set.info.topology.as_ref().is_some_and(|request| request.group.is_some())
 }
 
-/// Works out what has to be placed where. `None` if nothing has to be, or if a pod set has no one topology flavor.
+/// Computes the placement request of an assignment. `None` if there is nothing to place, or if a
+/// pod set does not have exactly one topology flavor.
 ///
-/// `earlier` are placements to keep as far as they go; those of the elastic slice that is replaced, unless given.
+/// `earlier` are placements to retain where possible; by default, those of the elastic slice that
+/// is replaced.
 pub(crate) fn build(
     world: &mut World,
     ask: &Ask,
@@ -216,7 +218,8 @@ fn earlier_of_replaced(world: &World, ask: &Ask) -> Earlier {
     sets.filter_map(|set| Some((set.name.clone(), set.topology.clone()?))).collect()
 }
 
-/// Pods of elastic workloads come and go one by one: no level can be promised for all of them (§13.5).
+/// Why an elastic workload's request is not supported: its pods come and go one by one, so no
+/// level can be promised for all of them (§13.5).
 fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) -> Option<TopologyProblem> {
     if !world.config.gates.elastic_jobs_via_workload_slices_with_tas || !world.record(ask.workload).facts.elastic {
         return None;
@@ -229,7 +232,8 @@ fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) ->
     Some(TopologyProblem::NotForElasticJobs { mode })
 }
 
-/// Pod sets of one group name belong together: the smaller one leads, the second one on equality (§14.4).
+/// Pod sets of one group name belong together: the smaller one leads, the second one on equality
+/// (§14.4).
 fn pair_up(ask: &Ask, assignment: &Assignment, members: &[usize]) -> Vec<(usize, Option<usize>)> {
     let group = |at: usize| {
         let name = &assignment.pod_sets[at].name;
@@ -280,7 +284,8 @@ fn group_request(
     GroupRequest { flavor, workers, leader, wanted, retained, mends: false }
 }
 
-/// Keeps the pods of an earlier placement where they are and asks for the others only; pods that are too many go.
+/// Retains the pods of an earlier placement and requests only the others; surplus pods are
+/// dropped.
 fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&TopologyAssignment>) -> RetainedPlacement {
     let kept = truncate(workers, i32::try_from(wanted.count).unwrap_or(i32::MAX));
     wanted.count -= kept.domains.iter().map(|domain| i64::from(domain.count)).sum::<i64>();
@@ -291,7 +296,7 @@ fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&Topol
     RetainedPlacement { workers: kept, leader: leader.cloned(), assumed }
 }
 
-/// A pod set that lost nodes: its other pods stay (§15.3).
+/// Request for a pod set that lost nodes: its other pods stay (§15.3).
 fn mend(
     world: &mut World,
     ask: &Ask,
@@ -315,7 +320,8 @@ fn mend(
     GroupRequest { flavor, workers: at, leader: None, wanted, retained, mends: true }
 }
 
-/// A healthy domain of another pod set of the same group: what a leader or its workers have to stay beside.
+/// A healthy domain of another pod set of the same group, which a leader or its workers must stay
+/// beside.
 fn companion<'a>(
     ask: &Ask,
     assignment: &'a Assignment,
@@ -341,7 +347,8 @@ fn restrict(world: &World, wanted: &mut Wanted, broken: &Broken, anchor: Option<
     wanted.count = i64::from(broken.missing);
     let layers: Vec<(usize, i64)> =
         [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()).collect();
-    // A broken slice is completed in its own domain, the innermost one that is broken; what is whole inside stays whole.
+    // A broken slice is completed in its own domain, the innermost one that is broken; whole
+    // slices inside it stay whole.
     let torn = layers.iter().rposition(|(_, size)| *size > 1 && wanted.count % size != 0);
     if let Some(torn) = torn {
         let (level, size) = layers[torn];
@@ -361,7 +368,7 @@ fn restrict(world: &World, wanted: &mut Wanted, broken: &Broken, anchor: Option<
     }
 }
 
-/// The levels and sizes a request stands for in one flavor's topology (§14.2).
+/// The levels and sizes that a request means in one flavor's topology (§14.2).
 struct Levels {
     level: usize,
     required: bool,
@@ -403,7 +410,7 @@ impl Levels {
         let (level, required, unconstrained) = match &request.mode {
             Some(TopologyMode::Required(label)) => (level_of(label)?, true, false),
             Some(TopologyMode::Preferred(label)) => (level_of(label)?, false, false),
-            // Slices may go anywhere, but whole: the search starts at the top.
+            // Slices may go to any domains but stay whole: the search starts at the top.
             _ if asks_slices => (0, false, true),
             _ => (lowest, false, true),
         };
@@ -458,7 +465,7 @@ fn wanted(
     })
 }
 
-/// The pods of a pod set as they would be on a flavor, with what admission checks add to them.
+/// The pods of a pod set on a flavor, with what admission checks add to them.
 fn pods(world: &mut World, ask: &Ask, set: &AskedPodSet, flavor: FlavorId) -> Pods {
     let template = &set.info.template;
     let mut pods = Pods {

@@ -1,8 +1,8 @@
 //! The domains of one flavor: its nodes grouped by the levels of its topology (§14.1).
 //!
-//! Domains are numbered level by level, coarse to fine, and within a level in the order of their values. So a level is a
-//! range of numbers, a domain's children are a range of the next level, and of two domains of one level the one with the
-//! smaller number comes first by values.
+//! Domains are numbered level by level, coarse to fine, and within a level in the order of their
+//! values. So a level is a range of numbers, a domain's children are a range of the next level,
+//! and of two domains of one level the one with the smaller number comes first by values.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,7 +27,8 @@ pub(crate) struct FlavorTree {
     /// First domain of each level, and one past the last.
     starts: Vec<usize>,
     leaves: Vec<Leaf>,
-    /// What the nodes of each leaf can allocate, less what pods outside topology-aware scheduling use.
+    /// Capacity of the nodes of each leaf, less the usage of pods outside topology-aware
+    /// scheduling.
     base: Grid,
     by_row: HashMap<RowId, usize>,
     by_node: HashMap<NodeIx, usize>,
@@ -43,15 +44,15 @@ pub(crate) struct Domain {
     pub children: Range<usize>,
 }
 
-/// What is special about a lowest domain.
+/// Facts that only lowest domains have.
 #[derive(Debug, Clone, PartialEq)]
 struct Leaf {
     nodes: Vec<NodeIx>,
     row: RowId,
 }
 
-/// The values of a node's domain, if it serves a flavor: ready, schedulable, with the flavor's labels and a value for every
-/// level.
+/// The values of a node's domain, if it serves a flavor: ready, schedulable, with the flavor's
+/// labels and a value for every level.
 pub(crate) fn domain_of(node: &Node, flavor: &ResourceFlavor, topology: &Topology) -> Option<Vec<Name>> {
     let serves = node.ready
         && !node.unschedulable
@@ -91,7 +92,8 @@ impl FlavorTree {
                     continue;
                 }
                 let at = domains.len();
-                // Both levels are in the order of their values: the parent is the current one or one of the next.
+                // Both levels are in the order of their values: the parent is the current one or
+                // one of the next.
                 while let Some(candidate) = parent
                     && domains[candidate].values != values[..level]
                 {
@@ -134,7 +136,7 @@ impl FlavorTree {
         tree
     }
 
-    /// Adds up what the nodes of a leaf have to offer.
+    /// Sums up the capacity of a leaf's nodes.
     fn count_base(&mut self, leaf: usize, nodes: &Nodes) {
         let at = leaf - self.leaf_start();
         let base = self.base.row_mut(at);
@@ -144,8 +146,8 @@ impl FlavorTree {
         }
     }
 
-    /// Lets a node join, leave or change its domain: `values` are those of the domain it is in now. Costs a walk over the
-    /// domains' numbers for each domain that comes or goes.
+    /// Makes a node join, leave or change its domain; `values` are those of its current domain.
+    /// Costs a walk over the domains' numbers for each domain that is added or removed.
     pub fn move_node(
         &mut self,
         id: FlavorId,
@@ -242,7 +244,7 @@ impl FlavorTree {
         }
     }
 
-    /// Takes note of a change of what a node of this tree has to offer; the row of its leaf.
+    /// Updates the tree for a change in a node's capacity; returns the row of its leaf.
     pub fn recount_node(&mut self, node: NodeIx, nodes: &Nodes) -> Option<RowId> {
         let leaf = *self.by_node.get(&node)?;
         self.count_base(leaf, nodes);
@@ -281,7 +283,7 @@ impl FlavorTree {
         self.leaves[leaf - self.leaf_start()].row
     }
 
-    /// What a leaf has to offer to workloads, per column.
+    /// Capacity of a leaf for workloads, per column.
     pub fn base(&self, leaf: usize) -> &[i64] {
         self.base.row(leaf - self.leaf_start())
     }
@@ -323,7 +325,8 @@ pub(crate) fn is_node_level(levels: &[Name]) -> bool {
     levels.last().is_some_and(|level| &**level == HOSTNAME)
 }
 
-/// What usage of a domain is booked under. `shared` where domains are nodes that several flavors may serve.
+/// The key under which a domain's usage is counted. `shared` where domains are nodes that several
+/// flavors may serve.
 pub(crate) fn claim(flavor: FlavorId, shared: bool, values: &[Name]) -> Claim {
     match values.last() {
         Some(host) if shared => Claim::Host(host.clone()),
@@ -356,7 +359,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nodes that join, leave and move leave the tree that grouping them all anew would make.
+        /// Moving nodes one by one yields the same tree as grouping all of them anew.
         #[test]
         fn moving_nodes_is_grouping_them_anew(
             by_host: bool,

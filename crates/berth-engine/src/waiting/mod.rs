@@ -1,7 +1,9 @@
-//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3, §4).
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places
+//! (§3, §4).
 //!
-//! A pending queue has three disjoint places: the active heap, the workloads set aside as inadmissible, and the one that was
-//! popped. Nothing is polled: events that can change an answer move exactly the workloads whose answer they can change.
+//! A pending queue has three disjoint places: the active heap, the inadmissible workloads, and the
+//! workload that was popped. Nothing is polled: an event that can change a decision moves exactly
+//! the workloads it concerns.
 
 pub(crate) mod order;
 pub(crate) mod pending_queue;
@@ -19,42 +21,44 @@ use crate::world::record::Place;
 use pending_queue::PendingQueue;
 use second_pass::SecondPass;
 
-/// The pending queues of all cluster queues, with the flushes and second passes that are due later.
+/// The pending queues of all cluster queues, with the flushes and second passes that are due
+/// later.
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueues {
     queues: Vec<PendingQueue>,
-    /// Queues with a workload that may be popped.
+    /// Queues that have a workload that may be popped.
     candidates: IdSet<QueueId>,
-    /// Trees whose set-aside workloads get another chance, and when (§4.7).
+    /// Trees whose inadmissible workloads are to be tried again, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
-    /// The same by time.
+    /// The same trees ordered by time.
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
-    /// Workloads that say why they were evicted, joined a class that is set aside, and are to be told why they wait now.
+    /// Workloads whose condition shows why they were evicted, and that joined an inadmissible
+    /// class. The reason why they wait now is still to be reported.
     pub to_report: Vec<WorkloadKey>,
 }
 
-/// True if a workload may wait in a queue at all (§4.1); but for those in whose place variants wait
-/// ([`World::has_variants`]).
+/// True if a workload may wait in a queue at all (§4.1), apart from workloads whose variants wait
+/// in their place ([`World::has_variants`]).
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
     let gated = gates.admission_gated_by && facts.admission_gated;
     let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
     facts.active && !facts.deleting && facts.admission.is_none() && !(gated || held_back || facts.finished)
 }
 
-/// True if no back-off keeps a workload from being looked at (§4.6).
+/// True if a workload has no back-off, or it has expired (§4.6).
 pub(crate) fn is_backoff_over(facts: &Workload, now: Time) -> bool {
     facts.requeued != Some(false) && facts.requeue_at.is_none_or(|at| at.seconds() <= now.seconds())
 }
 
-/// What came of putting a workload back.
+/// Result of putting a workload back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Requeued {
     /// It is queued now and was not before.
     pub added: bool,
     /// It went to the heap.
     pub active: bool,
-    /// Equivalent workloads that were set aside with it (§4.8).
+    /// Equivalent workloads that became inadmissible with it (§4.8).
     pub bypassed: Vec<WorkloadId>,
 }
 
@@ -70,7 +74,8 @@ impl PendingQueues {
         &mut self.queues[queue.index()]
     }
 
-    /// Puts a new or changed workload in its place (§4.3). `relevant` says whether the change can change an answer.
+    /// Puts a new or changed workload in its place (§4.3). `relevant` says whether the change can
+    /// change a decision.
     pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
         let strategy = strategy(world, queue);
         let record = world.record(id);
@@ -79,7 +84,7 @@ impl PendingQueues {
         match record.place {
             Place::InFlight(at) if at == queue => return,
             Place::Inadmissible(at) if at == queue && !relevant => return,
-            // What it is ordered by has not changed: it was taken out before.
+            // Its sort key has not changed: a workload whose key changes is removed before.
             Place::Queued(at) if at == queue && (!class_is_inadmissible || (backoff_over && !relevant)) => return,
             _ => {}
         }
@@ -97,7 +102,8 @@ impl PendingQueues {
         }
     }
 
-    /// Why a workload waits in a line that is set aside, if it does and was not told; it counts as told from then on.
+    /// The reason why a workload's class is inadmissible, if that was not reported for the
+    /// workload yet; it counts as reported from then on.
     pub fn take_unreported_reason(&mut self, world: &World, id: WorkloadId) -> Option<PendingReason> {
         let record = world.record(id);
         let Place::Queued(queue) = record.place else { return None };
@@ -105,7 +111,7 @@ impl PendingQueues {
         self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
-    /// Puts a popped workload back (§4.4, §4.5), or nowhere if it may not wait any more.
+    /// Puts a popped workload back (§4.4, §4.5), or in no place if it may not wait any more.
     pub fn requeue(
         &mut self,
         world: &mut World,
@@ -175,7 +181,7 @@ impl PendingQueues {
         Requeued { added: true, active: false, bypassed }
     }
 
-    /// Forgets a workload: it was admitted, deleted, deactivated, or moved.
+    /// Removes a workload from its queue: it was admitted, deleted, deactivated, or moved.
     pub fn forget(&mut self, world: &mut World, id: WorkloadId) {
         if let Some(queue) = world.record(id).place.queue() {
             let pending_queue = self.get_or_insert(queue);
@@ -187,7 +193,7 @@ impl PendingQueues {
         self.second_pass.forget(id);
     }
 
-    /// Takes a workload out of whatever place it is in.
+    /// Removes a workload from its place, whichever that is.
     pub fn take_out(&mut self, world: &mut World, id: WorkloadId) {
         let place = world.set_place(id, Place::None);
         let (class, local) = (world.record(id).class, world.record(id).local);
@@ -211,14 +217,15 @@ impl PendingQueues {
         let selected = world.is_selected(queue, local);
         let pending_queue = self.get_or_insert(queue);
         if !selected {
-            // A flush leaves it where it is: it has to look at each of the line.
+            // A flush must leave this workload inadmissible, so it has to check each workload of
+            // the line.
             pending_queue.selection = None;
         }
         pending_queue.insert(key, class, local, reported);
         self.note_candidates(queue);
     }
 
-    /// Puts a workload in line that was popped from there, or is in no place that counts any more.
+    /// Puts a workload back in line that was popped from there, or that has no place any more.
     fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, reported: bool) {
         if world.record(id).place == Place::InFlight(queue) && self.get_or_insert(queue).put_back(reported) {
             world.set_place(id, Place::Queued(queue));
@@ -228,7 +235,7 @@ impl PendingQueues {
         self.put_in_line(world, queue, id, reported);
     }
 
-    /// Says that what a popped workload is ordered by is about to change.
+    /// Prepares for a change of a popped workload's sort key.
     pub fn detach(&mut self, queue: QueueId) {
         self.get_or_insert(queue).detach();
     }
@@ -239,7 +246,7 @@ impl PendingQueues {
         self.get_or_insert(queue).insert_inadmissible(id, class, local);
     }
 
-    /// Keeps the list of queues with candidates true.
+    /// Updates the set of queues with candidates.
     fn note_candidates(&mut self, queue: QueueId) {
         if self.queues[queue.index()].has_no_candidate() {
             self.candidates.remove(queue);
@@ -248,7 +255,8 @@ impl PendingQueues {
         }
     }
 
-    /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue remembers (§3.4).
+    /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue
+    /// remembers (§3.4).
     pub fn pop(&mut self, world: &mut World, queue: QueueId) -> Option<(WorkloadId, bool)> {
         let pending_queue = self.get_or_insert(queue);
         pending_queue.pop_cycle += 1;
@@ -273,12 +281,12 @@ impl PendingQueues {
         self.candidates.iter().any(|queue| world.is_schedulable(queue))
     }
 
-    /// True if some active queue has a workload to look at.
+    /// True if some active queue has a workload that may be popped.
     pub fn has_candidates(&self, world: &World) -> bool {
         self.candidates.iter().any(|queue| world.queue(queue).is_active())
     }
 
-    /// Notes that the set-aside workloads of a queue's whole tree deserve another chance (§4.7).
+    /// Requests another try for the inadmissible workloads of a tree, at `due` (§4.7).
     pub fn request_flush(&mut self, root: NodeId, due: Time) {
         match self.flushes.get(&root) {
             Some(&known) if known <= due => return,
@@ -306,7 +314,8 @@ impl PendingQueues {
         due
     }
 
-    /// Moves back to the heap whatever a change in this tree may have helped. The number of workloads moved.
+    /// Moves the inadmissible workloads of a tree back to the heap, where a change may have helped
+    /// them. Returns the number of workloads moved.
     pub fn flush(&mut self, world: &mut World, root: NodeId, now: Time) -> usize {
         if world.tree.node(root).cyclic {
             return 0;
@@ -315,7 +324,7 @@ impl PendingQueues {
         queues.into_iter().map(|queue| self.flush_queue(world, queue, now)).sum()
     }
 
-    /// Moves back to the heap the set-aside workloads of one queue.
+    /// Moves the inadmissible workloads of one queue back to the heap. Returns the number moved.
     pub fn flush_queue(&mut self, world: &mut World, queue: QueueId, now: Time) -> usize {
         if self.queues.len() <= queue.index() {
             return 0;
@@ -337,8 +346,8 @@ impl PendingQueues {
         moved
     }
 
-    /// Takes workloads whose namespace the queue does not select out of the lines that are set aside: a flush does not help
-    /// them.
+    /// Makes the workloads of inadmissible lines whose namespace the queue does not select
+    /// inadmissible one by one: a flush does not help them.
     fn mark_unselected_inadmissible(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
         for id in self.get_or_insert(queue).inadmissible_in_lines() {
@@ -354,18 +363,18 @@ impl PendingQueues {
         self.get_or_insert(queue).selection = all_selected.then_some(world.selection);
     }
 
-    /// Those of them that are set aside.
+    /// Number of inadmissible workloads of a queue.
     pub fn inadmissible(&self, queue: QueueId) -> usize {
         self.get(queue).map_or(0, PendingQueue::inadmissible_len)
     }
 
-    /// Waiting workloads of a queue: heap, set aside, in flight.
+    /// Number of waiting workloads of a queue: in the heap, inadmissible, in flight.
     pub fn pending(&self, queue: QueueId) -> usize {
         self.get(queue).map_or(0, PendingQueue::len)
     }
 }
 
-/// True if failing for this reason sets all equivalent workloads aside (§4.8).
+/// True if failing for this reason makes all equivalent workloads inadmissible (§4.8).
 pub(crate) fn makes_class_inadmissible(reason: RequeueReason) -> bool {
     matches!(reason, RequeueReason::NoFit | RequeueReason::PreemptionNoCandidates)
 }

@@ -12,7 +12,8 @@ use crate::world::record::Place;
 
 /// Place of a workload in its queue's heap; smaller pops first.
 ///
-/// The lane is the local queue where usage decides between local queues (§16) and the same for all elsewhere.
+/// The lane is the local queue where usage decides between local queues (§16) and the same for all
+/// elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeapKey {
     pub lane: LocalQueueId,
@@ -36,7 +37,7 @@ impl HeapKey {
     }
 }
 
-/// The heap key of a workload as its record stands.
+/// The heap key of a workload by its current record.
 pub(crate) fn key(world: &World, queue: QueueId, id: WorkloadId) -> HeapKey {
     let (record, lane) = (world.record(id), lane(world, queue, id));
     let facts = &record.facts;
@@ -49,7 +50,8 @@ pub(crate) fn lane(world: &World, queue: QueueId, id: WorkloadId) -> LocalQueueI
     if is_usage_based(world, queue) { world.record(id).local } else { LocalQueueId::from_index(0) }
 }
 
-/// The workload to pop: by usage of the local queue where that counts, then the sticky one, then by key (§3.3).
+/// The workload to pop: by usage of the local queue in usage-based queues, then the sticky
+/// workload, then by key (§3.3).
 pub(crate) fn first(
     world: &World,
     queue: QueueId,
@@ -86,14 +88,15 @@ pub(crate) fn first(
     best.map(|(_, key)| key.id)
 }
 
-/// The preemptor a queue remembers, where that is first in turn: strict queues go by priority and age alone (§3.4).
+/// The preemptor a queue remembers, if it goes first: strict queues order by priority and age
+/// alone (§3.4).
 pub(crate) fn sticky(world: &World, queue: QueueId, pending_queue: &PendingQueue) -> Option<WorkloadId> {
     let (id, _) = pending_queue.preemptor?;
     (super::strategy(world, queue) == QueueingStrategy::BestEffortFifo).then_some(id)
 }
 
-/// Of variants that nothing else puts in order, the one on the most preferred flavor: else chance would start a job where it
-/// is soon moved away from (§23).
+/// Of variants with equal priority and time, the one on the most preferred flavor: otherwise
+/// chance would start a job on a flavor that it soon leaves (§23).
 fn preferred_variant(
     world: &World,
     queue: QueueId,
@@ -109,13 +112,14 @@ fn preferred_variant(
     std::iter::once(first).chain(equals).min_by_key(rank).unwrap_or(first)
 }
 
-/// A waiting workload's turn: those that may be popped as they would be, then those set aside by priority and age.
+/// A waiting workload's rank: those that may be popped, in that order, then the inadmissible ones
+/// by priority and age.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub id: WorkloadId,
     pub local: LocalQueueId,
     pub is_inadmissible: bool,
-    /// Of its local queue, where that counts.
+    /// Usage of its local queue, in usage-based queues.
     usage: f64,
     sticky_first: bool,
     priority: Reverse<i64>,
@@ -123,7 +127,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The turn of a workload that waits in a queue; `None` while it is being decided about.
+    /// The rank of a workload that waits in a queue; `None` while it is in flight.
     pub fn of(world: &World, queue: QueueId, pending_queue: &PendingQueue, id: WorkloadId) -> Option<Turn> {
         let record = world.record(id);
         let is_inadmissible = match record.place {
@@ -135,7 +139,7 @@ impl Turn {
         Some(Turn::at(world, sticky(world, queue, pending_queue), id, is_inadmissible, usage))
     }
 
-    /// The turns of all who wait in a queue, in no order.
+    /// The ranks of all workloads that wait in a queue, in no order.
     pub fn all<'a>(
         world: &'a World,
         queue: QueueId,
@@ -144,7 +148,7 @@ impl Turn {
         let (usage_based, sticky) = (is_usage_based(world, queue), sticky(world, queue, pending_queue));
         let active = pending_queue.active().map(|key| (key.id, false));
         let all = active.chain(pending_queue.inadmissible().map(|id| (id, true)));
-        // Adding up what a local queue used costs more than a look at who waits.
+        // Summing up a local queue's usage costs more than reading a waiting workload.
         let mut usages: HashMap<LocalQueueId, f64> = HashMap::new();
         all.map(move |(id, is_inadmissible)| {
             let local = world.record(id).local;
@@ -167,7 +171,7 @@ impl Turn {
         }
     }
 
-    /// Who comes first.
+    /// The order of two waiting workloads.
     pub fn compare(&self, other: &Turn, world: &World) -> Ordering {
         let rank = |turn: &Turn| (turn.sticky_first, turn.priority, turn.time);
         let by_usage =
@@ -185,7 +189,8 @@ impl Turn {
     }
 }
 
-/// Keeps the first items of an order, in that order, without sorting the others; how many those were.
+/// Keeps the first items of an order, in that order, without sorting the others; returns the
+/// number of items dropped.
 pub(crate) fn keep_first<T>(items: &mut Vec<T>, count: usize, compare: impl Fn(&T, &T) -> Ordering) -> usize {
     let left_out = items.len().saturating_sub(count);
     if left_out > 0 {

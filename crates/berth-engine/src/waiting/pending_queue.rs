@@ -1,8 +1,9 @@
-//! One cluster queue's waiting workloads.
+//! The waiting workloads of one cluster queue.
 //!
-//! Workloads that no decision can tell apart wait together, in order, in one line per class. A class that does not fit is
-//! set aside as a whole and given another chance as a whole, so both cost the same for one workload and for a hundred
-//! thousand. Workloads that wait for a reason of their own (a back-off, their namespace) are set aside one by one.
+//! Equivalent workloads (§4.8) wait together in one ordered line per class. A class that does not
+//! fit becomes inadmissible as a whole and is tried again as a whole, so both cost the same for
+//! one workload and for a hundred thousand. Workloads that are inadmissible for a reason of their
+//! own (a back-off, their namespace) are listed one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -12,33 +13,37 @@ use crate::decision::PendingReason;
 use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 use crate::ordered_set::OrderedSet;
 
-/// The places of one queue and what it remembers. See [`super`].
+/// The places of one queue, and the state it keeps between cycles. See [`super`].
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueue {
     lines: BTreeMap<LineId, Line>,
     /// The first of every line that may be popped.
     heads: OrderedSet<(HeapKey, ClassId)>,
-    /// Workloads in lines that may be popped, and in lines that are set aside.
+    /// Number of workloads in lines that may be popped, and in all lines.
     active: usize,
     waiting: usize,
-    /// Workloads set aside one by one.
+    /// Workloads that are inadmissible one by one.
     inadmissible_alone: BTreeSet<WorkloadId>,
-    /// How many of them there are of each class.
+    /// Number of them per class.
     inadmissible_alone_classes: BTreeMap<ClassId, u32>,
-    /// Workloads set aside, one by one or with their line, by local queue: what figures of local queues are made of.
+    /// Number of inadmissible workloads, one by one or with their line, per local queue: for the
+    /// figures of local queues.
     inadmissible_locals: BTreeMap<LocalQueueId, u32>,
     in_flight: Option<WorkloadId>,
-    /// The line that the popped workload still stands in, at its front: most come back to where they were. It counts as
-    /// popped everywhere else. With the local queue it came through.
+    /// The line at whose front the popped workload still stands, with its local queue: most popped
+    /// workloads return to where they were. It counts as popped everywhere else.
     attached: Option<(LineId, LocalQueueId)>,
-    /// The workload that waits for preemptions it started, and the generation that started them (§3.4).
+    /// The workload that waits for preemptions it started, and the generation that started them
+    /// (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
-    /// Classes that do not fit until something changes (§4.8), in order: their lines are set aside.
+    /// Classes that are inadmissible until something changes (§4.8), in order, each with the
+    /// reason.
     no_fit: Vec<(ClassId, PendingReason)>,
     /// Number of the last pop, and of the last pop before the last flush; pops count from 1.
     pub pop_cycle: u64,
     flush_cycle: Option<u64>,
-    /// The count of changes to namespaces and selectors for which every workload in line is known to be selected.
+    /// The count of changes to namespaces and selectors for which every workload in line is known
+    /// to be selected.
     pub selection: Option<u64>,
 }
 
@@ -57,7 +62,8 @@ struct Line {
     rest: BTreeSet<HeapKey>,
     /// How many of its members came through each local queue.
     locals: Locals,
-    /// The reason its members were last told when the class was set aside, and who came since.
+    /// The reason last reported for the members when the class became inadmissible, and the
+    /// members that joined since.
     reported: Option<PendingReason>,
     unreported: BTreeSet<WorkloadId>,
 }
@@ -65,7 +71,7 @@ struct Line {
 /// Counts by local queue, in order of the queues; none is zero.
 type Locals = Vec<(LocalQueueId, u32)>;
 
-/// Counts one more, or one less, of a key.
+/// Adds one to the count of a key, or subtracts one.
 fn count_one<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K, more: bool) {
     if more {
         *counts.entry(key).or_default() += 1;
@@ -117,27 +123,28 @@ impl PendingQueue {
         lines.flat_map(Line::keys).filter(|key| Some(key.id) != self.in_flight)
     }
 
-    /// Workloads set aside until something changes.
+    /// Workloads that are inadmissible until something changes.
     pub fn inadmissible(&self) -> impl Iterator<Item = WorkloadId> {
         self.in_inadmissible_lines().chain(self.inadmissible_alone.iter().copied())
     }
 
-    /// Workloads in any place.
+    /// Number of workloads in any place.
     pub fn len(&self) -> usize {
         self.waiting + self.inadmissible_alone.len() + usize::from(self.in_flight.is_some())
     }
 
-    /// Workloads set aside.
+    /// Number of inadmissible workloads.
     pub fn inadmissible_len(&self) -> usize {
         self.waiting - self.active + self.inadmissible_alone.len()
     }
 
-    /// Workloads of a local queue set aside.
+    /// Number of inadmissible workloads of a local queue.
     pub fn inadmissible_of(&self, local: LocalQueueId) -> u32 {
         self.inadmissible_locals.get(&local).copied().unwrap_or(0)
     }
 
-    /// How many classes there are among the workloads that may be popped, and among those set aside. Looks at every line.
+    /// Number of classes among the workloads that may be popped, and among the inadmissible ones.
+    /// Reads every line.
     pub fn classes(&self) -> (usize, usize) {
         let (mut active, mut inadmissible) = (0, 0);
         let mut last = None;
@@ -160,7 +167,8 @@ impl PendingQueue {
         self.active == 0
     }
 
-    /// Adds a workload to its line. `reported` says that it knows the reason its class is set aside for.
+    /// Adds a workload to its line. `reported` says that the reason why its class is inadmissible
+    /// was reported for it.
     pub fn insert(&mut self, key: HeapKey, class: ClassId, local: LocalQueueId, reported: bool) {
         self.detach();
         let id = (class, key.lane);
@@ -198,7 +206,7 @@ impl PendingQueue {
         }
     }
 
-    /// Takes a workload out of its line.
+    /// Removes a workload from its line.
     pub fn remove(&mut self, key: &HeapKey, class: ClassId, local: LocalQueueId) {
         self.detach();
         self.unlink(key, class, local);
@@ -239,7 +247,7 @@ impl PendingQueue {
         }
     }
 
-    /// Sets one workload aside for a reason of its own.
+    /// Makes one workload inadmissible for a reason of its own.
     pub fn insert_inadmissible(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
         if self.inadmissible_alone.insert(id) {
             count_one(&mut self.inadmissible_alone_classes, class, true);
@@ -247,7 +255,7 @@ impl PendingQueue {
         }
     }
 
-    /// Takes a workload back that was set aside for a reason of its own.
+    /// Removes a workload that is inadmissible for a reason of its own.
     pub fn remove_inadmissible(&mut self, id: WorkloadId, class: ClassId, local: LocalQueueId) {
         if self.inadmissible_alone.remove(&id) {
             count_one(&mut self.inadmissible_alone_classes, class, false);
@@ -255,12 +263,12 @@ impl PendingQueue {
         }
     }
 
-    /// Workloads set aside for reasons of their own.
+    /// Workloads that are inadmissible for reasons of their own.
     pub fn inadmissible_alone(&self) -> Vec<WorkloadId> {
         self.inadmissible_alone.iter().copied().collect()
     }
 
-    /// Workloads of lines that are set aside.
+    /// Workloads of inadmissible lines.
     pub fn inadmissible_in_lines(&self) -> Vec<WorkloadId> {
         self.in_inadmissible_lines().collect()
     }
@@ -270,13 +278,13 @@ impl PendingQueue {
         lines.flat_map(|(_, line)| line.keys()).map(|key| key.id)
     }
 
-    /// The workload that was popped, while it is being decided about.
+    /// The popped workload, while the cycle decides about it.
     pub fn in_flight(&self) -> Option<WorkloadId> {
         self.in_flight
     }
 
-    /// Notes that a workload in line, of this class, lane and local queue, is popped; `key` is asked for when it is not first
-    /// in its line.
+    /// Notes that a workload in line, of this class, lane and local queue, is popped. `key` is
+    /// called only if the workload is not the first in its line.
     pub fn pop(
         &mut self,
         workload: WorkloadId,
@@ -296,14 +304,14 @@ impl PendingQueue {
         }
     }
 
-    /// Takes the popped workload out for good.
+    /// Removes the popped workload from the queue.
     pub fn land(&mut self) {
         self.detach();
         self.in_flight = None;
     }
 
-    /// Puts the popped workload back into its place, if it has kept it: its line may not be set aside. `reported` as for
-    /// [`PendingQueue::insert`].
+    /// Puts the popped workload back into its line, if it still stands there; the line must not be
+    /// inadmissible. Returns whether it did. `reported` is as for [`PendingQueue::insert`].
     pub fn put_back(&mut self, reported: bool) -> bool {
         let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|(line, _)| self.lines.get_mut(&line)))
         else {
@@ -321,8 +329,8 @@ impl PendingQueue {
         true
     }
 
-    /// Takes the popped workload out of the line it stands in; before anything that looks at who is in front, and before
-    /// what orders it changes.
+    /// Removes the popped workload from the line it stands in. Called before the front of a line
+    /// is read, and before a sort key changes.
     pub fn detach(&mut self) {
         let Some((id, local)) = self.attached.take() else { return };
         self.waiting += 1;
@@ -332,7 +340,8 @@ impl PendingQueue {
         }
     }
 
-    /// Sets a class aside (§4.8). The workloads that have not been told this reason yet, but for `except`.
+    /// Makes a class inadmissible (§4.8). Returns the workloads for which this reason was not
+    /// reported yet, without `except`.
     pub fn mark_class_inadmissible(
         &mut self,
         class: ClassId,
@@ -365,7 +374,8 @@ impl PendingQueue {
         unreported
     }
 
-    /// The reason a workload's class is set aside for, if the workload was not told; from then on it was.
+    /// The reason why a workload's class is inadmissible, if that was not reported for the
+    /// workload; it counts as reported from then on.
     pub fn take_unreported_reason(
         &mut self,
         class: ClassId,
@@ -374,18 +384,20 @@ impl PendingQueue {
     ) -> Option<PendingReason> {
         let reason = self.no_fit_reason(class)?;
         let line = self.lines.get_mut(&(class, lane))?;
-        // Of a line that nobody was told about it is one of those to be told when the class is set aside again.
+        // If nothing was reported for its line, the workload is included when the class becomes
+        // inadmissible again.
         (line.unreported.remove(&workload) || line.reported != Some(reason)).then_some(reason)
     }
 
-    /// Gives one class another chance: one of its kind goes back to the heap whatever was found before.
+    /// Makes one class active again: one of its workloads returns to the heap, whatever was found
+    /// before.
     pub fn reactivate_class(&mut self, class: ClassId) {
         let Ok(at) = self.no_fit.binary_search_by_key(&class, |(class, _)| *class) else { return };
         self.no_fit.remove(at);
         self.line_up(class);
     }
 
-    /// Lets the lines of a class that was set aside be popped from.
+    /// Returns the lines of an inadmissible class to the heap.
     fn line_up(&mut self, class: ClassId) {
         for line in self.lines.range(lines_of(class)).map(|(_, line)| line) {
             self.active += 1 + line.rest.len();
@@ -401,19 +413,19 @@ impl PendingQueue {
         }
     }
 
-    /// Why workloads of a class are set aside unseen, if they are.
+    /// The reason why a class is inadmissible, if it is.
     pub fn no_fit_reason(&self, class: ClassId) -> Option<PendingReason> {
         self.no_fit.binary_search_by_key(&class, |(class, _)| *class).ok().map(|at| self.no_fit[at].1)
     }
 
-    /// Forgets which classes do not fit; for when nothing is in line.
+    /// Forgets which classes are inadmissible; for a queue without workloads in line.
     pub fn forget_no_fit(&mut self) {
         debug_assert!(self.in_inadmissible_lines().next().is_none(), "a line that is set aside would be lost");
         self.no_fit.clear();
     }
 
-    /// Gives the classes that were set aside another chance; what is in flight may not be set aside (§4.5). The number of
-    /// workloads that may be popped again.
+    /// Makes all inadmissible classes active again; the workload in flight may then return to the
+    /// heap (§4.5). Returns the number of workloads that may be popped again.
     pub fn reactivate(&mut self) -> usize {
         self.flush_cycle = Some(self.pop_cycle);
         let before = self.active;

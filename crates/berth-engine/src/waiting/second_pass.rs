@@ -1,4 +1,5 @@
-//! Workloads that hold quota and have to be looked at again: for a delayed topology or a failed node (§17.6).
+//! Workloads that hold quota and need a second pass: for a delayed topology or a failed node
+//! (§17.6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use crate::ids::WorkloadId;
 use crate::model::{CheckState, Time, Workload};
 
-/// First delay, and the longest.
+/// First delay, and maximum delay.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
@@ -41,8 +42,8 @@ pub(crate) fn needs_second_pass(facts: &Workload) -> bool {
 }
 
 impl SecondPass {
-    /// Schedules a workload's next second pass: after a second, then twice as long each time. True if it was not
-    /// scheduled already.
+    /// Schedules a workload's next second pass: after a second, then twice as long each time. True
+    /// if it was not scheduled already.
     pub fn schedule(&mut self, id: WorkloadId, now: Time) -> bool {
         let entry = self.due.entry(id).or_insert(Entry { at: None, attempt: 0 });
         if entry.at.is_some() {
